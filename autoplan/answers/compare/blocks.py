@@ -41,20 +41,14 @@ from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = [
-    "CROSSOVER_HEADS",
     "OPERATION_WORDS",
-    "TRAFFIC_HEADS",
-    "crossover_rows",
-    "crossover_title",
+    "comparison_tables",
     "engine_comparison_document",
     "engine_comparison_table",
     "layouts_document",
     "layouts_table",
     "missing_sentences",
-    "number_rows",
     "place_words",
-    "split_rows",
-    "traffic_rows",
 ]
 
 
@@ -285,8 +279,8 @@ def _said(answer: EngineComparison, loads: BestAtLoads) -> str:
 
 
 #: Heads of the table of values at which another layout wins, and of the table of collectives.
-CROSSOVER_HEADS: Final = ("what changes", "now", "flips at", "below", "above", "too close to call")
-TRAFFIC_HEADS: Final = (
+_CROSSOVER_HEADS: Final = ("what changes", "now", "flips at", "below", "above", "too close to call")
+_TRAFFIC_HEADS: Final = (
     *("#", "axis", "operation", "a call", "calls\n/layer", "calls\n/step"),
     *("sent\n/layer", "sent\n/step", "where in the step"),
 )
@@ -307,11 +301,7 @@ def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
         GAP,
         *_layouts(comparison),
         GAP,
-        _numbers(comparison, terminal),
-        GAP,
-        *_crossovers(comparison),
-        *_splits(comparison, terminal),
-        *_traffic(comparison),
+        *comparison_tables(comparison, terminal),
         items(
             [
                 *comparison.notes,
@@ -331,14 +321,15 @@ def _layouts(comparison: LayoutComparison) -> Iterator[Block]:
         yield LayoutLine(plan.layout_string, f"{number}  {name}")
 
 
-def _numbers(comparison: LayoutComparison, terminal: Terminal) -> DataTable:
-    """Return steps, latency, parts of the step and memory, a column for each layout."""
-    return _by_layout(comparison, terminal, number_rows(comparison))
-
-
-def number_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
-    """Return what each row is of, and its cell for each layout; rows without a name part the others."""
-    return [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
+def comparison_tables(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Block]:
+    """Yield the numbers of each layout, where another wins, what is split over what, and the collectives."""
+    # Rows without a name part the others.
+    rows = [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
+    yield _by_layout(comparison, terminal, rows)
+    yield GAP
+    yield from _crossovers(comparison)
+    yield from _splits(comparison, terminal)
+    yield from _traffic(comparison)
 
 
 def _by_layout(
@@ -352,7 +343,7 @@ def _by_layout(
         head = f"{number + 1} {compared.name}"
         head = head if len(head) <= room else head[: room - 1].rstrip() + terminal.ellipsis[:1]
         columns.append(Column(head, tuple(cells[number] for _, cells in rows)))
-    return data_table(columns)
+    return DataTable(tuple(columns), named=True)
 
 
 def _of_all(comparison: LayoutComparison, text: Callable[[ComparedLayout], str]) -> list[str]:
@@ -399,22 +390,22 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
 
 def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the values at which another layout wins."""
-    yield Heading(crossover_title(comparison))
-    columns = zip(*crossover_rows(comparison), strict=True)
+    yield Heading(_crossover_title(comparison))
+    columns = zip(*_crossover_rows(comparison), strict=True)
     yield data_table(
-        [Column(head, tuple(cells), "text") for head, cells in zip(CROSSOVER_HEADS, columns, strict=True)]
+        [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)]
     )
     yield GAP
 
 
-def crossover_title(comparison: LayoutComparison) -> str:
+def _crossover_title(comparison: LayoutComparison) -> str:
     """Return what the table of crossovers shows."""
     planned_at_each = "kind wins, each planned again there" if comparison.replanned else "layout wins"
     return f"where another {planned_at_each}"
 
 
-def crossover_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
-    """Return the rows below ``CROSSOVER_HEADS``."""
+def _crossover_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``_CROSSOVER_HEADS``."""
     return [row for knob in comparison.knobs for row in _knob_rows(knob)]
 
 
@@ -446,11 +437,11 @@ def _winner(number: int | None) -> str:
 def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Block]:
     """Yield what is split over which axes, and copied over which."""
     yield Heading("split over | copied over")
-    yield _by_layout(comparison, terminal, split_rows(comparison))
+    yield _by_layout(comparison, terminal, _split_rows(comparison))
     yield GAP
 
 
-def split_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
+def _split_rows(comparison: LayoutComparison) -> list[tuple[str, Sequence[str]]]:
     """Return each kind of tensors, and how each layout spreads it."""
     tensors = dict.fromkeys(x.tensor for compared in comparison.layouts for x in compared.splits)
     return [(tensor, _of_all(comparison, lambda x, t=tensor: _split_cell(x, t))) for tensor in tensors]  # type: ignore[misc]
@@ -469,20 +460,20 @@ def _axes(axes: Sequence[AxisDegree]) -> str:
 
 def _traffic(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the collectives of each layout, those that send most."""
-    rows = traffic_rows(comparison)
+    rows = _traffic_rows(comparison)
     if not rows:
         return
     yield Heading("collectives of a rank on the stage that sends most")
     columns = [
-        Column(head, tuple(cells), "text" if head in {"axis", "operation", TRAFFIC_HEADS[-1]} else "number")
-        for head, cells in zip(TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
+        Column(head, tuple(cells), "text" if head in {"axis", "operation", _TRAFFIC_HEADS[-1]} else "number")
+        for head, cells in zip(_TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
     ]
     yield data_table(columns)
     yield GAP
 
 
-def traffic_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
-    """Return the rows below ``TRAFFIC_HEADS``: the collectives that send most, layout by layout."""
+def _traffic_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
+    """Return the rows below ``_TRAFFIC_HEADS``: the collectives that send most, layout by layout."""
     return [
         _traffic_row(number, traffic)
         for number, compared in enumerate(comparison.layouts, start=1)

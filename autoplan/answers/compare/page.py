@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from autoplan.answers.compare.blocks import (
-    CROSSOVER_HEADS,
-    TRAFFIC_HEADS,
-    crossover_rows,
-    crossover_title,
-    layouts_document,
-    missing_sentences,
-    number_rows,
-    split_rows,
-    traffic_rows,
-)
+from autoplan.answers.compare.blocks import comparison_tables, layouts_document, missing_sentences
 from autoplan.answers.compare.comparison_words import conclusion
 from autoplan.answers.compare.value import LayoutComparison
 from autoplan.costs.core.prediction import StepTimeline
@@ -34,8 +24,11 @@ from autoplan.report.pages.blocks.page_sections import (
     json_section,
     provenance_section,
 )
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
 from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture
+from autoplan.report.render.blocks import Heading
+from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Plan
 from autoplan.units import format_seconds, format_share
@@ -43,10 +36,6 @@ from autoplan.units import format_seconds, format_share
 __all__ = [
     "comparison_page",
 ]
-
-
-#: Columns of text in the table of collectives; the others are numbers.
-_TEXT_HEADS = frozenset({"axis", "operation", TRAFFIC_HEADS[-1]})
 
 
 def comparison_page(
@@ -65,7 +54,7 @@ def comparison_page(
         _layouts(document),
         *_bars(document),
         *_timelines(comparison, step_of),
-        *_tables(comparison),
+        *html_of([Heading("numbers"), *comparison_tables(comparison, WIDE)]),
         element("h2", "How sure this is"),
         sentences_list([*sentences, *surety_sentences(job, [plan.predicted for plan in comparison.plans])]),
         *provenance_section(job),
@@ -110,27 +99,3 @@ def _step_words(plan: Plan) -> str:
     predicted = plan.predicted
     bubble = predicted.time.bubble / predicted.step_seconds
     return f"{format_seconds(predicted.step_seconds)} a step, {format_share(bubble)} of it bubble"
-
-
-def _tables(comparison: LayoutComparison) -> Iterator[str]:
-    names = [f"{number} {x.name}" for number, x in enumerate(comparison.layouts, start=1)]
-    by_layout = [("of the layout", ""), *((name, "number") for name in names)]
-    yield element("h2", "Numbers")
-    yield table("numbers", by_layout, _rows(number_rows(comparison)))
-    yield element("h2", crossover_title(comparison).capitalize())
-    heads = [(head, "") for head in CROSSOVER_HEADS]
-    yield table("crossovers", heads, ("".join(map(text_cell, row)) for row in crossover_rows(comparison)))
-    yield element("h2", "Split over | copied over")
-    yield table("splits", by_layout, _rows(split_rows(comparison)))
-    rows = traffic_rows(comparison)
-    if rows:
-        kinds = ["" if head in _TEXT_HEADS else "number" for head in TRAFFIC_HEADS]
-        heads = [(head.replace("\n", " "), kind) for head, kind in zip(TRAFFIC_HEADS, kinds, strict=True)]
-        yield element("h2", "Collectives of a rank on the stage that sends most")
-        yield table("collectives", heads, ("".join(map(text_cell, row, kinds)) for row in rows))
-
-
-def _rows(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    for name, cells in rows:
-        if name:
-            yield element("th", name) + "".join(text_cell(cell, "number") for cell in cells)

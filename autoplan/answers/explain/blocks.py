@@ -13,6 +13,7 @@ from autoplan.report.render.blocks import (
     GAP,
     Block,
     Column,
+    ColumnKind,
     DataTable,
     Heading,
     LayoutLine,
@@ -33,7 +34,6 @@ from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 
 __all__ = [
-    "REMEDY_HEADS",
     "bound_sentence",
     "choice_document",
     "choice_table",
@@ -43,8 +43,8 @@ __all__ = [
     "refusal_blocks",
     "refusal_document",
     "refusal_table",
+    "remedy_columns",
     "remedy_note",
-    "remedy_rows",
     "remedy_title",
     "standing_lines",
     "verdict_sentences",
@@ -239,7 +239,8 @@ def bound_sentence(explanation: Explanation) -> str:
 # Sentences and table cells on whether a layout fits, and on remedies, for terminal and HTML page.
 
 
-REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "up to\n(GiB)", "step", "fits")
+_REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "up to\n(GiB)", "step", "fits")
+_REMEDY_KINDS: Final[dict[str, ColumnKind]] = {"remedy": "text", "fits": "verdict"}
 
 
 def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
@@ -276,7 +277,7 @@ def remedy_title(explanation: Explanation) -> str:
     return "changes that save memory: neither one nor two of them make it fit"
 
 
-def remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
+def _remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
     """Return the cells of each remedy, under ``REMEDY_HEADS``."""
     short = "not enough alone" if any(remedy.fits for remedy in explanation.remedies) else "not enough"
     return [
@@ -331,21 +332,20 @@ def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[Block]:
     yield Heading(remedy_title(explanation))
     if not explanation.remedies:
         return
-    yield _table(explanation, terminal)
+    yield data_table(remedy_columns(explanation, terminal))
     yield GAP
     yield Heading("changes by remedy")
     for number, remedy in enumerate(explanation.remedies, start=1):
         yield LayoutLine(remedy.change, f"{number:>2}  ")
 
 
-def _table(explanation: Explanation, terminal: Terminal) -> DataTable:
-    rows = remedy_rows(explanation)
+def remedy_columns(explanation: Explanation, terminal: Terminal) -> list[Column]:
+    """Return the remedies: what each saves, costs, and whether the layout fits with it."""
+    rows = _remedy_rows(explanation)
     if terminal.width < _ROOMY:
         rows = [(*cells, fits if fits == "yes" else "no") for *cells, fits in rows]
     columns = zip(*rows, strict=True)
-    return data_table(
-        [
-            Column(head, tuple(cells), "text" if head in {"remedy", "fits"} else "number")
-            for head, cells in zip(REMEDY_HEADS, columns, strict=True)
-        ]
-    )
+    return [
+        Column(head, tuple(cells), _REMEDY_KINDS.get(head, "number"))
+        for head, cells in zip(_REMEDY_HEADS, columns, strict=True)
+    ]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from autoplan.answers.explain.blocks import (
-    REMEDY_HEADS,
     bound_sentence,
     choice_document,
     choices_table,
     limited_sentence,
     refusal_blocks,
     refusal_document,
+    remedy_columns,
     remedy_note,
-    remedy_rows,
     remedy_title,
     standing_lines,
     verdict_sentences,
@@ -22,13 +20,10 @@ from autoplan.answers.explain.blocks import (
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import explanation_document, plan_document
 from autoplan.report.pages.blocks.page_frame import (
-    code_cell,
     element,
     page,
     region,
     sentences_list,
-    table,
-    text_cell,
 )
 from autoplan.report.pages.blocks.page_sections import (
     command_section,
@@ -39,7 +34,7 @@ from autoplan.report.pages.blocks.page_sections import (
 from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.stacked_bars import share_bars
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
-from autoplan.report.render.blocks import below_heading
+from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Choice, Explanation, Refusal
@@ -52,10 +47,6 @@ __all__ = [
 ]
 
 
-#: Columns of text; the others are numbers.
-_TEXT_COLUMNS: Final = frozenset({"remedy", "fits", "change"})
-
-
 def explanation_page(job: Job, explanation: Explanation, command: str, pictures_of: PicturesOf) -> str:
     """Return a layout with its memory, step and remedies as a page; ``command`` is what was typed."""
     plan = explanation.plan
@@ -66,8 +57,7 @@ def explanation_page(job: Job, explanation: Explanation, command: str, pictures_
         element("h2", "The layout"),
         element("p", verdict, "yes" if plan.predicted.fits else "no"),
         *(element("p", sentence) for sentence in more),
-        element("h2", remedy_title(explanation).capitalize()),
-        *([_table(explanation)] if explanation.remedies else []),
+        *_remedies(explanation),
         element("p", remedy_note(job), "quiet"),
         element("h2", "Against the front"),
         *html_of(standing_lines(explanation.standing)),
@@ -122,20 +112,10 @@ def _end(job: Job, sentences: list[str], command: str) -> Iterator[str]:
     yield from command_section(command)
 
 
-def _table(explanation: Explanation) -> str:
-    heads = [head.replace("\n", " ") for head in (*REMEDY_HEADS, "change")]
-    rows = (
-        "".join(map(_cell, heads, cells)) + code_cell(remedy.change)
-        for cells, remedy in zip(remedy_rows(explanation), explanation.remedies, strict=True)
-    )
-    return table("remedies", [(head, _kind(head)) for head in heads], rows)
-
-
-def _kind(head: str) -> str:
-    return "" if head in _TEXT_COLUMNS else "number"
-
-
-def _cell(head: str, text: str) -> str:
-    if head == "fits":
-        return text_cell(text, "yes" if text == "yes" else "no")
-    return text_cell(text, _kind(head))
+def _remedies(explanation: Explanation) -> list[str]:
+    """Return what makes the layout fit, with the changes of each remedy."""
+    blocks: list[Block] = [Heading(remedy_title(explanation))]
+    if explanation.remedies:
+        changes = Column("change", tuple(remedy.change for remedy in explanation.remedies), "layout")
+        blocks.append(data_table([*remedy_columns(explanation, WIDE), changes]))
+    return html_of(blocks)

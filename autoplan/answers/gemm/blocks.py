@@ -333,7 +333,7 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> DataTable:
         Column("memory", tuple(format_bytes(row.needed_bytes) for row in rows)),
         Column("no overlap", tuple(format_seconds(row.serial_seconds) for row in rows)),
         Column("overlap", tuple(format_seconds(row.overlapped_seconds) for row in rows)),
-        Column("fits", tuple("yes" if row.fits else "no" for row in rows), "text"),
+        Column("fits", tuple("yes" if row.fits else "no" for row in rows), "verdict"),
     ]
     columns = [column for column in columns if any(column.cells)]
     return _within(columns, ("panels", "messages", "bound", "no overlap"), terminal)
@@ -408,7 +408,7 @@ def _panels(answer: DistributedAnswer) -> DataTable | None:
             Column("no overlap", tuple(format_seconds(row.serial_seconds) for row in rows)),
             Column("overlap", tuple(format_seconds(row.overlapped_seconds) for row in rows)),
             Column("memory", tuple(format_bytes(row.needed_bytes) for row in rows)),
-            Column("fits", tuple("yes" if row.fits else "no" for row in rows), "text"),
+            Column("fits", tuple("yes" if row.fits else "no" for row in rows), "verdict"),
         ]
     )
 

@@ -119,7 +119,7 @@ def _figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
         "memory\n(GiB)", tuple(_number(a.peak_memory_bytes_per_device, ".1f", 1 / GIB) for a in answers)
     )
     fits = Column(
-        "fits", tuple("-" if a.fits is None else "yes" if a.fits else "no" for a in answers), "text"
+        "fits", tuple("-" if a.fits is None else "yes" if a.fits else "no" for a in answers), "verdict"
     )
     planned = Column("planned\nin (s)", tuple(f"{a.planning_seconds:.2f}" for a in answers), look="quiet")
     if terminal.width < _ROOMY:

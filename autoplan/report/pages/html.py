@@ -16,6 +16,7 @@ from autoplan.report.pages.blocks.page_frame import (
     fact_table,
     layout_line,
     preformatted,
+    row_head,
     sentences_list,
     table,
     text_cell,
@@ -95,10 +96,16 @@ def _picture(block: Picture, label: str) -> list[str]:
 
 def _table(block: DataTable, label: str) -> list[str]:
     heads = [(_head(column.head), _class(column)) for column in block.columns]
-    names = block.columns[0].cells if block.columns else ()
-    rows = zip(*(map(_CELLS[column.kind], column.cells) for column in block.columns), strict=True)
-    ids = [f"{block.anchors}-{name}" if block.anchors else "" for name in names]
-    return [table(label, heads, map("".join, rows), ids=ids)]
+    makers = [_CELLS[column.kind] for column in block.columns]
+    if block.named:
+        makers[:1] = [row_head]
+    rows = (
+        "".join(make(cell) for make, cell in zip(makers, cells, strict=True))
+        for cells in zip(*(column.cells for column in block.columns), strict=True)
+        if any(cells)  # a row of nothing parts others in a terminal
+    )
+    ids = [f"{block.anchors}-{name}" for name in block.columns[0].cells] if block.anchors else []
+    return [table(label, heads, rows, ids=ids)]
 
 
 def _class(column: Column) -> str:
@@ -122,6 +129,10 @@ def _text(text: str) -> str:
     return text_cell(_unbroken(text))
 
 
+def _verdict(text: str) -> str:
+    return text_cell(text, {"yes": "yes", "": "", NOTHING: ""}.get(text, "no"))
+
+
 def _layout_cell(text: str) -> str:
     return text_cell(text) if text in {"", NOTHING} else code_cell(text)
 
@@ -134,6 +145,7 @@ _CELLS: Final[dict[str, Callable[[str], str]]] = {
     "number": _number,
     "text": _text,
     "layout": _layout_cell,
+    "verdict": _verdict,
     "bar": bar_cell,
 }
 _WRITERS: Final[dict[type, Callable[[Any, str], list[str]]]] = {

@@ -17,6 +17,7 @@ __all__ = [
     "Beside",
     "Block",
     "Column",
+    "ColumnKind",
     "DataTable",
     "FactRow",
     "Facts",
@@ -44,6 +45,8 @@ Tone = Literal["", "good", "bad", "warning", "quiet"]
 #: How a column stands out from its neighbours: it is what matters, names the rows, or is an aside; or what a
 #: bar is of.
 Look = Literal["", "strong", "name", "quiet", "time", "memory"]
+#: What the cells of a column are.
+ColumnKind = Literal["number", "text", "layout", "verdict", "bar"]
 
 #: Cell of a table that has nothing to show.
 NOTHING: Final = "-"
@@ -121,13 +124,13 @@ class Facts:
 class Column:
     """One table column: head and cells, each of one line or more, and what the cells are.
 
-    Numbers stand to the right and are never cut, texts may be folded, a layout is what can be typed, a bar
-    says again what the number next to it says.
+    Numbers stand to the right and are never cut, texts may be folded, a layout is what can be typed, a
+    verdict is yes or no, a bar says again what the number next to it says.
     """
 
     head: str
     cells: tuple[str, ...]
-    kind: Literal["number", "text", "layout", "bar"] = "number"
+    kind: ColumnKind = "number"
     look: Look = ""
 
     @property
@@ -139,7 +142,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """Columns side by side; row ``strong`` stands out.
+    """Columns side by side; row ``strong`` stands out, and the first column names rows that are ``named``.
 
     Where ``anchors`` names the rows, a page can link to each by that name and its first cell.
     """
@@ -147,6 +150,7 @@ class DataTable:
     columns: tuple[Column, ...]
     anchors: str = ""
     strong: int | None = None
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ class Terminal:
         return "│" if self.unicode else "|"
 
 
-#: A terminal so wide that no column is left out of a table, as on a page.
-WIDE: Final = Terminal(width=_WIDEST)
+#: A terminal so wide that no column is left out of a table, and nothing is cut or broken, as on a page.
+WIDE: Final = Terminal(width=10_000)
 
 
 def terminal_of(stream: TextIO | None, environment: Mapping[str, str] | None = None) -> Terminal:

@@ -235,7 +235,7 @@ def _knobs(answer: CapacityAnswer) -> DataTable | None:
             Column("tokens", tuple(f"{knob.predicted.total_tokens:,}" for knob in knobs)),
             Column("more", tuple(f"+{knob.predicted.total_tokens - now:,}" for knob in knobs)),
             Column("longest", tuple(f"{knob.predicted.longest_requests:,}" for knob in knobs)),
-            Column("starts", tuple("yes" if knob.fits else "no" for knob in knobs), "text"),
+            Column("starts", tuple("yes" if knob.fits else "no" for knob in knobs), "verdict"),
         ]
     )
 
@@ -252,7 +252,7 @@ def _others(answer: CapacityAnswer) -> DataTable | None:
             Column(
                 "starts",
                 tuple("yes" if x.predicted.fits else f"no: {x.predicted.shortage}" for x in others),
-                "text",
+                "verdict",
             ),
         ]
     )
