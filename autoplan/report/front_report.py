@@ -24,8 +24,7 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.columns import COLUMN_GAP, total_width
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import (
     CENTRE_ONLY,

@@ -9,8 +9,7 @@ from autoplan.report.charts.front_terminal import front_plot
 from autoplan.report.charts.memory_terminal import memory_picture
 from autoplan.report.charts.timeline_terminal import timeline_rows
 from autoplan.report.render.blocks import GAP, Block, Sentence
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.results import Front, Plan
 from autoplan.results.explanation import judged_stage
 from autoplan.schema.job import Job

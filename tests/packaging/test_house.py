@@ -174,3 +174,11 @@ def test_the_help_page_loads_no_solver():
 
     assert "typer" in loaded
     assert loaded & {"jinja2", "numpy", "ortools", "pandas"} == set()
+
+
+@pytest.mark.parametrize(("form", "shown_by"), [("json", set()), ("table", {"rich"})])
+def test_an_answer_loads_only_what_shows_it(form, shown_by):
+    """A document needs no terminal, and only a page needs templates."""
+    loaded = loaded_after("-m", "autoplan", "evaluate", "llama3.2-1b-2x-rtx3090", "-l", "tp=2", "-f", form)
+
+    assert loaded & {"jinja2", "markupsafe", "rich"} == shown_by

@@ -13,8 +13,7 @@ from autoplan.answers.calibrate.value import (
 )
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.calibration import (
     INTERVAL_PRIOR_RUNS,
     Calibration,

@@ -25,8 +25,7 @@ from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
 from autoplan.report.render.blocks import GAP, Block, Column, Heading, Sentence, data_table
 from autoplan.report.render.columns import COLUMN_GAP, fitted, total_width
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.results import ParameterCounts
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.interval_spec import IntervalSpec

@@ -19,8 +19,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.results import Plan
 from autoplan.units import format_seconds
 

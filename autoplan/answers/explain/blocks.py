@@ -22,8 +22,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence

@@ -21,8 +21,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.results.serving.plan_values import serving_plan_values

@@ -27,8 +27,7 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.columns import total_width
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.provenance import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 

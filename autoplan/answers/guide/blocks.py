@@ -29,8 +29,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import (

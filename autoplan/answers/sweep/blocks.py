@@ -8,8 +8,7 @@ from typing import Final
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, heading, items
 from autoplan.report.render.columns import COLUMN_GAP, total_width
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow

@@ -7,8 +7,7 @@ from typing import Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, FactRow, Facts, Sentence, Tone
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
 
 __all__ = [

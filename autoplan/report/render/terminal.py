@@ -1,14 +1,17 @@
-"""Capabilities of a terminal: its width, colours and characters."""
+"""A terminal: its width, colours and characters, and blocks as its text."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
-__all__ = ["PIPED_WIDTH", "SIDE_BY_SIDE_WIDTH", "WIDE", "Terminal", "terminal_of"]
+if TYPE_CHECKING:
+    from autoplan.report.render.blocks import Block
+
+__all__ = ["PIPED_WIDTH", "SIDE_BY_SIDE_WIDTH", "WIDE", "Terminal", "render", "terminal_of"]
 
 #: Width without a terminal.
 PIPED_WIDTH: Final = 120
@@ -108,3 +111,11 @@ def _carries(stream: TextIO, text: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
+
+
+def render(blocks: Iterable[Block], terminal: Terminal) -> str:
+    """Return ``blocks`` one below the other as text for ``terminal``, without trailing spaces."""
+    # The library of terminals is imported where a text is laid out: documents do without.
+    from autoplan.report.render.text import laid_out
+
+    return laid_out(blocks, terminal)

@@ -35,7 +35,7 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.columns import COLUMN_GAP
 from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
 
-__all__ = ["render"]
+__all__ = ["laid_out"]
 
 _TONES: Final = {"": "", "good": "green", "bad": "bold red", "warning": "yellow", "quiet": "dim"}
 _LOOKS: Final = {
@@ -50,7 +50,7 @@ _LAYOUT: Final = "green"
 _BOX: Final = "    \n    \n {0}{0} \n    \n    \n {0}{0} \n    \n    \n"
 
 
-def render(blocks: Iterable[Block], terminal: Terminal) -> str:
+def laid_out(blocks: Iterable[Block], terminal: Terminal) -> str:
     """Return ``blocks`` one below the other as text for ``terminal``, without trailing spaces."""
     file = io.StringIO()
     console = Console(

@@ -22,8 +22,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob
 from autoplan.schema.serving.engine_layout import EngineLayout

@@ -17,8 +17,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_blocks
 from autoplan.report.serving.pool_report import pool_lines

@@ -10,8 +10,7 @@ import pytest
 from autoplan.report.pages.blocks import page_frame
 from autoplan.report.pages.html import html_of
 from autoplan.report.render import blocks
-from autoplan.report.render.terminal import Terminal
-from autoplan.report.render.text import render
+from autoplan.report.render.terminal import Terminal, render
 
 HOSTILE = '<b>"x"</b>&\u202e'
 ARRANGEMENT = {"anchors", "kind", "look", "name_tone", "tone"}
