@@ -9,7 +9,8 @@ from autoplan.answers.compare.blocks import comparison_tables, layouts_document,
 from autoplan.answers.compare.comparison_words import conclusion
 from autoplan.answers.compare.value import LayoutComparison
 from autoplan.costs.core.prediction import StepTimeline
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_frame import (
     code_cell,
     element,
     number_cell,
@@ -18,13 +19,12 @@ from autoplan.report.pages.blocks.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.page_sections import (
     command_section,
     headings,
     json_section,
     provenance_section,
 )
-from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
 from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture
 from autoplan.report.render.blocks import Heading

@@ -6,8 +6,8 @@ from autoplan.answers.configure.blocks import comparison_text
 from autoplan.launch.file_comparison import FileComparison
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.blocks.page_frame import element, page, preformatted, region, sentences_list
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.page_frame import element, page, preformatted, region, sentences_list
+from autoplan.report.pages.page_sections import (
     command_section,
     headings,
     json_section,

@@ -19,19 +19,19 @@ from autoplan.answers.explain.blocks import (
 )
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import explanation_document, plan_document
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_frame import (
     element,
     page,
     region,
     sentences_list,
 )
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.page_sections import (
     command_section,
     headings,
     json_section,
     provenance_section,
 )
-from autoplan.report.pages.html import html_of
 from autoplan.report.pages.pictures.stacked_bars import share_bars
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table

@@ -20,7 +20,8 @@ from autoplan.answers.gemm.value import (
     PurposeTime,
     SchemeRow,
 )
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_frame import (
     colour_keys,
     drawn_cell,
     element,
@@ -29,8 +30,7 @@ from autoplan.report.pages.blocks.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.blocks.page_sections import command_section, json_section, provenance_section
-from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_sections import command_section, json_section, provenance_section
 from autoplan.report.pages.pictures.roofline_picture import RooflinePoint, roofline_picture
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
 from autoplan.report.render.blocks import below_heading

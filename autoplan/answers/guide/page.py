@@ -6,15 +6,15 @@ from autoplan.answers.guide.blocks import guide_blocks, guide_document
 from autoplan.answers.guide.scaling_picture import scaling_picture
 from autoplan.answers.guide.value import TrainingGuide
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.blocks.page_frame import element, page
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_frame import element, page
+from autoplan.report.pages.page_sections import (
     command_section,
     headings,
     json_section,
     provenance_section,
     rejected_section,
 )
-from autoplan.report.pages.html import html_of
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE

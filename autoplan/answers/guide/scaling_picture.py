@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.answers.guide.value import ScalingLine
 from autoplan.report.charts.axis import Axis, round_values
-from autoplan.report.pages.blocks.page_frame import colour_keys, element, readout, region
+from autoplan.report.pages.page_frame import colour_keys, element, readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, written
 from autoplan.units import format_seconds
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from autoplan.report.choices_report import question_columns, question_sentences
 from autoplan.report.document_fields import Document, front_document
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.page_frame import (
     choice_list,
     detail_section,
     element,
@@ -20,7 +20,7 @@ from autoplan.report.pages.blocks.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.blocks.page_sections import (
+from autoplan.report.pages.page_sections import (
     command_section,
     headings,
     json_section,

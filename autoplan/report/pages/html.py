@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.page_frame import (
     bar_cell,
     code_cell,
     element,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoplan.costs.core.prediction import LayerProducts, RankPlacement, StepTimeline
-from autoplan.report.pages.blocks.page_frame import element, layout_line
-from autoplan.report.pages.blocks.page_sections import limits_table
+from autoplan.report.pages.page_frame import element, layout_line
+from autoplan.report.pages.page_sections import limits_table
 from autoplan.report.pages.pictures.placement_picture import placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
 from autoplan.report.pages.pictures.stacked_bars import memory_bars, time_bars

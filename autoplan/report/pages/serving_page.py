@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_frame import (
     choice_list,
     colour_keys,
     detail_section,
@@ -18,9 +19,7 @@ from autoplan.report.pages.blocks.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.blocks.page_sections import coefficients_section, command_section, json_section
-from autoplan.report.pages.blocks.served_limits_table import served_limits_table
-from autoplan.report.pages.html import html_of
+from autoplan.report.pages.page_sections import coefficients_section, command_section, json_section
 from autoplan.report.pages.pictures.scatter_picture import (
     ScatterAxis,
     ScatterPoint,
@@ -28,6 +27,7 @@ from autoplan.report.pages.pictures.scatter_picture import (
     with_ends_labelled,
 )
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
+from autoplan.report.pages.served_limits_table import served_limits_table
 from autoplan.report.render.bars import spread
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE

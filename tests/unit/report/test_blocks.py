@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from autoplan.report.pages.blocks import page_frame
+from autoplan.report.pages import page_frame
 from autoplan.report.pages.html import html_of
 from autoplan.report.render import blocks
 from autoplan.report.render.terminal import Terminal, render

@@ -7,7 +7,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AxisTraffic, MeshExtent, RankPlacement
-from autoplan.report.pages.blocks.page_frame import element, number_cell, region, table, text_cell
+from autoplan.report.pages.page_frame import element, number_cell, region, table, text_cell
 from autoplan.report.render.svg import add_text, canvas, printable, written
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_bytes, format_rate

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
 from autoplan.report.charts.axis import Axis
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.page_frame import (
     colour_keys,
     element,
     folded,

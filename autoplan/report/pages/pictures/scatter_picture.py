@@ -9,7 +9,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.report.charts.axis import Axis, round_values
-from autoplan.report.pages.blocks.page_frame import readout, region
+from autoplan.report.pages.page_frame import readout, region
 from autoplan.report.pages.pictures.point_labels import PointLabel, add_labels
 from autoplan.report.render.svg import add_line, add_text, canvas, printable, written
 

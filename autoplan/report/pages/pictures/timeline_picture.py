@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 from autoplan.costs.core.prediction import StepTimeline
 from autoplan.report.charts.axis import Axis, round_values
 from autoplan.report.charts.timeline_pieces import PIECE_KINDS, StepPiece, pieces_of
-from autoplan.report.pages.blocks.page_frame import colour_keys, element, region, zoom, zoomable
+from autoplan.report.pages.page_frame import colour_keys, element, region, zoom, zoomable
 from autoplan.report.render.bars import spread
 from autoplan.report.render.svg import add_line, add_text, canvas, written
 from autoplan.report.wording.sentences import number_words

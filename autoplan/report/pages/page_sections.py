@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from autoplan.costs.core.prediction import JobFacts
-from autoplan.report.pages.blocks.page_frame import (
+from autoplan.report.pages.page_frame import (
     element,
     folded,
     number_cell,

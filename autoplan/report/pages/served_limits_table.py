@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from autoplan.report.pages.blocks.page_frame import element, number_cell, table, text_cell
+from autoplan.report.pages.page_frame import element, number_cell, table, text_cell
 from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits
 from autoplan.units import format_bytes, format_seconds, format_share
 

@@ -1,1 +1,0 @@
-"""What pages are built of: frame, script, sections, and tables."""
