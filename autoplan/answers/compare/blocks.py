@@ -324,7 +324,7 @@ def comparison_tables(comparison: LayoutComparison, terminal: Terminal) -> Itera
     """Yield the numbers of each layout, where another wins, what is split over what, and the collectives."""
     # Rows without a name part the others.
     rows = [*_step_rows(comparison), *_part_rows(comparison), *_memory_rows(comparison)]
-    yield _by_layout(comparison, terminal, rows)
+    yield _by_layout(comparison, terminal, "numbers", rows)
     yield GAP
     yield from _crossovers(comparison)
     yield from _splits(comparison, terminal)
@@ -332,7 +332,7 @@ def comparison_tables(comparison: LayoutComparison, terminal: Terminal) -> Itera
 
 
 def _by_layout(
-    comparison: LayoutComparison, terminal: Terminal, rows: Sequence[tuple[str, Sequence[str]]]
+    comparison: LayoutComparison, terminal: Terminal, label: str, rows: Sequence[tuple[str, Sequence[str]]]
 ) -> DataTable:
     names = Column("", tuple(name for name, _ in rows), "text")
     count = len(comparison.layouts)
@@ -342,7 +342,7 @@ def _by_layout(
         head = f"{number + 1} {compared.name}"
         head = head if len(head) <= room else head[: room - 1].rstrip() + terminal.ellipsis[:1]
         columns.append(Column(head, tuple(cells[number] for _, cells in rows)))
-    return DataTable(tuple(columns), named=True)
+    return DataTable(tuple(columns), label, named=True)
 
 
 def _of_all(comparison: LayoutComparison, text: Callable[[ComparedLayout], str]) -> list[str]:
@@ -392,7 +392,8 @@ def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     yield Heading(_crossover_title(comparison))
     columns = zip(*_crossover_rows(comparison), strict=True)
     yield data_table(
-        [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)]
+        [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)],
+        "crossovers",
     )
     yield GAP
 
@@ -436,7 +437,7 @@ def _winner(number: int | None) -> str:
 def _splits(comparison: LayoutComparison, terminal: Terminal) -> Iterator[Block]:
     """Yield what is split over which axes, and copied over which."""
     yield Heading("split over | copied over")
-    yield _by_layout(comparison, terminal, _split_rows(comparison))
+    yield _by_layout(comparison, terminal, "splits", _split_rows(comparison))
     yield GAP
 
 
@@ -467,7 +468,7 @@ def _traffic(comparison: LayoutComparison) -> Iterator[Block]:
         Column(head, tuple(cells), "text" if head in {"axis", "operation", _TRAFFIC_HEADS[-1]} else "number")
         for head, cells in zip(_TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
     ]
-    yield data_table(columns)
+    yield data_table(columns, "collectives")
     yield GAP
 
 

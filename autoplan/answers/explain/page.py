@@ -117,5 +117,5 @@ def _remedies(explanation: Explanation) -> list[str]:
     blocks: list[Block] = [Heading(remedy_title(explanation))]
     if explanation.remedies:
         changes = Column("change", tuple(remedy.change for remedy in explanation.remedies), "layout")
-        blocks.append(data_table([*remedy_columns(explanation, WIDE), changes]))
+        blocks.append(data_table([*remedy_columns(explanation, WIDE), changes], "remedies"))
     return html_of(blocks)

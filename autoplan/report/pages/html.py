@@ -56,7 +56,7 @@ def html_of(blocks: Iterable[Block], title: str = "h2") -> list[str]:
         if isinstance(block, Beside):
             html += [x for part in block.parts for x in html_of(part, title)]
             continue
-        tables += isinstance(block, DataTable)
+        tables += isinstance(block, DataTable) and not block.label
         html += _WRITERS[type(block)](block, label if tables < 2 else f"{label}, {tables}")
     return html
 
@@ -105,7 +105,7 @@ def _table(block: DataTable, label: str) -> list[str]:
         if any(cells)  # a row of nothing parts others in a terminal
     )
     ids = [f"{block.anchors}-{name}" for name in block.columns[0].cells] if block.anchors else []
-    return [table(label, heads, rows, ids=ids)]
+    return [table(block.label or label, heads, rows, ids=ids)]
 
 
 def _class(column: Column) -> str:

@@ -144,10 +144,12 @@ class Column:
 class DataTable:
     """Columns side by side; row ``strong`` stands out, and the first column names rows that are ``named``.
 
-    Where ``anchors`` names the rows, a page can link to each by that name and its first cell.
+    The ``label`` is what it is called where nobody sees what is above it; left out: the heading. Where
+    ``anchors`` names the rows, a page can link to each by that name and its first cell.
     """
 
     columns: tuple[Column, ...]
+    label: str = ""
     anchors: str = ""
     strong: int | None = None
     named: bool = False
@@ -225,9 +227,9 @@ def facts(rows: Iterable[tuple[str, str]]) -> Facts:
     return Facts(tuple(FactRow(name, (text,)) for name, text in rows))
 
 
-def data_table(columns: Iterable[Column]) -> DataTable:
+def data_table(columns: Iterable[Column], label: str = "") -> DataTable:
     """Return ``columns`` as a table."""
-    return DataTable(tuple(columns))
+    return DataTable(tuple(columns), label)
 
 
 def below_heading(blocks: Iterable[Block]) -> list[Block]:

@@ -91,10 +91,12 @@ def test_a_column_says_whether_it_is_of_layouts():
 
 def test_regions_are_named_by_the_heading_above():
     """Whoever jumps from region to region hears what each is of; two below one heading differ."""
-    table = blocks.data_table([blocks.Column("x", ("1",))])
-    page = "\n".join(html_of([table, blocks.Heading("first"), table, table, blocks.Heading("last"), table]))
+    table, named = (blocks.data_table([blocks.Column("x", ("1",))], label) for label in ("", "a name"))
+    page = "\n".join(
+        html_of([table, blocks.Heading("first"), table, table, blocks.Heading("last"), table, named])
+    )
 
-    assert re.findall(r'aria-label="([^"]*)"', page) == ["answer", "first", "first, 2", "last"]
+    assert re.findall(r'aria-label="([^"]*)"', page) == ["answer", "first", "first, 2", "last", "a name"]
 
 
 def test_rows_can_be_linked_to_where_the_table_says_so():
