@@ -8,6 +8,7 @@ from typing import Final
 
 from autoplan.catalog.entries import assumed_stack, kernels_at, model, stack_at
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.programs import with_programs
 from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
@@ -123,10 +124,13 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: Attempts) -> Job:
         deadline=spec.deadline,
         rule_lines=attempts.lines("rules", len(spec.rules)),
     )
-    if len(clusters) * len(batches) == 1:
-        return job
-    choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
-    return replace(job, choices=tuple(choices))
+    if len(clusters) * len(batches) > 1:
+        choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
+        job = replace(job, choices=tuple(choices))
+    run = attempts.find("program", lambda: with_programs(job, spec.program, stack_named=bool(spec.stack)))
+    if run is None:
+        raise SpecError(attempts.in_order())
+    return run
 
 
 def _model(spec: JobSpec, base: Path) -> ModelSpec:

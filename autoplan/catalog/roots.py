@@ -52,6 +52,7 @@ EntryKind = Literal[
     "engine",
     "engine-kernels",
     "intervals",
+    "program",
 ]
 
 #: Folder of each kind of entry in a catalogue.
@@ -68,6 +69,7 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "engine": ("costmodels", "engines"),
     "engine-kernels": ("costmodels", "engine_kernels"),
     "intervals": ("costmodels", "intervals"),
+    "program": ("specs", "programs"),
 }
 
 _SCHEMA: Final = "autoplan.schema"
@@ -85,6 +87,7 @@ _HOMES: Final[dict[EntryKind, tuple[str, str]]] = {
     "engine": (f"{_SCHEMA}.serving.engine_stack", "EngineSpec"),
     "engine-kernels": (f"{_SCHEMA}.costmodel.engine_kernels", "EngineKernelSpec"),
     "intervals": (f"{_SCHEMA}.costmodel.interval_spec", "IntervalSpec"),
+    "program": (f"{_SCHEMA}.program", "ProgramSpec"),
 }
 
 #: Model class of each kind of entry.

@@ -90,6 +90,7 @@ class KindName(StrEnum):
     engine = "engine"
     engine_kernels = "engine-kernels"
     intervals = "intervals"
+    program = "program"
 
 
 JobArgument = Annotated[

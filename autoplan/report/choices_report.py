@@ -11,7 +11,7 @@ from rich.text import Text
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, batch_of
+from autoplan.results.merged_front import at_batch, batch_of, plan_key
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.schema.job import Job
 
@@ -24,6 +24,9 @@ def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
     """Return columns of devices and batch where they differ, and of quantities with a limit or objective."""
     choices, limits = job.choices or (job,), job.limits
     columns = []
+    if len({choice.program for choice in choices}) > 1:
+        names = tuple("" if plan.program is None else plan.program.words for plan in plans)
+        columns.append(Column("program", names, "left"))
     if len({choice.cluster.devices for choice in choices}) > 1:
         columns.append(Column("devices", tuple(f"{plan.layout.devices:,}" for plan in plans)))
     if len({choice.workload.global_batch_size for choice in choices}) > 1:
@@ -58,13 +61,13 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
     """Yield a table by devices and batch: fastest plan, number of plans, and plans on the merged front."""
     if not front.answers:
         return
-    on_front = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    on_front = {(plan.layout, plan_key(plan)) for plan in front.plans}
     answers = _shown(front.answers)
     jobs = [answer.job for answer in answers]
     first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
     missing = ["not solved" if answer.certificate.stopped else "none fits" for answer in answers]
     steps = [f"{p.step_seconds:,.2f}" if p else why for p, why in zip(first, missing, strict=True)]
-    counts = [sum((plan.layout, batch_of(plan)) in on_front for plan in answer.plans) for answer in answers]
+    counts = [sum((plan.layout, plan_key(plan)) in on_front for plan in answer.plans) for answer in answers]
     columns = (
         Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs)),
         Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs)),

@@ -23,10 +23,13 @@ from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_seconds
 
 __all__ = [
+    "ChoiceKey",
     "at_batch",
     "batch_of",
+    "choice_key",
     "inner_objectives",
     "merged",
+    "plan_key",
     "question_fields",
     "question_words",
     "step_limit",
@@ -41,11 +44,30 @@ def batch_of(plan: Plan) -> int:
     return plan.layout.dp * plan.layout.microbatch * plan.predicted.microbatches
 
 
+#: Devices, sequences of a step, and program with its way: what tells the choices of a job apart.
+ChoiceKey = tuple[int, int, str | None]
+
+
+def choice_key(job: Job) -> ChoiceKey:
+    """Return what tells ``job`` apart from the other choices of the job that it is one of."""
+    program = None if job.program is None else job.program.key
+    return job.cluster.devices, job.workload.global_batch_size, program
+
+
+def plan_key(plan: Plan) -> ChoiceKey:
+    """Return the key of the choice that ``plan`` is for; without a program where its front has one."""
+    program = None if plan.program is None else plan.program.key
+    return plan.layout.devices, batch_of(plan), program
+
+
 def at_batch(job: Job, plan: Plan) -> Job:
     """Return the choice of ``job`` that ``plan`` is for."""
-    size = (plan.layout.devices, batch_of(plan))
-    choices = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == size]
-    return choices[0] if choices else job
+    key = plan_key(plan)
+    for choice in job.choices:
+        own = choice_key(choice)
+        if own == key or (plan.program is None and own[:2] == key[:2]):
+            return choice
+    return job
 
 
 _SMALL: Final[Mapping[Objective, Callable[[Job, Plan], float]]] = {
@@ -100,7 +122,7 @@ def step_limit(job: Job) -> tuple[float, str] | None:
 
 
 def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
-    """Return devices, batch, cost and energy of a plan.
+    """Return devices, batch, program, cost and energy of a plan.
 
     Money is in the currency of the price; a billion tokens are 1e9.
     """
@@ -109,6 +131,7 @@ def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
     return {
         "devices": plan.layout.devices,
         "global_batch_size": job.workload.global_batch_size,
+        "program": None if job.program is None else job.program.key,
         "cost": None
         if money is None or job.price is None
         else {
@@ -129,8 +152,10 @@ def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def question_words(job: Job, jobs: Sequence[Job]) -> str:
-    """Return devices, batch or both of ``job``: those in which ``jobs`` differ."""
+    """Return program, devices and batch of ``job``: those in which ``jobs`` differ."""
     parts = []
+    if job.program is not None and len({other.program for other in jobs}) > 1:
+        parts.append(job.program.words)
     if len({other.cluster.devices for other in jobs}) > 1:
         parts.append(f"{job.cluster.devices} devices")
     if len({other.workload.global_batch_size for other in jobs}) > 1:
@@ -140,6 +165,7 @@ def question_words(job: Job, jobs: Sequence[Job]) -> str:
 
 def merged(job: Job, answers: Sequence[Front]) -> Front:
     """Return the front of ``job`` over the fronts of its choices, ``answers``."""
+    answers = [_with_program(front) for front in answers]
     rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
     rows: list[tuple[tuple[float, ...], Plan]] = []
     for values, plan in sorted(rated, key=lambda row: row[0]):
@@ -162,6 +188,14 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
         reasons=() if plans else reasons,
         answers=tuple(answers),
     )
+
+
+def _with_program(front: Front) -> Front:
+    """Return ``front`` with plans that say which program runs them."""
+    program = front.job.program
+    if program is None:
+        return front
+    return replace(front, plans=tuple(replace(plan, program=program) for plan in front.plans))
 
 
 def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:

@@ -23,6 +23,7 @@ from autoplan.schema.user_rules.grammar import parse_relation
 
 __all__ = [
     "AdapterSpec",
+    "ChosenProgram",
     "Cluster",
     "Job",
     "JobFile",
@@ -250,6 +251,15 @@ class JobSpec(Frozen):
         description="whose cost model prices the job: a name in costmodels/stacks or a path to such a file;"
         " the hardware's default if left out",
     )
+    program: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[tuple[str, ...], Field(min_length=1, max_length=16), AfterValidator(distinct)]
+        | None
+    ) = Field(
+        default=None,
+        description="what is started: a name in specs/programs, a list of them, usual (those that are usual"
+        " for the task and the devices) or any-layout (also layouts that no program runs)",
+    )
     software: SoftwareSpec = Field(
         default_factory=SoftwareSpec, description="what the run's software does unlike its stack's defaults"
     )
@@ -327,6 +337,30 @@ class JobFile:
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenProgram:
+    """What a job is run by: a program in one of its ways, with the launch target that writes it.
+
+    ``rules`` are the relations that its layouts satisfy.
+    """
+
+    name: str
+    title: str
+    way: str
+    target: str | None
+    rules: tuple[RuleSpec, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The program and its way."""
+        return f"{self.title} ({self.way})"
+
+    @property
+    def key(self) -> str:
+        """Name of the program, and its way."""
+        return f"{self.name}/{self.way}"
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 
@@ -347,13 +381,22 @@ class Job:
     price: PriceSpec | None = None
     #: Whether the job names no stack: ``stack`` is then the usual one of the node, less surely predicted.
     stack_assumed: bool = False
+    #: What starts it; None where any layout that the stack can run is searched.
+    program: ChosenProgram | None = None
     #: What the software does unlike its stack's defaults; part of ``stack``, so it is not compared.
     software: SoftwareSpec = field(default_factory=SoftwareSpec, compare=False)
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
+    #: Programs that were looked at and cannot run the job, each with what it lacks; not compared.
+    lacking: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     #: How long a search of this job may take [s]; no part of the question, so it is not compared.
     deadline: float = field(default=DEFAULT_SECONDS, compare=False)
     #: Lines of the rules in the job file, for messages; not compared.
     rule_lines: tuple[int, ...] = field(default=(), compare=False)
     #: What it was read from, where it was; not compared.
     source: JobFile | None = field(default=None, compare=False)
+
+    @property
+    def relations(self) -> tuple[RuleSpec, ...]:
+        """What every layout satisfies: the user's rules, then those of the program."""
+        return self.rules if self.program is None else (*self.rules, *self.program.rules)

@@ -126,10 +126,11 @@ class SavedShort(_Saved):
 
 
 class SavedAnswer(_Saved):
-    """The answer for one number of devices and one batch."""
+    """The answer for one number of devices, one batch and one program."""
 
     devices: int = Field(description="number of devices")
     global_batch_size: int = Field(description="sequences of a step")
+    program: str | None = Field(default=None, description="PROGRAM/WAY that runs the plans")
     plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
     certificate: SavedCertificate = Field(description="what is proven of them")
     rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")

@@ -21,7 +21,7 @@ from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Tar
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch
+from autoplan.results.merged_front import at_batch, choice_key
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
@@ -273,9 +273,9 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     saved = front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
     job = plannable(job_from(saved.resolved, name=name))
     chosen = _numbered(saved.front, number, f" in {name}")
-    batch, devices = (chosen.predicted.get(key) for key in ("global_batch_size", "devices"))
+    key = tuple(chosen.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
     for choice in job.choices:
-        if (choice.cluster.devices, choice.workload.global_batch_size) == (devices, batch):
+        if choice_key(choice) == key:
             job = choice
     return job, evaluate(job, read_layout(job, chosen.layout_string))
 

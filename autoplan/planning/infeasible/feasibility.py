@@ -117,7 +117,7 @@ class Feasibility:
         if not self._choice_fits(choice):
             return False
         # A layout that fits may be too slow, or violate the job's own rules about stages.
-        if step_limit(choice) is None and not choice.rules:
+        if step_limit(choice) is None and not choice.relations:
             return True
         front = self._front(choice)
         return front is not None and front.feasible
