@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.candidates import distinct
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
@@ -112,7 +113,7 @@ class FrontSweep:
         if thinning <= 0 or step_down <= 0:
             return step_down, np.inf
         most = point.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
-        limits = np.unique(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
+        limits = distinct(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
         group = self.groups[point.group].take(np.array([point.position]))
         lower = bound(group, limits * self.scale.tick_bytes, most)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
