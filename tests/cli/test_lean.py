@@ -19,6 +19,7 @@ except SystemExit as error:
     assert not error.code, error
 assert "ortools.sat.python.cp_model" in sys.modules
 assert "pandas" not in sys.modules
+assert "numpy.ma" not in sys.modules
 import pandas
 assert pandas.Series([1, 2]).sum() == 3
 """
@@ -61,7 +62,7 @@ def _python(program, *arguments):
 
 
 def test_a_plan_needs_no_pandas_and_leaves_it_to_be_loaded():
-    """A plan is found without it; whoever imports it afterwards gets it."""
+    """A plan is found without it, and without masked arrays; whoever imports it afterwards gets it."""
     done = _python(PLANNED)
     assert (done.returncode, done.stderr) == (0, "")
 
