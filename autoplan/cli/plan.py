@@ -22,7 +22,6 @@ from autoplan.cli.shared.output import (
 )
 from autoplan.cli.shared.page_output import asks_for_page, drawn_step, typed_command, write_plan_page
 from autoplan.cli.shared.progress import Bar, Progress
-from autoplan.cli.shared.serving_answers import apply_serving_change, plan_serving_job
 from autoplan.cli.shared.trace_output import asks_for_trace, write_trace
 
 if TYPE_CHECKING:
@@ -86,6 +85,8 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.catalog import is_serving_job, load_job
 
     if is_serving_job(job):
+        from autoplan.cli.shared.serving_answers import apply_serving_change, plan_serving_job
+
         if apply is not None:
             apply_serving_change(job, apply, output, deadline)
             return
