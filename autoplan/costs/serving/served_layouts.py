@@ -109,7 +109,12 @@ class PricedEngine:
 
     @property
     def iteration(self) -> Iteration:
-        """The price of its iterations."""
+        """The price of its iterations.
+
+        >>> repeated = RepeatedIteration(AffineIteration(2.0))
+        >>> PricedEngine(*(None,) * 3, repeated, *(None,) * 3).iteration.seconds(1, 8)
+        2.0
+        """
         return self.repeated.engine
 
 
