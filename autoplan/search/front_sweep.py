@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.candidates import distinct
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
@@ -41,6 +42,8 @@ _BATCH = 24
 #: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
 _PROBES = 48
 _TRIES = 2
+#: Batches whose coefficients are kept: those of the limit before are often asked for again.
+_KEPT = 4
 #: A candidate is excluded where its bound exceeds the incumbent by this share, which is more than the
 #: rounding of a bound. A layout takes no less than its bound, and no less in ticks than in seconds: what is
 #: dominated in seconds is dominated in ticks, too.
@@ -71,6 +74,7 @@ class FrontSweep:
         self.mix_prices = RecentMixPrices(scale)
         self.fastest_mixes = RecentFastest(scale)
         self.solved: set[tuple[int, int]] = set()
+        self.parts: dict[tuple[int, bytes], PricedCandidates] = {}
 
     def reset_bounds(self) -> None:
         """Reset all lower bounds: they hold for the tightest limit so far and for tighter ones only."""
@@ -112,8 +116,8 @@ class FrontSweep:
         if thinning <= 0 or step_down <= 0:
             return step_down, np.inf
         most = point.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
-        limits = np.unique(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
-        group = self.groups[point.group].take(np.array([point.position]))
+        limits = distinct(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
+        group = self._part(point.group, np.array([point.position]))
         lower = bound(group, limits * self.scale.tick_bytes, most)
         for i in np.flatnonzero(lower.step_seconds <= most)[:_TRIES]:
             limit = float(limits[i] * self.scale.tick_bytes)
@@ -247,7 +251,7 @@ class FrontSweep:
         lies within: bounds and alternatives are complete for every step as fast as the incumbent. Return the
         step of the incumbent [s].
         """
-        part, opened_before = self.groups[group].take(index), len(self.live)
+        part, opened_before = self._part(group, index), len(self.live)
         near = best if part.rules else min(best, float(self.bounds[group][index].min()))
         while True:
             near *= _LOOKAHEAD
@@ -259,6 +263,15 @@ class FrontSweep:
                 break
         self.symmetric[group].tell(index, relaxation, self.bounds[group])
         return incumbent
+
+    def _part(self, group: int, index: NDArray[np.int64]) -> PricedCandidates:
+        """Return the candidates at ``index`` of a group."""
+        key = group, index.tobytes()
+        part = self.parts.pop(key, None) or self.groups[group].take(index)
+        self.parts[key] = part
+        if len(self.parts) > _KEPT:
+            del self.parts[next(iter(self.parts))]
+        return part
 
     def _open_of_batch(
         self,

@@ -21,6 +21,7 @@ from math import exp, floor, inf
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.core.serving.latencies import SaturationCause
 from autoplan.costs.core.serving.served_prediction import StepBound
+from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
@@ -134,7 +135,7 @@ class PrefillEngine:
         count = max(1.0, min(prompts, rules.max_num_batched_tokens // lengths.computed))
         if count <= 1.0:
             return self.prompt_seconds
-        return step_mixture(0.0, count, lengths, rules, self.engine.iteration, together=1.0).mean
+        return step_mixture(0.0, count, lengths, rules, self.engine.repeated, together=1.0).mean
 
 
 def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
@@ -155,13 +156,13 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     Source: autoplan/costs/serving/queueing.
     """
     sample = replace(parts.sample, outputs=(1,) * len(parts.sample.outputs))
-    engine = priced_engine(replace(layout, spec=0), replace(parts, iteration=parts.plain, sample=sample))
+    engine = priced_engine(replace(layout, spec=0), replace(parts, repeated=parts.plain, sample=sample))
     if engine.shortage is not None:
         return PrefillEngine(engine, 1.0, inf)
     # Nothing decodes, so that prompts share iterations with nothing else.
     engine = replace(engine, rules=replace(engine.rules, prefill="mixed"))
-    top = maximum(engine.lengths, engine.rules, engine.iteration, at_once=False)
-    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.iteration).prompt
+    top = maximum(engine.lengths, engine.rules, engine.repeated, at_once=False)
+    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.repeated).prompt
     return PrefillEngine(engine, top.requests_per_second, prompt_seconds)
 
 
@@ -319,7 +320,7 @@ def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
             engine,
             rules=rules,
             shortage=shortage,
-            iteration=PrefilledIteration(engine.iteration),
+            repeated=RepeatedIteration(PrefilledIteration(engine.iteration)),
             lengths=engine.drafting.accepted.in_steps(length_moments(sample, rules)),
         ),
         not sent,

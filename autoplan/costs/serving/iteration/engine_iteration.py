@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.iteration.lookup import Line, Sheet
 
-__all__ = ["EngineIteration", "GroupIteration", "HostTimes"]
+__all__ = ["EngineIteration", "GroupIteration", "HostTimes", "RepeatedIteration"]
+
+#: Iterations of one engine whose times are kept.
+_MOST_KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +248,38 @@ class GroupIteration:
         """
         n = self.groups
         return self.engine.decode_run(n * decodes, n * context_tokens, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedIteration:
+    """An ``Iteration`` that is asked for the same steps again and again, and prices each of them once.
+
+    The search for a steady state does so: its number of decodes moves between two integers.
+    """
+
+    engine: Iteration
+    _kept: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of one iteration [s].
+
+        >>> RepeatedIteration(AffineIteration(1.0, per_decode=0.5)).seconds(2, 16)
+        2.0
+        """
+        step = decodes, context_tokens, tuple(chunks)
+        seconds = self._kept.get(step)
+        if seconds is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            seconds = self._kept[step] = self.engine.seconds(decodes, context_tokens, chunks)
+        return seconds
+
+    def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
+        """Return the time of ``steps`` iterations of decodes alone [s]; it is not kept.
+
+        >>> RepeatedIteration(AffineIteration(1.0)).decode_run(1, 10, 3)
+        3.0
+        """
+        return self.engine.decode_run(decodes, context_tokens, steps)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.candidates import distinct
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
@@ -122,7 +123,7 @@ def _prompts(
     computed: NDArray[np.int64], cached: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> tuple[PromptClass, ...]:
     """Return the prompts of each class; empty where all classes compute about as many tokens."""
-    numbers = np.unique(kinds)
+    numbers = distinct(kinds)
     if len(numbers) < 2:
         return ()
     prompts = tuple(

@@ -144,15 +144,21 @@ class _StepPrices:
         self.decodes, self.lengths, self.iteration = decodes, lengths, iteration
         taken = (rules.prefill == "mixed") * rules.decode_tokens * decodes
         self.capacity = max(1.0, rules.max_num_batched_tokens - taken)
+        # The iterations of a mixture and those of a prompt are mostly the same ones.
+        self.times: dict[float, float] = {}
 
     def of_class(self, prompt: PromptClass) -> _StepPrices:
         """Return the prices of iterations whose prompts are all of one class."""
         price = copy(self)
         price.lengths = replace(self.lengths, computed=prompt.computed, cached=prompt.cached, prompts=())
+        price.times = {}
         return price
 
     def mixed(self, tokens: float) -> float:
-        return self.timed(self.decodes, self._chunks(tokens))
+        seconds = self.times.get(tokens)
+        if seconds is None:
+            seconds = self.times[tokens] = self.timed(self.decodes, self._chunks(tokens))
+        return seconds
 
     def alone(self, tokens: float) -> float:
         return self.timed(0.0, self._chunks(tokens))
