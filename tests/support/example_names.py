@@ -1,0 +1,50 @@
+"""What examples in the docstrings of ``autoplan.costs.serving`` may use without importing it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from autoplan.catalog import engine_kernels_for, kernels_for, load_entry, load_serving_job
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
+from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from autoplan.schema.serving.engine_layout import EngineLayout
+from tests.support.affine_iteration import AffineIteration
+
+__all__ = ["example_names"]
+
+_JOB, _DEVICE = "llama3.1-8b-1x-h100", "h100-sxm5-80gb"
+
+
+@cache
+def h100_prices() -> KernelPrices:
+    """Return the prices of the kernels of vLLM on one H100."""
+    return kernel_prices(load_serving_job(_JOB), kernels_for(_DEVICE), engine_kernels_for(_DEVICE))
+
+
+@cache
+def h100_iteration() -> EngineIteration:
+    """Return the iterations of Llama 3.1 8B in vLLM on one H100."""
+    scope = EngineScope(load_serving_job(_JOB), EngineLayout())
+    return engine_iteration(scope, kernels_for(_DEVICE), engine_kernels_for(_DEVICE))
+
+
+def example_names() -> dict[str, object]:
+    """Return the values by name."""
+    return {
+        "AffineIteration": AffineIteration,
+        "BlockPool": BlockPool,
+        "EngineLayout": EngineLayout,
+        "EngineScope": EngineScope,
+        "RequestLoad": RequestLoad,
+        "SchedulerRules": SchedulerRules,
+        "engine_kernels_for": engine_kernels_for,
+        "h100_iteration": h100_iteration,
+        "h100_prices": h100_prices,
+        "kernels_for": kernels_for,
+        "load_entry": load_entry,
+        "load_serving_job": load_serving_job,
+    }
