@@ -102,7 +102,6 @@ def simulate_pools(
     UnsupportedError for a request that is never admitted.
 
     >>> from types import SimpleNamespace
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
     >>> rules = SchedulerRules(8, 64, BlockPool(99, 4))
     >>> first = SimpleNamespace(engine=SimpleNamespace(rules=rules, iteration=AffineIteration(2.0)))
     >>> ready = SimpleNamespace(rules=replace(rules, prefilled=True), iteration=AffineIteration(1.0))
