@@ -146,7 +146,6 @@ class UnitParts:
     def lengths(self, rules: SchedulerRules) -> tuple[LengthMoments, tuple[LengthMoments, ...]]:
         """Return the mean lengths of its requests under ``rules``, and those of each class.
 
-        >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
         >>> parts = UnitParts(None, None, None, RequestLoad((8,), (4,)))
         >>> parts.lengths(SchedulerRules(4, 8, BlockPool(9, 4)))[0].input
         8.0
@@ -162,7 +161,6 @@ def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration |
 
     ``plain``: the prices of their iterations without drafts, where they were computed before.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
@@ -193,7 +191,6 @@ def _of_group(iteration: Iteration, layout: EngineLayout) -> Iteration:
 def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
     """Return an engine of ``layout``, which has the weights, caches and iterations of ``parts``.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
@@ -228,7 +225,6 @@ def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
 def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
     """Return the time of a request before the scheduler sees it [s]: HTTP, processes, tokenizer.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> short, long = (front_end_seconds(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (1024, 8192))
     >>> 1e-3 < short < long < 0.1
     True
@@ -242,7 +238,6 @@ def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
 def engine_load(job: ServingJob, engines: int) -> EngineLoad:
     """Return the load of each of ``engines``: an even share of the job's load.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> engine_load(load_serving_job("llama3-70b-8x-h100"), 2)
     EngineLoad(kind='closed loop', amount=32.0)
     """
@@ -259,7 +254,6 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
 
     A closed loop of fewer clients than attention data-parallel ranks leaves ranks idle.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
@@ -346,7 +340,6 @@ def simulated(
     A closed loop runs at least six rounds of its clients, of which the first two and the last do not count;
     of other loads the middle counts, and of an open loop above its maximum all requests.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))

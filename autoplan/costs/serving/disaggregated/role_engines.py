@@ -141,8 +141,6 @@ class PrefillEngine:
 def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     """Return an engine of ``layout`` whose requests end with their first token.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
@@ -290,8 +288,6 @@ def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
     Prompts have no separate iterations. Where the first token is that of the prefill engine, a request
     has that token in the place of a prompt's last one, and one token less to get.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name

@@ -74,7 +74,6 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     A request decodes O - 1 times, so that means over iterations weigh it by O - 1: the context is
     E[(O - 1)(I + (O - 1)/2)] / E[O - 1].
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((10, 10), (5, 5), (0.0, 0.0))
     >>> moments = length_moments(load, SchedulerRules(4, 8, BlockPool(9, 4)))
     >>> moments.context, moments.total, moments.context_blocks
