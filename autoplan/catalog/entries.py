@@ -38,7 +38,6 @@ from autoplan.schema.hardware import ClusterSpec, DeviceSpec, HardwareSpec, Node
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
-from autoplan.schema.yaml.writer import file_text
 
 if TYPE_CHECKING:
     from autoplan.catalog.detection.detected_hardware import DetectedHardware
@@ -112,6 +111,8 @@ def loaded(kind: EntryKind, name: str, cls: type[T]) -> T:
 def written(kind: EntryKind, name: str) -> tuple[str, str]:
     """Return the text of an entry and its file; of a derived node the text that such a file would have."""
     if kind == "node" and name not in entry_names("node"):
+        from autoplan.schema.yaml.writer import file_text
+
         derived = node(name)
         return file_text(derived), f"derived from its device and {derived.derived_from}"
     return entry_text(kind, name)

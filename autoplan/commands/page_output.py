@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MANY_PASSES",
-    "MOST_SLOTS",
     "asks_for_page",
     "drawn_step",
-    "passes",
+    "many_passes",
     "step_pictures",
     "typed_command",
 ]
 
 
 #: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
-MOST_SLOTS: Final = 3_000
+_MOST_SLOTS: Final = 3_000
 MANY_PASSES: Final = "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
 _SUFFIXES: Final = frozenset({".html", ".htm"})
 
@@ -43,9 +42,9 @@ def asks_for_page(form: Format, output: Path | None) -> bool:
     return output is not None and output.suffix.lower() in _SUFFIXES and form is Format.table
 
 
-def passes(plan: Plan) -> int:
-    """Return the forward passes of all stages."""
-    return plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp
+def many_passes(plan: Plan) -> bool:
+    """Return whether the forward passes of all stages are so many that drawing the step takes long."""
+    return plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp > _MOST_SLOTS
 
 
 def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:

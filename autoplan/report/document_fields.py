@@ -17,7 +17,6 @@ import numpy as np
 from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
-from autoplan.report.wording.sentences import count_words
 from autoplan.results.front import Certificate, Front
 from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
 from autoplan.results.plan import Plan, layout_fields
@@ -195,6 +194,8 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any value in, any JSON value out
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, int) and value.bit_length() > _WRITABLE_BITS:
+        from autoplan.report.wording.sentences import count_words
+
         return count_words(value)
     # JSON has no infinity.
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -19,7 +19,6 @@ from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
-from autoplan.schema.user_rules.grammar import parse_relation
 
 __all__ = [
     "AdapterSpec",
@@ -185,8 +184,15 @@ class Limits(Frozen):
     )
 
 
+def _relation(rule: str) -> Node:
+    """Return the relation of a rule; the grammar is loaded for those who write one."""
+    from autoplan.schema.user_rules.grammar import parse_relation
+
+    return parse_relation(rule)
+
+
 def _readable(rule: str) -> str:
-    parse_relation(rule)
+    _relation(rule)
     return rule
 
 
@@ -204,7 +210,7 @@ class RuleSpec(Frozen):
     @property
     def relation(self) -> Node:
         """The relation, read."""
-        return parse_relation(self.rule)
+        return _relation(self.rule)
 
 
 def _as_mapping(rule: object) -> object:

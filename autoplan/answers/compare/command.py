@@ -27,10 +27,9 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.page_output import (
     MANY_PASSES,
-    MOST_SLOTS,
     asks_for_page,
     drawn_step,
-    passes,
+    many_passes,
     typed_command,
 )
 from autoplan.commands.progress import Bar
@@ -206,7 +205,7 @@ def _write_page(comparison: LayoutComparison, command: str, output: Path) -> Non
     job, winner = comparison.job, comparison.plans[comparison.order[0]]
 
     def step_of(plan: Plan) -> StepTimeline | str:
-        if plan != winner and passes(plan) > MOST_SLOTS:
+        if plan != winner and many_passes(plan):
             return MANY_PASSES
         return drawn_step(job, plan)
 

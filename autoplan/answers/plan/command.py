@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoplan.answers.plan.serving import apply_serving_change, plan_serving_job
 from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline
@@ -24,10 +23,9 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.page_output import (
     MANY_PASSES,
-    MOST_SLOTS,
     asks_for_page,
     drawn_step,
-    passes,
+    many_passes,
     step_pictures,
     typed_command,
 )
@@ -98,6 +96,8 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.catalog import is_serving_job, load_job
 
     if is_serving_job(job):
+        from autoplan.answers.plan.serving import apply_serving_change, plan_serving_job
+
         if apply is not None:
             apply_serving_change(job, apply, output, deadline)
             return
@@ -172,7 +172,7 @@ def _write_page(front: Front, command: str, output: Path) -> None:
 
     def pictures_of(plan: Plan) -> StepPictures:
         job = at_batch(front.job, plan)
-        if plan != front.fastest and passes(plan) > MOST_SLOTS:
+        if plan != front.fastest and many_passes(plan):
             return step_pictures(job, plan, timeline=MANY_PASSES)
         return step_pictures(job, plan)
 

@@ -1,8 +1,8 @@
 """Arguments of ``sglang.launch_server``: settings as its flags, and its flags as settings.
 
-``--tp-size`` counts all devices of a stage, of which groups of attention take an even share; from 0.5.23
-these groups are ``--attn-dp-size``, before that ``--dp-size`` with ``--enable-dp-attention``, and without it
-``--dp-size`` is replicas. The most requests and the chunk of prefill are shared out over the groups (sglang
+``--tp-size`` counts all devices of a stage, of which attention data-parallel ranks take an even share. From
+0.5.23 these ranks are ``--attn-dp-size``, before that ``--dp-size`` with ``--enable-dp-attention``; without
+it ``--dp-size`` is replicas. The most requests and the chunk of prefill are shared out over the ranks (sglang
 0.5.5 server_args.py, 0.5.23 arg_groups/parallel_hook.py and mem_cache/kv_cache_configurator.py).
 """
 
@@ -25,7 +25,7 @@ _GROUPS: Final = "--attn-dp-size"
 _SHARED: Final = "--enable-dp-attention"
 _DATA: Final = "--dp-size"
 _SIZES: Final = {"pp": "--pp-size", "dcp": "--dcp-size", "ep": "--ep-size"}
-#: Sizes that are shared out over the groups of attention.
+#: Sizes that are shared out over the attention data-parallel ranks.
 _STEP: Final = {"seqs": "--max-running-requests", "tokens": "--chunked-prefill-size"}
 _KV: Final = {"bf16": "bfloat16", "fp8": "fp8_e4m3"}
 _KV_READ: Final = {"bfloat16": "bf16", "bf16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
@@ -82,10 +82,10 @@ def _groups(settings: EngineSettings, written: WrittenArguments) -> None:
         return
     nearest = (replace(layout, tp=layout.tp * layout.adp, adp=1),)
     if _GROUPS in written.known.arguments:
-        written.add(_GROUPS, layout.adp, part="attention groups", nearest=nearest)
+        written.add(_GROUPS, layout.adp, part="data-parallel attention", nearest=nearest)
         return
-    written.add(_DATA, layout.adp, part="attention groups", nearest=nearest)
-    written.add(_SHARED, part="attention groups", nearest=nearest)
+    written.add(_DATA, layout.adp, part="data-parallel attention", nearest=nearest)
+    written.add(_SHARED, part="data-parallel attention", nearest=nearest)
 
 
 def _memory(settings: EngineSettings, written: WrittenArguments) -> None:
@@ -122,7 +122,7 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
 def sglang_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments, by field of a layout or a job.
 
-    Groups of attention divide the devices of a stage and the sizes of a step, else that is a problem.
+    Attention data-parallel ranks divide a stage's devices and the sizes of a step, else that is a problem.
     """
     del experts
     values: dict[str, Written | None] = {key: given.count(flag) for key, flag in _SIZES.items()}
@@ -163,13 +163,13 @@ def _unlimited(given: GivenArguments, flag: str) -> bool:
 
 
 def _shared_out(given: GivenArguments, size: Written | None, groups: int, flag: str) -> Written | None:
-    """Return the share of one group of attention."""
+    """Return the share of one attention data-parallel rank."""
     if flag == "--tp-size" and size is None:
         size = Written(1, default=True)
     if size is None:
         return None
     if size.value % groups:
-        given.refuse(f"{groups} groups of attention do not divide {size.value}", flag, size.line)
+        given.refuse(f"{groups} attention data-parallel ranks do not divide {size.value}", flag, size.line)
         return None
     return replace(size, value=size.value // groups)
 

@@ -112,7 +112,7 @@ def _refuse_missing(settings: EngineSettings) -> None:
     missing = (
         (
             layout.tp > 1 and layout.adp > 1,
-            f"tp={layout.tp} beside adp={layout.adp}: each device is a group of attention, or none is",
+            f"tp={layout.tp} beside adp={layout.adp}: data-parallel attention is on every device, or on none",
             (replace(layout, tp=1, adp=group, dcp=1), replace(layout, tp=group, adp=1)),
         ),
         (

@@ -60,7 +60,7 @@ def vllm_options(settings: EngineSettings, written: WrittenArguments) -> None:
     written.add(_SIZES["tp"], layout.tp, part="tensor parallelism")
     for key, part in (("pp", "pipeline stages"), ("dcp", "decode context parallelism")):
         written.add_size(key, _SIZES[key], getattr(layout, key), part=part)
-    written.add_size("adp", _DATA, layout.adp, part="attention groups")
+    written.add_size("adp", _DATA, layout.adp, part="data-parallel attention")
     if layout.ep > 1:
         written.add(_EXPERTS, part="expert parallelism")
         group = layout.tp * layout.adp
@@ -106,7 +106,7 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
     if settings.nodes > 1:
         part = f"engines of {layout.devices_per_engine} devices on {settings.nodes} nodes"
         if layout.adp > 1:
-            raise InexpressibleEngineError(f"{part}: attention groups on several nodes are not emitted")
+            raise InexpressibleEngineError(f"{part}: data-parallel attention on several nodes is not emitted")
         written.add("--nnodes", settings.nodes, part=part)
         written.add("--node-rank", "$NODE_RANK", part=part)
         written.add("--master-addr", "$MASTER_ADDR", part=part)
@@ -125,7 +125,7 @@ def vllm_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Wri
     shares = experts if experts is not None else values["experts_split"] is not None
     values["adp" if shares else "replicas"] = data
     if data is not None and data.value > 1 and experts is None and not shares:
-        sentence = f"{data.words}: read as replicas; in a model with experts these are groups of attention"
+        sentence = f"{data.words}: read as replicas; in a model with experts this is data-parallel attention"
         given.notes.append(sentence)
     dtype, quantized = given.text("--dtype"), given.text("--quantization")
     values["weights"], values["dtype"] = named_format(given, quantized, _QUANTIZED), plain_type(dtype)

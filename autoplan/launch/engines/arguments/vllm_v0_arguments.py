@@ -2,7 +2,7 @@
 
 The engine of that time schedules prompts before decodes and takes prompts in one piece unless chunked prefill
 is asked for, so that ``max_num_batched_tokens`` holds the longest request (vllm 0.7.0 config.py,
-SchedulerConfig). Drafts have flags of their own, and nothing splits experts or groups of attention.
+SchedulerConfig). Drafts have flags of their own, and nothing splits experts or makes attention data-parallel.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None
     layout, longest = settings.layout, settings.longest_request or 0
     version = f"vLLM {written.known.version}"
     missing = (
-        (layout.adp > 1, "attention groups", (replace(layout, adp=1, ep=1),)),
+        (layout.adp > 1, "data-parallel attention", (replace(layout, adp=1, ep=1),)),
         (layout.ep > 1, "expert parallelism", (replace(layout, ep=1),)),
         (layout.dcp > 1, "decode context parallelism", (replace(layout, dcp=1),)),
         (
