@@ -26,6 +26,7 @@ from autoplan.catalog.roots import (
     entry_text,
     file_named,
     is_path,
+    names_file,
     names_like,
     read_file,
 )
@@ -73,6 +74,8 @@ _SERVING_INTERVALS = "serving"
 #: What no name has, and the most letters of one.
 _NO_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 _LONGEST_NAME: Final = 200
+#: What names a model on the Hugging Face hub.
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 #: The stack without a framework, which stands for one that is not known.
 _UNKNOWN_STACK = "analytic"
 #: Key of the source of an uncertainty that is that of a stack that is not known.
@@ -91,6 +94,8 @@ def load_entry(kind: EntryKind, name: str) -> Frozen:
         return _unwritten_node(name)
     text, file = entry_text(kind, name)
     entry = read_stack(text, file).spec if kind == "stack" else _read(text, CLASSES[kind], file)
+    if isinstance(entry, ModelSpec):
+        entry = entry.model_copy(update={"aliases": ()})
     inner = getattr(entry, "name", name)
     if inner != name:
         raise SpecError([Problem(f"the name {inner!r} is not that of the file, {name!r}", "$.name", file)])
@@ -237,12 +242,12 @@ def serving_intervals() -> IntervalSpec:
 
 
 def model(reference: str, base: Path) -> ModelSpec:
-    """Return the model that ``reference`` names: an entry, or a file relative to ``base``.
+    """Return the model that ``reference`` names: an entry, also by a name on the hub, or a file.
 
-    A file is a model file of autoplan or a Hugging Face ``config.json``.
+    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``.
     """
-    if not is_path(reference):
-        return loaded("model", reference, ModelSpec)
+    if not names_file(reference):
+        return loaded("model", _model_entry(reference), ModelSpec)
     from autoplan.schema.huggingface.model_config import detect_huggingface
 
     path = file_named(reference, base)
@@ -252,7 +257,28 @@ def model(reference: str, base: Path) -> ModelSpec:
     document = parse_yaml(text, name=str(path))
     if isinstance(document.value, dict) and detect_huggingface(document.value):
         return _from_huggingface(document.value, path)
-    return validate(document, ModelSpec)
+    return validate(document, ModelSpec).model_copy(update={"aliases": ()})
+
+
+def _model_entry(reference: str) -> str:
+    """Return the entry of a model by any of its names, or the name itself where it looks like none.
+
+    Raises CatalogError with what to do for one that no model has on the hub.
+    """
+    from autoplan.catalog.model_names import model_called, models_like
+
+    called = model_called(reference)
+    if called is not None:
+        return called
+    near = models_like(reference)
+    if near:
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}?")
+    if _HUB_NAME.fullmatch(reference):
+        raise CatalogError(
+            f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"
+            " config.json --local-dir .`), or one of `autoplan catalog list model`"
+        )
+    return reference if not is_path(reference) else str(file_named(reference, Path()))
 
 
 def _from_json(text: str, path: Path) -> ModelSpec:

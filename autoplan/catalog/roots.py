@@ -33,6 +33,7 @@ __all__ = [
     "entry_text",
     "file_named",
     "is_path",
+    "names_file",
     "names_like",
     "open_file",
     "parent_text",
@@ -108,7 +109,12 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 def is_path(text: str) -> bool:
     """Return whether ``text`` names a file rather than a catalogue entry."""
-    return "/" in text or os.sep in text or text.lower().endswith(_SUFFIXES)
+    return "/" in text or os.sep in text or names_file(text)
+
+
+def names_file(text: str) -> bool:
+    """Return whether ``text`` ends as the name of a file does: a model's name on the hub has a slash, too."""
+    return text.lower().endswith(_SUFFIXES)
 
 
 def file_named(reference: str, base: Path) -> Path:
@@ -116,7 +122,7 @@ def file_named(reference: str, base: Path) -> Path:
 
     Errors quote file contents, so a spec of another user must not name arbitrary files of the machine.
     """
-    if not reference.lower().endswith(_SUFFIXES):
+    if not names_file(reference):
         raise CatalogError(
             f"{reference} is not a YAML or JSON file: its suffix is none of {', '.join(_SUFFIXES)}"
         )

@@ -69,7 +69,9 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
         if id(value) not in known:
             fields = type(value).model_fields
             known[id(value)] = {
-                fields[name].alias or name: _plain(inner, known) for name, inner in value.__dict__.items()
+                fields[name].alias or name: _plain(inner, known)
+                for name, inner in value.__dict__.items()
+                if not fields[name].exclude
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):
