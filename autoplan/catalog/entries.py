@@ -19,6 +19,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
+from autoplan.catalog.hardware_names import unknown_hardware
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -27,7 +28,6 @@ from autoplan.catalog.roots import (
     file_named,
     is_path,
     names_file,
-    names_like,
     read_file,
 )
 from autoplan.catalog.stack_inheritance import read_stack
@@ -60,7 +60,6 @@ __all__ = [
     "loaded",
     "model",
     "node",
-    "nodes_like",
     "serving_intervals",
     "stack",
     "stack_at",
@@ -374,26 +373,4 @@ def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | Devi
         return node(reference)
     if reference in entry_names("device"):
         return device(reference)
-    raise CatalogError(_unknown_hardware(reference))
-
-
-def _unknown_hardware(reference: str) -> str:
-    known = [*entry_names("node"), *entry_names("cluster")]
-    near = nodes_like(reference) or names_like(reference, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list node`"
-    return f"no hardware is called {reference!r}: {hint}"
-
-
-def nodes_like(name: str) -> list[str]:
-    """Return names of derived nodes that ``name`` may stand for, such as ``4x-h100``; empty if none."""
-    import difflib
-
-    counted = split_name(name)
-    if counted is None:
-        return []
-    count, part = counted
-    counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
-    devices = entry_names("device")
-    like = [part] if part in devices else [d for d in devices if d.startswith(f"{part}-")]
-    like = like or difflib.get_close_matches(part, devices, 3, 0.75)
-    return [derived_name(n, d) for n in counts for d in like]
+    raise CatalogError(unknown_hardware(reference))
