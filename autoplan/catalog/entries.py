@@ -54,6 +54,7 @@ __all__ = [
     "engine_entry",
     "find_hardware",
     "hardware",
+    "is_hardware",
     "is_node",
     "kernels_at",
     "load_entry",
@@ -342,6 +343,11 @@ def detected() -> DetectedHardware:
         return {name: device(name).memory.capacity.value for name in entry_names("device")}
 
     return detected_hardware(capacities, is_node)
+
+
+def is_hardware(name: str) -> bool:
+    """Return whether a node or a cluster is called ``name``."""
+    return name == _AUTO or name in entry_names("cluster") or is_node(name)
 
 
 def _bare_device(reference: str, of: DeviceSpec) -> str:

@@ -239,7 +239,14 @@ def names_like(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _unknown(kind: EntryKind, name: str) -> str:
+    from autoplan.schema.yaml.synonyms import entries_meant
+
     known = entry_names(kind)
+    pricing = [entry for entry in entries_meant(kind, name) if entry in known]
+    if pricing:
+        return f"no {kind} is called {name!r}: what it runs is priced by the stack {' or '.join(pricing)}"
+    if kind == "stack" and name.partition("@")[0] in entry_names("engine"):
+        return f"{name!r} is an engine, no training software: jobs that it serves have kind: serving"
     near = names_like(name, known)
     if near:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"

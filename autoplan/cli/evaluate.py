@@ -15,6 +15,7 @@ from autoplan.cli.configurations.read import (
     launch_file,
 )
 from autoplan.cli.shared.deadline_option import DeadlineOption
+from autoplan.cli.shared.job_options import takes_job_options
 from autoplan.cli.shared.output import (
     Format,
     FormatOption,
@@ -61,6 +62,7 @@ LayoutFile = Annotated[
 ]
 
 
+@takes_job_options
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

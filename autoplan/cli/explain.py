@@ -9,6 +9,7 @@ import typer
 
 from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
+from autoplan.cli.shared.job_options import takes_job_options
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     NOTHING_FEASIBLE,
@@ -88,6 +89,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def explain(
     context: typer.Context,
     job: JobArgument,

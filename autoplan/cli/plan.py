@@ -10,6 +10,7 @@ import typer
 from autoplan.cli.shared.cache_option import CacheOption
 from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
+from autoplan.cli.shared.job_options import takes_job_options
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     NOTHING_FEASIBLE,
@@ -42,6 +43,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

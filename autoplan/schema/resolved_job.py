@@ -203,7 +203,8 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
     software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
     source = None
     if facts["keys"] is not None:
-        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+        assumed = tuple(facts.get("assumed", ()))
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
     return dataclasses.replace(job, source=source, software=software, choices=choices)
 

@@ -16,6 +16,7 @@ from autoplan.cli.configurations.read import (
 )
 from autoplan.cli.shared.deadline_option import DeadlineOption, command_deadline
 from autoplan.cli.shared.interrupts import stopped_by_signals
+from autoplan.cli.shared.job_options import takes_job_options
 from autoplan.cli.shared.lean import load_solver
 from autoplan.cli.shared.output import (
     Format,
@@ -72,6 +73,7 @@ AddedFile = Annotated[
 ]
 
 
+@takes_job_options
 def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
