@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 from typing import Final
@@ -11,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
 from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
 from autoplan.report.choices_report import answers_table, question_columns, question_sentences
@@ -103,7 +103,7 @@ def _next_line(front: Front, emitted: int) -> Iterator[Text]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
         return
-    reference = shlex.quote(front.job.source.reference)
+    reference = reference_words(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
     stack = front.job.stack
     next_command = f"next: autoplan emit {reference} --for {stack.launched_by or 'TARGET'}{number}"

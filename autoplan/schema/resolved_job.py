@@ -69,7 +69,9 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
         if id(value) not in known:
             fields = type(value).model_fields
             known[id(value)] = {
-                fields[name].alias or name: _plain(inner, known) for name, inner in value.__dict__.items()
+                fields[name].alias or name: _plain(inner, known)
+                for name, inner in value.__dict__.items()
+                if not fields[name].exclude
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):
@@ -201,7 +203,8 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
     software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
     source = None
     if facts["keys"] is not None:
-        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+        assumed = tuple(facts.get("assumed", ()))
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
     return dataclasses.replace(job, source=source, software=software, choices=choices)
 
