@@ -95,7 +95,11 @@ class KindName(StrEnum):
 
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="A job file, or the name of a shipped job.", show_default=False),
+    typer.Argument(
+        metavar="JOB",
+        help="A job file, or the name of a shipped job; left out with --model and --hardware.",
+        show_default=False,
+    ),
 ]
 
 FormatOption = Annotated[

@@ -165,7 +165,7 @@ def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout |
 
 
 def chosen(job: Job, layout: Layout | str) -> Job:
-    """Return the choice of ``job`` with as many devices as ``layout``.
+    """Return the choice of ``job`` with as many devices as ``layout``, and the first program that runs it.
 
     Raises LayoutError where there is none, UnsupportedError where the job has several batch sizes.
     """
@@ -179,11 +179,17 @@ def chosen(job: Job, layout: Layout | str) -> Job:
         )
     devices = layout.devices if isinstance(layout, Layout) else devices_of(layout)
     numbers = [choice.cluster.devices for choice in job.choices]
-    if devices in numbers:
-        return job.choices[numbers.index(devices)]
+    fitting = [choice for choice in job.choices if choice.cluster.devices == devices]
+    if fitting:
+        return next((one for one in fitting if _runs(one, layout)), fitting[0])
     raise LayoutError(
         [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
     )
+
+
+def _runs(job: Job, layout: Layout | str) -> bool:
+    """Return whether ``layout`` keeps the rules of ``job``, those of its program among them."""
+    return not broken_rules(job, read_layout(job, layout))
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:

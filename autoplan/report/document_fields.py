@@ -21,7 +21,7 @@ from autoplan.results.front import Certificate, Front
 from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.results.suggestion import Suggestion
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def front_document(front: Front) -> Document:
         "suggestions": [_suggestion(n, change) for n, change in enumerate(front.suggestions, start=1)],
         "suggestions_stopped": front.suggestions_stopped,
         "provenance": plain(provenance(front.job)),
-        "job_file": file_facts(front.job),
+        "job_file": {**file_facts(front.job), **assumptions(front.job.source)},
         "resolved": resolved(front.job),
     }
     return {**document, HASH: document_hash(document)}
@@ -255,6 +255,11 @@ def _answer(front: Front, answer: Front) -> Document:
         "rejected": plain(answer.rejected),
         "reasons": plain(answer.reasons),
     }
+
+
+def assumptions(source: JobFile | None) -> Document:
+    """Return what a line of options left out, in words; empty for jobs that are files."""
+    return {"assumed": list(source.assumed)} if source and source.assumed else {}
 
 
 def job_document(job: Job, facts: JobFacts) -> Document:

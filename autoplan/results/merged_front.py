@@ -33,6 +33,7 @@ __all__ = [
     "question_fields",
     "question_words",
     "step_limit",
+    "target_of",
     "values_of",
 ]
 
@@ -92,6 +93,12 @@ def _steps(job: Job) -> float:
 def values_of(job: Job, plan: Plan) -> tuple[float, ...]:
     """Return the minimized values of the objectives of ``job``; tokens per second are negated."""
     return tuple(float(_SMALL[name](job, plan)) for name in job.objectives)
+
+
+def target_of(job: Job, plan: Plan) -> str | None:
+    """Return the launch target that writes ``plan``, of its program or else of its stack; None: none does."""
+    program = plan.program or job.program
+    return job.stack.launched_by if program is None else program.target
 
 
 def inner_objectives(objectives: Sequence[Objective]) -> frozenset[str]:

@@ -19,11 +19,13 @@ from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
+from autoplan.schema.yaml.synonyms import value_meant
 
 __all__ = [
     "AdapterSpec",
     "ChosenProgram",
     "Cluster",
+    "HardwareName",
     "Job",
     "JobFile",
     "JobSpec",
@@ -43,6 +45,14 @@ Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", 
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
 Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1)]
+
+
+def _as_name(value: object) -> object:
+    """Return a number that hardware is called, such as 4090, as text: the catalogue knows what is meant."""
+    return str(value) if type(value) is int else value
+
+
+HardwareName = Annotated[str, BeforeValidator(_as_name, json_schema_input_type=str)]
 
 
 class Workload(Frozen):
@@ -228,7 +238,9 @@ OwnRule = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_typ
 def _job_kind(value: object) -> object:
     """Return ``value``; raises ValueError for a kind that no job has."""
     if isinstance(value, str) and value not in ("training", "serving"):
-        raise ValueError(f"{value!r} is neither training nor serving")
+        meant = value_meant(value, ("training", "serving"))
+        hint = f" - did you mean {meant!r}?" if meant else ""
+        raise ValueError(f"{value!r} is neither training nor serving{hint}")
     return value
 
 
@@ -242,7 +254,7 @@ class JobSpec(Frozen):
     model: Annotated[str, Field(min_length=1)] | ModelSpec = Field(
         description="a name in specs/models, a path to such a file or a config.json, or the fields of a model"
     )
-    hardware: str = Field(
+    hardware: HardwareName = Field(
         min_length=1,
         description="a name in hardware/ or a path to such a file; auto: what this machine and its job have",
     )
@@ -331,8 +343,9 @@ class Cluster:
 class JobFile:
     """The file that a job was read from: its text, and the folder that relative paths in it start from.
 
-    ``reference`` is what the user called it: a path, or the name of a shipped job. ``keys`` are its keys, and
-    ``hardware`` is what it calls the hardware. A saved answer holds these two alone: ``text`` is then empty.
+    ``reference`` is what the user called it: a path, the name of a shipped job, or a line of options, which
+    left out what ``assumed`` says in words. ``keys`` are its keys, and ``hardware`` is what it calls the
+    hardware. A saved answer holds these two alone: ``text`` is then empty.
     """
 
     reference: str
@@ -340,6 +353,7 @@ class JobFile:
     folder: Path
     keys: frozenset[str]
     hardware: str
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,6 +182,7 @@ class SavedJobFile(_Saved):
     )
     hardware: str | None = Field(description="what it calls its hardware")
     software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+    assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
 
 
 class SavedFront(_Saved):

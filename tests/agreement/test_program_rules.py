@@ -68,7 +68,7 @@ def texts(kind, devices, layers, draw, count):
 
 def layouts(one, kind, count):
     """Yield the layouts of ``texts`` that the stack of ``one`` runs, whatever its program can express."""
-    free, draw = replace(one, program=None, choices=()), random.Random(5)
+    free, draw = replace(one, program=None, choices=()), random.Random(5)  # noqa: S311 - layouts are no secret
     layers = one.model.layers
     for text in texts(kind, one.cluster.devices, layers, draw, count):
         try:

@@ -15,6 +15,7 @@ from autoplan.answers.configure.read_command import (
     launch_file,
 )
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -84,6 +85,7 @@ AddedFile = Annotated[
 ]
 
 
+@takes_job_options
 def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

@@ -21,7 +21,7 @@ from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Tar
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, choice_key
+from autoplan.results.merged_front import at_batch, choice_key, target_of
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
@@ -236,12 +236,14 @@ def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
 
 
 def expressible_number(front: Front) -> int:
-    """Return the number of the fastest plan that the stack's target can express; 1 where there is none."""
-    if front.job.stack.launched_by is None:
-        return 1
-    chosen_target = find_target(front.job.stack.launched_by)
+    """Return the number of the fastest plan that its target can express; 1 where there is none.
+
+    That is the first one where a program runs the plans: its rules left out all others.
+    """
     for number, plan in enumerate(front.plans, 1):
-        if missing_part(chosen_target, at_batch(front.job, plan), plan.layout) is None:
+        job = at_batch(front.job, plan)
+        name = target_of(job, plan)
+        if name is not None and missing_part(find_target(name), job, plan.layout) is None:
             return number
     return 1
 

@@ -10,6 +10,8 @@ import typer
 
 from autoplan.answers.configure.engine_commands import EngineChoice, emitted_engines
 from autoplan.answers.configure.read_command import arguments_of
+from autoplan.catalog.job_option_names import reference_words
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.options import DeadlineOption
 from autoplan.commands.output import complain, standard_output, write
 from autoplan.commands.planned import asked_plan
@@ -113,6 +115,7 @@ DraftCheckpoint = Annotated[
 ]
 
 
+@takes_job_options
 def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobOrPlan,
     target: TargetOption,
@@ -143,7 +146,7 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
             raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
         chosen = [word for name, value in engines.items() if value for word in (name, value)]
         chosen += ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
-        made_by = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
+        made_by = f"autoplan emit {reference_words(job)} {shlex.join(['--for', target, *chosen])}"
         chosen_engines = EngineChoice(
             job, target, plan, layout, deadline, made_by, checkpoint, draft_checkpoint, image
         )
@@ -158,7 +161,7 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
     options = {"--framework": framework, "--program": program, "--image": image}
     chosen += [word for name, value in options.items() if value for word in (name, value)]
-    command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
+    command = f"autoplan emit {reference_words(job)} {shlex.join(['--for', target, *chosen])}"
     words = arguments_of([program] if program else None)
     emission = planning.emit(
         the_plan,

@@ -15,6 +15,7 @@ from autoplan.answers.configure.read_command import (
     launch_file,
 )
 from autoplan.answers.evaluate.serving import evaluate_serving_layout
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.options import DeadlineOption
 from autoplan.commands.output import (
     Format,
@@ -67,6 +68,7 @@ LayoutFile = Annotated[
 ]
 
 
+@takes_job_options
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

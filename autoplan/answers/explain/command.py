@@ -9,6 +9,7 @@ import typer
 
 from autoplan.answers.explain.serving import explain_serving_job
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -91,6 +92,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def explain(
     context: typer.Context,
     job: JobArgument,

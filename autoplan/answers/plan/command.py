@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -52,6 +53,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

@@ -113,6 +113,7 @@ class SavedServingFront(_SavedPart):
     conflict: tuple[str, ...] = Field(description="limits of which any fewer could be held")
     changes: tuple[SavedServingChange, ...] = Field(description="changes that make a plan possible")
     provenance: dict[str, Any] = Field(description="the entries, and the kinds of their numbers")
+    assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
 

@@ -132,8 +132,11 @@ class Every(Node):
 
     def folded(self, known: Known) -> Node:
         """Return its remainder with ``known`` substituted, expanded over the stages."""
-        parts = tuple(_at_stage(self.part, stage) for stage in range(known.stages))
-        return Logic(every=True, parts=parts).folded(known)
+        return self.of_stages(known.stages).folded(known)
+
+    def of_stages(self, stages: int) -> Node:
+        """Return the relation for each of so many stages."""
+        return Logic(every=True, parts=tuple(_at_stage(self.part, stage) for stage in range(stages)))
 
 
 @dataclass(frozen=True, slots=True)
