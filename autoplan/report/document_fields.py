@@ -18,10 +18,9 @@ from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import count_words
-from autoplan.results.front import Certificate, Front
+from autoplan.results.front import Certificate, Front, Suggestion
 from autoplan.results.merged_front import at_batch, batch_of, question_fields
 from autoplan.results.plan import Plan, layout_fields
-from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 

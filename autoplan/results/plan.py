@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.layout import LAYOUT_KEYS, Layout
@@ -28,6 +28,7 @@ class Plan:
     that names none; they are not compared.
     """
 
+    kind: ClassVar[Literal["training"]] = "training"
     layout: Layout
     predicted: Prediction
     facts: JobFacts
