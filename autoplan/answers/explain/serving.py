@@ -51,7 +51,9 @@ def show_serving_explanation(
     return not isinstance(answer, ServingFront)
 
 
-def show_serving_remedy(*_: object) -> NoReturn:
+def show_serving_remedy(
+    _job: ServingJob, _layout: str | None, _number: int, _output: Path | None, _deadline: Deadline
+) -> NoReturn:
     """Raise BadParameter: what helps a serving job is a change of the job, not of a layout."""
     raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
 
