@@ -17,10 +17,9 @@ import numpy as np
 from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
-from autoplan.results.front import Certificate, Front
+from autoplan.results.front import Certificate, Front, Suggestion
 from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
 from autoplan.results.plan import Plan, layout_fields
-from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 

@@ -1,4 +1,4 @@
-"""Objectives and limits over several numbers of devices and batches, and the merged front.
+"""Objectives and limits over several numbers of devices and batches.
 
 Between layouts of one number of devices N and one batch B, tokens per second are B s / T, cost and energy are
 proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout dominates
@@ -10,16 +10,12 @@ all is therefore the set of non-dominated plans of all fronts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.plan import Plan
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.schema.job import Job, Objective
-from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_seconds
 
 __all__ = [
@@ -28,7 +24,6 @@ __all__ = [
     "batch_of",
     "choice_key",
     "inner_objectives",
-    "merged",
     "plan_key",
     "question_fields",
     "question_words",
@@ -168,67 +163,3 @@ def question_words(job: Job, jobs: Sequence[Job]) -> str:
     if len({other.workload.global_batch_size for other in jobs}) > 1:
         parts.append(f"a batch of {job.workload.global_batch_size:,}")
     return ", ".join(parts)
-
-
-def merged(job: Job, answers: Sequence[Front]) -> Front:
-    """Return the front of ``job`` over the fronts of its choices, ``answers``."""
-    answers = [_with_program(front) for front in answers]
-    rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
-    rows: list[tuple[tuple[float, ...], Plan]] = []
-    for values, plan in sorted(rated, key=lambda row: row[0]):
-        # In this order, only one before it can dominate a plan, and one of equal values stands for both.
-        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in rows):
-            rows.append((values, plan))
-    plans = tuple(plan for _, plan in rows)
-    lost = Counter[tuple[str, RejectionKind]]()
-    for front in answers:
-        lost.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in front.rejected})
-    reasons = tuple(
-        f"{question_words(front.job, job.choices)}: {reason}" for front in answers for reason in front.reasons
-    )
-    return Front(
-        job=job,
-        facts=answers[0].facts,
-        plans=plans,
-        certificate=_certificate(job, [front.certificate for front in answers]),
-        rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),
-        reasons=() if plans else reasons,
-        answers=tuple(answers),
-    )
-
-
-def _with_program(front: Front) -> Front:
-    """Return ``front`` with plans that say which program runs them."""
-    program = front.job.program
-    if program is None:
-        return front
-    return replace(front, plans=tuple(replace(plan, program=program) for plan in front.plans))
-
-
-def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
-    """Return the certificate of the merged front: as strong as the weakest of its parts."""
-    feasible = [part for part in parts if part.status != "infeasible"]
-    if any(part.status == "feasible" for part in parts):
-        first = next(part for part in parts if part.status == "feasible")
-    else:
-        first = (feasible or list(parts))[0]
-    bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
-    return replace(
-        first,
-        best_bound_step_seconds=min(bounds, default=None),
-        gap=max((part.gap for part in feasible if part.gap is not None), default=None),
-        fastest_gap=_fastest_gap(feasible),
-        thinning=max(part.thinning for part in parts),
-        layouts_covered=sum(part.layouts_covered for part in parts),
-        layouts_total=sum(part.layouts_total for part in parts),
-        job_hash=hashes(job)[0],
-        candidates=sum(part.candidates for part in parts),
-        candidates_solved=sum(part.candidates_solved for part in parts),
-        solves=sum(part.solves for part in parts),
-        unsearched=tuple(dict.fromkeys(words for part in parts for words in part.unsearched)),
-    )
-
-
-def _fastest_gap(parts: Sequence[Certificate]) -> float | None:
-    """Return the largest distance of the fastest plan of an answer from its bound."""
-    return max((part.fastest_gap for part in parts if part.fastest_gap is not None), default=None)

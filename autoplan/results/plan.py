@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.job import ChosenProgram
@@ -29,6 +29,7 @@ class Plan:
     that names none; they are not compared. ``program`` is what runs it, where a job looks at several.
     """
 
+    kind: ClassVar[Literal["training"]] = "training"
     layout: Layout
     predicted: Prediction
     facts: JobFacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -384,6 +384,7 @@ class ChosenProgram:
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 
+    kind: ClassVar[Literal["training"]] = "training"
     name: str
     model: ModelSpec
     cluster: Cluster

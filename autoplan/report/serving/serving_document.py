@@ -38,7 +38,7 @@ def serving_front_document(front: ServingFront) -> Document:
         "scaling": [_scaled(answer) for answer in front.scaling],
         "disaggregation": _disaggregation(front),
         "certificate": plain(front.certificate),
-        "rejected": plain(front.rejected),
+        "rejected": [{"reason": fell.reason, "units": fell.layouts} for fell in front.rejected],
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
         "changes": [

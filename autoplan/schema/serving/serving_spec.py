@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -108,6 +108,7 @@ class ServingSpec(Frozen):
 class ServingJob:
     """A serving job with all names resolved."""
 
+    kind: ClassVar[Literal["serving"]] = "serving"
     name: str
     model: ModelSpec
     cluster: Cluster
