@@ -13,7 +13,7 @@ from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
 
-__all__ = ["ANY_LAYOUT", "USUAL", "program", "rules_of", "with_programs"]
+__all__ = ["ANY_LAYOUT", "USUAL", "program", "rules_of", "with_programs", "with_programs_again"]
 
 #: What a job says for the programs that are usual for its task and devices, and for layouts of no program.
 USUAL: Final = "usual"
@@ -60,7 +60,7 @@ def with_programs(job: Job, asked: str | Sequence[str] | None, *, stack_named: b
     names = _usual(job) if asked == USUAL else (asked,) if isinstance(asked, str) else tuple(asked)
     runs = _runs(job, names, stack_named=stack_named)
     if runs.jobs:
-        return _chosen(job, runs)
+        return _chosen(job, runs, None if stack_named else asked)
     if asked == USUAL:
         return replace(job, lacking=runs.lacking)
     raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
@@ -109,10 +109,26 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
     return replace(job, stack=priced_by, stack_assumed=False, program=chosen, choices=())
 
 
-def _chosen(job: Job, runs: _Runs) -> Job:
+def with_programs_again(job: Job) -> Job:
+    """Return ``job``, of which a part was changed, with the programs that run it as it is now.
+
+    Raises UnsupportedError where none of those that are named can.
+    """
+    if job.programs is None:
+        return job
+    sizes = {(one.cluster.devices, one.workload.global_batch_size): one for one in reversed(job.choices)}
+    choices = tuple(replace(one, program=None) for one in reversed(sizes.values()))
+    several = choices if len(choices) > 1 else ()
+    base = replace(job, program=None, choices=several, lacking=())
+    chosen = with_programs(base, job.programs, stack_named=False)
+    return replace(chosen, source=job.source)
+
+
+def _chosen(job: Job, runs: _Runs, asked: str | Sequence[str] | None) -> Job:
     """Return the first of the jobs of ``runs``, with all of them as choices where there are several."""
     jobs = list(_with_each_size(job, runs))
-    first = replace(jobs[0], lacking=runs.lacking)
+    programs = asked if asked is None or isinstance(asked, str) else tuple(asked)
+    first = replace(jobs[0], lacking=runs.lacking, programs=programs)
     return replace(first, choices=tuple(jobs)) if len(jobs) > 1 else first
 
 

@@ -195,8 +195,12 @@ def merged(job: Job, answers: Sequence[Front]) -> Front:
     lost = Counter[tuple[str, RejectionKind]]()
     for front in answers:
         lost.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in front.rejected})
+    # Of several programs, each says the first of its reasons.
+    several = len({front.job.program for front in answers}) > 1
     reasons = tuple(
-        f"{question_words(front.job, job.choices)}: {reason}" for front in answers for reason in front.reasons
+        f"{question_words(front.job, job.choices)}: {reason}"
+        for front in answers
+        for reason in (front.reasons[:1] if several else front.reasons)
     )
     return Front(
         job=job,

@@ -408,6 +408,8 @@ class Job:
     software: SoftwareSpec = field(default_factory=SoftwareSpec, compare=False)
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
+    #: What the job says of programs, where they are chosen for it; not compared.
+    programs: str | tuple[str, ...] | None = field(default=None, compare=False)
     #: Programs that were looked at and cannot run the job, each with what it lacks; not compared.
     lacking: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     #: How long a search of this job may take [s]; no part of the question, so it is not compared.

@@ -236,7 +236,7 @@ def _with_hardware(job: Job, name: str) -> Changes:
     """
     other, given = node(name), given_keys(job)
     changes = [("hardware", name)]
-    if "stack" not in given and (other.default_stack or "analytic") != job.stack.name:
+    if "stack" not in given and job.program is None and (other.default_stack or "analytic") != job.stack.name:
         changes.append(("stack", job.stack.name))
     if "kernels" in given:
         changes.append(("kernels", kernels_for(other.device).name))
