@@ -20,14 +20,14 @@ __all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names", "
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",
-    "megatron-bridge": "autoplan.launch.frameworks.bridge.megatron_bridge",
+    "megatron-bridge": "autoplan.launch.frameworks.megatron_bridge",
     "deepspeed": "autoplan.launch.frameworks.deepspeed",
     "accelerate": "autoplan.launch.frameworks.accelerate",
     "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",
     "trainer": "autoplan.launch.frameworks.hugging_face.trainer",
     "axolotl": "autoplan.launch.frameworks.hugging_face.axolotl",
     "llama-factory": "autoplan.launch.frameworks.hugging_face.llama_factory",
-    "nemo": "autoplan.launch.frameworks.nemo.nemo_files",
+    "nemo": "autoplan.launch.frameworks.nemo",
     "nanotron": "autoplan.launch.frameworks.nanotron.nanotron_files",
     "llm-foundry": "autoplan.launch.frameworks.llm_foundry.foundry_files",
     "torchrun": "autoplan.launch.launchers.torchrun",

@@ -18,7 +18,7 @@ from autoplan.launch.frameworks.accelerate_edits import accelerate_edits_of
 from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
-from autoplan.launch.frameworks.megatron.model_arguments import dropout_rate
+from autoplan.launch.frameworks.megatron.emitted_arguments import dropout_rate
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_order,

@@ -5,7 +5,7 @@ import pytest
 import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.nemo.nemo_files import TARGET
+from autoplan.launch.frameworks.nemo import TARGET
 from autoplan.launch.registry import recognised
 from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.layout import parse_layout

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
+from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import zero_values
 from autoplan.launch.frameworks.deepspeed_keys import check_key_names
@@ -63,8 +62,7 @@ _ALONE: Final[Mapping[str, Any]] = {
 @cache
 def key_names(framework: str) -> frozenset[str]:
     """Return the keys of ``trainer``, ``axolotl``, ``llama-factory`` or a part, ``axolotl.plugins``."""
-    text = (files(__package__) / "key_names.json").read_text(encoding="utf-8")
-    return frozenset(json.loads(text)[framework])
+    return frozenset(listed_data("training-keys")[framework])
 
 
 def stands(document: WrittenDocument, path: str) -> bool:

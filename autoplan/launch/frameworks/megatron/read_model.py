@@ -9,32 +9,10 @@ from typing import Any, Final
 
 from autoplan.errors import Problem
 from autoplan.launch.configuration import Written
-from autoplan.launch.frameworks.megatron.argument_table import Arguments
-from autoplan.launch.frameworks.megatron.model_arguments import POSITIONS
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
 
-__all__ = ["MODEL_FLAGS", "ReadModel", "read_model"]
+__all__ = ["ReadModel", "read_model"]
 
-#: Arguments that describe a model.
-MODEL_FLAGS: Final = frozenset(
-    {
-        *(
-            "--num-layers",
-            "--encoder-num-layers",
-            "--hidden-size",
-            "--ffn-hidden-size",
-            "--num-attention-heads",
-        ),
-        *("--kv-channels", "--group-query-attention", "--num-query-groups", "--max-position-embeddings"),
-        *("--position-embedding-type", "--use-rotary-position-embeddings", "--normalization", "--swiglu"),
-        *("--squared-relu", "--quick-geglu", "--disable-bias-linear"),
-        *("--untie-embeddings-and-output-weights", "--vocab-size", "--softmax-type", "--window-size"),
-        *("--window-attn-skip-freq", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size"),
-        *("--moe-shared-expert-intermediate-size", "--moe-shared-expert-gate", "--moe-layer-freq"),
-        *("--moe-router-enable-expert-bias", "--multi-latent-attention", "--q-lora-rank", "--kv-lora-rank"),
-        *("--qk-head-dim", "--qk-pos-emb-head-dim", "--v-head-dim"),
-        *("--num-key-value-heads", "--embed-layernorm"),
-    }
-)
 _FREQUENCY: Final = re.compile(r"[0-9\[\]()+*, ]{1,2000}")
 _FACTOR: Final = re.compile(r"\[([01](?:,[01])*,?)\](?:\*([0-9]{1,5}))?|([0-9]{1,5})\*\[([01](?:,[01])*,?)\]")
 _MOST_LAYERS: Final = 10_000
@@ -53,12 +31,8 @@ class ReadModel:
 def read_model(given: Arguments, file: str) -> ReadModel:
     """Return the model that the arguments describe; contradictions are added to the problems of ``given``."""
     read = ReadModel({})
-    layers = given.number("--num-layers") or given.number("--encoder-num-layers")
-    sizes = {
-        "layers": layers,
-        "hidden_size": given.number("--hidden-size"),
-        "heads": given.number("--num-attention-heads"),
-    }
+    layers = given.number("layers") or given.number("encoder_layers")
+    sizes = {"layers": layers, **{key: given.number(key) for key in ("hidden_size", "heads")}}
     known = {key: written for key, written in sizes.items() if written is not None}
     read.lines.update(known)
     if len(known) < len(sizes):
@@ -75,7 +49,7 @@ def read_model(given: Arguments, file: str) -> ReadModel:
     _attention(given, fields, read)
     _block(given, fields, read)
     _experts(given, fields, read)
-    vocabulary = given.number("--vocab-size")
+    vocabulary = given.number("vocabulary")
     read.missing = ("model.vocabulary",) if vocabulary is None else ()
     if vocabulary is not None:
         fields["vocabulary"] = vocabulary.value
@@ -92,69 +66,61 @@ def _name_of(file: str) -> str:
 
 def _attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     heads = fields["heads"]
-    if given.flag("--multi-latent-attention"):
+    if given.flag("latent_attention"):
         _latent_attention(given, fields, read)
         return
-    channels = given.number("--kv-channels")
+    channels = given.number("head_dim")
     if channels is not None and channels.value * heads != fields["hidden_size"]:
         fields["head_dim"] = channels.value
     elif channels is None and fields["hidden_size"] % heads:
-        given.refuse(
-            f"{heads} heads do not divide the hidden size of {fields['hidden_size']}", "--num-attention-heads"
-        )
+        given.refuse(f"{heads} heads do not divide the hidden size of {fields['hidden_size']}", "heads")
     _query_groups(given, fields, read)
-    if given.flag("--qk-layernorm"):
+    if given.flag("qk_norm"):
         fields["qk_norm"] = True
-    sinks = given.text("--softmax-type")
+    sinks = given.text("attention_sinks")
     if sinks is not None and sinks.value == "learnable":
         fields["attention_sinks"] = True
     _window(given, fields)
 
 
 def _query_groups(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    heads, groups = fields["heads"], given.number("--num-query-groups")
-    shared = given.number("--num-key-value-heads")
+    heads, groups = fields["heads"], given.number("kv_heads")
+    shared = given.number("shared_kv_heads")
     if shared is not None:
         fields["kv_heads"] = shared.value
-    elif given.flag("--group-query-attention"):
+    elif given.flag("grouped_queries"):
         fields["kv_heads"] = groups.value if groups else 1
         if groups is None:
             read.defaults.append("model.kv_heads")
         if heads % fields["kv_heads"]:
             message = f"{fields['kv_heads']} query groups do not divide {heads} heads"
-            given.refuse(message, "--num-query-groups")
+            given.refuse(message, "kv_heads")
     elif groups is not None and groups.value != heads:
-        given.notes.append("--num-query-groups without --group-query-attention has no effect")
+        given.notes.append(f"{FLAGS['kv_heads']} without {FLAGS['grouped_queries']} has no effect")
 
 
 def _latent_attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    names = {
-        "kv_lora_rank": ("--kv-lora-rank", 32),
-        "qk_nope_head_dim": ("--qk-head-dim", 128),
-        "qk_rope_head_dim": ("--qk-pos-emb-head-dim", 64),
-        "v_head_dim": ("--v-head-dim", 128),
-    }
     mla: dict[str, Any] = {}
-    if (rank := given.number("--q-lora-rank")) is not None:
+    if (rank := given.number("q_lora_rank")) is not None:
         mla["q_lora_rank"] = rank.value
-    for key, (flag, default) in names.items():
-        written = given.number(flag)
-        mla[key] = written.value if written else default
+    for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+        written = given.number(key)
+        mla[key] = written.value if written else TABLE[key].default
         if written is None:
             read.defaults.append(f"model.mla.{key}")
     fields["attention"], fields["mla"] = "mla", mla
 
 
 def _window(given: Arguments, fields: dict[str, Any]) -> None:
-    window = given.text("--window-size")
+    window = given.text("window")
     if window is None:
         return
     match = re.fullmatch(r"[\[(]?\s*([0-9]{1,9})\s*,\s*(0|-1)\s*[\])]?", window.value)
     if match is None:
-        given.refuse(f"{window.value[:40]!r} is no window such as 4095,0", "--window-size")
+        given.refuse(f"{window.value[:40]!r} is no window such as 4095,0", "window")
         return
     fields["sliding_window"] = {"window": int(match[1]) + 1}
-    every = given.number("--window-attn-skip-freq")
+    every = given.number("window_every")
     if every is not None:
         fields["sliding_window"]["every"] = every.value
 
@@ -162,24 +128,24 @@ def _window(given: Arguments, fields: dict[str, Any]) -> None:
 def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     """Add what MLP, norms, positions and biases are."""
     _activation(given, fields)
-    width = given.number("--ffn-hidden-size")
+    width = given.number("ffn_size")
     hidden = fields["hidden_size"]
     gated = fields["activation"] == "swiglu"
     fields["ffn_size"] = width.value if width else int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     _positions(given, fields, read)
-    norm = given.text("--normalization")
+    norm = given.text("norm")
     fields["norm"] = "rmsnorm" if norm and norm.value.lower() == "rmsnorm" else "layernorm"
-    linear = given.flag("--disable-bias-linear") is None
-    qkv = linear or given.flag("--add-qkv-bias") is not None
+    linear = given.flag("no_bias") is None
+    qkv = linear or given.flag("qkv_bias") is not None
     fields["bias"] = {
         "qkv": qkv,
         "attention_output": linear,
         "mlp": linear,
         "norm": fields["norm"] == "layernorm",
     }
-    if given.flag("--embed-layernorm"):
+    if given.flag("embedding_norm"):
         fields["embedding_norm"] = True
-    fields["tied_embeddings"] = given.flag("--untie-embeddings-and-output-weights") is None
+    fields["tied_embeddings"] = given.flag("untied_embeddings") is None
     read.defaults += [
         name
         for name, missing in (
@@ -195,49 +161,49 @@ def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
 
 def _activation(given: Arguments, fields: dict[str, Any]) -> None:
     fields["activation"] = "gelu"
-    for flag, activation in (("--swiglu", "swiglu"), ("--squared-relu", "relu2"), ("--quick-geglu", "geglu")):
-        if given.flag(flag):
+    for activation in ("swiglu", "relu2", "geglu"):
+        if given.flag(activation):
             fields["activation"] = activation
     if fields["activation"] == "geglu":
-        given.notes.append("--quick-geglu is read as geglu, which costs the same")
+        given.notes.append(f"{FLAGS['geglu']} is read as geglu, which costs the same")
 
 
 def _positions(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    names = {theirs: ours for ours, theirs in POSITIONS.items()}
-    kind = given.text("--position-embedding-type")
-    rotary = given.flag("--use-rotary-position-embeddings")
+    kind = given.text("positions")
+    rotary = given.flag("rotary")
     if kind is not None and kind.value == "alibi":
         fields["positions"] = "alibi"
         return
     text = kind.value if kind else "rope" if rotary else "learned_absolute"
     if text in {"yarn", "mrope"}:
         text = "rope"
-    if text not in names:
+    known = TABLE["positions"].ours(text)
+    if known is None:
         given.notes.append(f"positions of the kind {text!r} are read as none")
-    fields["positions"] = names.get(text, "none")
+    fields["positions"] = known or "none"
     if kind is None and rotary is None:
         read.defaults.append("model.positions")
-    longest = given.number("--max-position-embeddings")
+    longest = given.number("max_positions")
     if longest is not None:
         fields["max_positions"] = longest.value
 
 
 def _experts(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    experts = given.number("--num-experts")
+    experts = given.number("experts")
     if experts is None or experts.value == 1:
         return
-    top_k, width = given.number("--moe-router-topk"), given.number("--moe-ffn-hidden-size")
-    shared = given.number("--moe-shared-expert-intermediate-size")
+    top_k, width = given.number("top_k"), given.number("expert_ffn_size")
+    shared = given.number("shared_expert_ffn_size")
     moe: dict[str, Any] = {
         "experts": experts.value,
-        "top_k": top_k.value if top_k else 2,
+        "top_k": top_k.value if top_k else TABLE["top_k"].default,
         "expert_ffn_size": width.value if width else fields["ffn_size"],
     }
     if shared is not None:
         moe["shared_expert_ffn_size"] = shared.value
-    if given.flag("--moe-shared-expert-gate"):
+    if given.flag("shared_expert_gate"):
         moe["shared_expert_gate"] = True
-    moe["router_bias"] = fields["bias"]["mlp"] or given.flag("--moe-router-enable-expert-bias") is not None
+    moe["router_bias"] = fields["bias"]["mlp"] or given.flag("router_bias") is not None
     moe |= _expert_layers(given, fields["layers"])
     fields["moe"] = moe
     read.defaults += ["model.moe.top_k"] if top_k is None else []
@@ -246,7 +212,7 @@ def _experts(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
 
 def _expert_layers(given: Arguments, layers: int) -> dict[str, int]:
     """Return which layers have experts."""
-    written = given.text("--moe-layer-freq")
+    written = given.text("expert_layers")
     if written is None:
         return {}
     text = written.value
@@ -255,7 +221,7 @@ def _expert_layers(given: Arguments, layers: int) -> dict[str, int]:
     pattern = _pattern(text)
     if pattern is None or len(pattern) != layers:
         values = "no such pattern" if pattern is None else f"a pattern of {len(pattern)} layers"
-        given.refuse(f"{text[:60]!r} is {values}, and the model has {layers} layers", "--moe-layer-freq")
+        given.refuse(f"{text[:60]!r} is {values}, and the model has {layers} layers", "expert_layers")
         return {}
     first = pattern.index(1) if 1 in pattern else layers
     if all(pattern[first:]) and first < layers:
@@ -263,7 +229,7 @@ def _expert_layers(given: Arguments, layers: int) -> dict[str, int]:
     for every in range(2, layers + 1):
         if pattern == [int((i + 1) % every == 0) for i in range(layers)]:
             return {"every": every}
-    given.refuse(f"{text[:60]!r} is neither dense layers first nor one in every N", "--moe-layer-freq")
+    given.refuse(f"{text[:60]!r} is neither dense layers first nor one in every N", "expert_layers")
     return {}
 
 
@@ -272,9 +238,9 @@ def _every_layer(every: int, layers: int, given: Arguments) -> dict[str, int]:
     if every <= 1:
         return {}
     if layers % every:
-        given.refuse(f"experts in one layer of {every} do not divide the {layers} layers", "--moe-layer-freq")
+        given.refuse(f"experts in one layer of {every} do not divide the {layers} layers", "expert_layers")
     given.notes.append(
-        f"--moe-layer-freq {every} has experts in the first of each {every} layers: read as the last"
+        f"{FLAGS['expert_layers']} {every} has experts in the first of each {every} layers: read as the last"
     )
     return {"every": every}
 

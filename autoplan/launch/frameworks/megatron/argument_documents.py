@@ -15,16 +15,24 @@ from typing import Final
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
-from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
-from autoplan.launch.frameworks.megatron.documents.core_keys import (
+from autoplan.launch.frameworks.megatron.argument_keys import (
     CORE_KEYS,
     Key,
     add_key,
+    key_of,
+    keyed_edits,
+    keyed_error,
     refuse_misspelt,
     value_words,
 )
-from autoplan.launch.frameworks.megatron.documents.key_edits import keyed_edits, keyed_error
-from autoplan.launch.frameworks.megatron.reading import READ_FLAGS, configured
+from autoplan.launch.frameworks.megatron.arguments import (
+    READ_FLAGS,
+    TABLE,
+    Arguments,
+    arities,
+    parse_arguments,
+)
+from autoplan.launch.frameworks.megatron.reading import configured
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Word
 from autoplan.results.launching.file_comparison import FileEdit
@@ -36,21 +44,8 @@ __all__ = ["document_edits", "is_argument_document", "is_nested_document", "read
 _SECTION: Final = "MODEL_ARGS"
 _NESTED: Final = re.compile(r"(?m)^(?:language_model|model_parallel)\s*:")
 #: Names of ``ModelParallelConfig``, and of the arguments next to both sections; others are the model's.
-_PARALLEL: Final = frozenset(
-    {
-        *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-        *("virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "sequence_parallel"),
-        *("expert_tensor_parallel_size", "bf16", "fp16", "cpu_offloading_num_layers"),
-    }
-)
-_BESIDE: Final = frozenset(
-    {
-        *("micro_batch_size", "global_batch_size", "seq_length", "encoder_seq_length", "vocab_size"),
-        *("use_distributed_optimizer", "optimizer", "max_position_embeddings", "position_embedding_type"),
-        *("untie_embeddings_and_output_weights", "num_layers_per_virtual_pipeline_stage"),
-    }
-)
-_ACTIVATIONS: Final = {"swiglu": "--swiglu", "squaredrelu": "--squared-relu", "gelu": ""}
+_PARALLEL: Final = frozenset(TABLE.data["nested_names"]["model_parallel"])
+_BESIDE: Final = frozenset(TABLE.data["nested_names"]["beside"])
 
 
 def is_argument_document(file: LaunchFile) -> bool:
@@ -115,7 +110,7 @@ def _keys(document: WrittenDocument) -> Mapping[str, Key]:
     if not nested:
         return CORE_KEYS
     keys = {f"{section}{name}": key for name, key in CORE_KEYS.items() for section in _sections(name)}
-    keys["language_model.num_query_groups"] = Key("--num-query-groups", also="--group-query-attention")
+    keys["language_model.num_query_groups"] = key_of("kv_heads and grouped_queries")
     return keys
 
 
@@ -135,17 +130,17 @@ def _unused(document: WrittenDocument, path: str) -> bool:
 
 def _activation(document: WrittenDocument, given: Arguments) -> None:
     path = "language_model.activation_func"
-    written = document.text(path, tuple(_ACTIVATIONS))
-    if written is not None and _ACTIVATIONS[written.value]:
+    names = TABLE.data["activation_names"]
+    written = document.text(path, tuple(names))
+    if written is not None and names[written.value]:
         shown = Written(value=True, line=written.line, words=written.words)
-        add_key(given, Key(_ACTIVATIONS[written.value], "on"), path, shown)
+        add_key(given, key_of(names[written.value]), path, shown)
 
 
 def _devices(document: WrittenDocument, given: Arguments) -> Written | None:
     """Return the number of processes; a world of one process that has several ranks is not started yet."""
     world = document.number("world_size")
-    flags = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size")
-    degrees = [given.number(flag) for flag in flags]
+    degrees = [given.number(name) for name in ("tp", "pp", "cp")]
     several = any(degree is not None and degree.value > 1 for degree in degrees)
     return None if world is None or (world.value == 1 and several) else world
 

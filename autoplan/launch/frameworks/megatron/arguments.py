@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = ["Argument", "Arguments", "arities", "one_letter_off", "parse_arguments"]
+__all__ = [
+    "FLAGS",
+    "READ_FLAGS",
+    "TABLE",
+    "Argument",
+    "Arguments",
+    "arities",
+    "one_letter_off",
+    "parse_arguments",
+]
 
+TABLE: Final = interface("megatron-lm")
+#: Arguments by the names of their bindings.
+FLAGS: Final = TABLE.keys
+#: Arguments whose values are read.
+READ_FLAGS: Final = frozenset(binding.key for binding in TABLE if binding.read)
 _SIMILAR: Final = 0.9
 
 
@@ -40,9 +53,9 @@ class Argument:
 
 @dataclass(slots=True)
 class Arguments:
-    """The arguments of a command by name, and the problems and notes on them.
+    """The arguments of a command by flag, and the problems and notes on them.
 
-    Look-ups add a problem where a value is not known or not one of its kind.
+    Look-ups by the name of a binding add a problem where a value is not known or not one of its kind.
     """
 
     file: str
@@ -50,16 +63,20 @@ class Arguments:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def refuse(self, sentence: str, flag: str, line: int | None = None) -> None:
+    def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of an argument."""
-        entry = self.given.get(flag)
+        entry = self.given.get(FLAGS[name])
         line = line or (entry.line if entry else None) or None
-        self.problems.append(Problem(sentence, flag, self.file, line))
+        self.problems.append(Problem(sentence, FLAGS[name], self.file, line))
 
     def stop_at_problems(self) -> None:
         """Raise SpecError with all problems, if there are some."""
         if self.problems:
             raise SpecError(list(dict.fromkeys(self.problems)))
+
+    def has(self, name: str) -> bool:
+        """Return whether an argument is given, with whatever value."""
+        return FLAGS[name] in self.given
 
     def flag(self, name: str) -> Written | None:
         """Return True with its line where an argument without a value is given."""
@@ -73,7 +90,7 @@ class Arguments:
             return None
         for word in written.values:
             if word.unknown is not None:
-                self.refuse(_unknown_value(written, word.unknown), name, word.line or written.line)
+                self.refuse(f"its value depends on {_reason(word.unknown)}", name, word.line or written.line)
                 return None
         if not written.values:
             self.refuse("its value is missing", name)
@@ -91,6 +108,17 @@ class Arguments:
             return None
         return Written(int(text), written.line, written.words)
 
+    def present(self, *names: str) -> dict[str, Written]:
+        """Return the values of the numbers and switches among ``names`` that are given, or have a default."""
+        values = {}
+        for binding in map(TABLE.__getitem__, names):
+            written = self.flag(binding.name) if binding.kind == "switch" else self.number(binding.name)
+            if written is None and binding.default is not None:
+                written = Written(binding.default, default=True)
+            if written is not None:
+                values[binding.name] = written
+        return values
+
     def every(self, name: str) -> tuple[str, ...]:
         """Return all words of the value of an argument."""
         written = self._certain(name)
@@ -98,16 +126,11 @@ class Arguments:
 
     def _certain(self, name: str) -> Argument | None:
         """Return an argument; where it is not sure to be given, that is a problem."""
-        entry = self.given.get(name)
+        entry = self.given.get(FLAGS[name])
         if entry is not None and entry.unknown is not None:
             self.refuse(f"whether it is given depends on {_reason(entry.unknown)}", name)
             return None
         return entry
-
-
-def _unknown_value(argument: Argument, unknown: Unknown) -> str:
-    del argument
-    return f"its value depends on {_reason(unknown)}"
 
 
 def _reason(unknown: Unknown) -> str:
@@ -119,8 +142,7 @@ def _reason(unknown: Unknown) -> str:
 @cache
 def arities() -> Mapping[str, str]:
     """Return the number of values of each argument, as ``nargs`` of argparse, earlier arguments included."""
-    text = (files(__package__) / "argument_names.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    data = listed_data(TABLE.data["arguments"])
     values: dict[str, str] = {}
     for table in (data["megatron-deepspeed"], data["earlier"], data):
         for arity, names in table.items():

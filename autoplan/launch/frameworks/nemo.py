@@ -12,18 +12,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
-from autoplan.launch.frameworks.megatron.argument_table import Arguments
-from autoplan.launch.frameworks.megatron.documents.core_keys import Key, add_key, refuse_misspelt
-from autoplan.launch.frameworks.megatron.documents.key_edits import keyed_edits, keyed_error, keyed_text
-from autoplan.launch.frameworks.megatron.reading import configured
-from autoplan.launch.frameworks.nemo.nemo_keys import (
-    NEMO_KEYS,
-    RECIPE_KEYS,
-    SPECIAL_KEYS,
-    add_special_keys,
+from autoplan.launch.frameworks.megatron.argument_keys import (
+    Key,
+    add_key,
+    key_of,
+    keyed_edits,
+    keyed_error,
+    keyed_text,
+    keys_of,
+    refuse_misspelt,
 )
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, Arguments
+from autoplan.launch.frameworks.megatron.reading import configured
 from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -35,16 +38,19 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["TARGET", "read_nemo"]
 
-_TABLE: Final[Mapping[str, Key]] = {**NEMO_KEYS, **RECIPE_KEYS}
-_KNOWN: Final[Mapping[str, object]] = {**_TABLE, **dict.fromkeys(SPECIAL_KEYS)}
+_NEMO: Final = interface("nemo").data
+#: Keys of NeMo 1 and of NeMo 2 by path, and all that are known.
+NEMO_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["keys"])
+RECIPE_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["recipe_keys"])
+_KNOWN: Final[Mapping[str, object]] = {**NEMO_KEYS, **RECIPE_KEYS, **dict.fromkeys(_NEMO["special_keys"])}
 #: Where a launcher or a test puts the keys of NeMo.
 _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
 _YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
 #: Values of keys that are an argument, and of its absence.
 _SPECIAL: Final = {
-    "--use-distributed-optimizer": {"model.optim.name": "mcore_distributed_optim"},
-    "no --use-distributed-optimizer": {"model.optim.name": "fused_adam"},
+    f"{prefix}{FLAGS['distributed_optimizer']}": {"model.optim.name": _NEMO["sharded_optimizer"][sharded]}
+    for prefix, sharded in (("", True), ("no ", False))
 }
 
 
@@ -69,7 +75,7 @@ def read_nemo(file: LaunchFile) -> Configuration:
     for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
         if path in document.entries:
             add_key(given, key, path, _known(document, path))
-    add_special_keys(document, given)
+    _add_special_keys(document, given)
     devices = _devices(document)
     given.problems += document.problems
     try:
@@ -146,6 +152,80 @@ def _is_override(name: str) -> bool:
 def _why(unknown: Unknown) -> str:
     do = f"give --set {unknown.name}=VALUE" if unknown.name else "give it with --arg"
     return f"its value depends on {unknown.reason} (line {unknown.line}): {do}"
+
+
+def _add_special_keys(document: WrittenDocument, given: Arguments) -> None:
+    """Add the arguments that follow from keys which are no arguments themselves."""
+    for path in ("trainer.precision", "trainer.plugins.precision"):
+        _add_switch(document, given, path, "precisions")
+    _add_switch(document, given, "model.activation", "activations")
+    norm = _chosen(document, "model.normalization", "norms")
+    if norm is not None:
+        add_key(given, key_of("norm"), "model.normalization", norm)
+    _optimizer(document, given)
+    _fp8(document, given)
+    _fsdp(document, given)
+    length = document.given("model.data.seq_length")
+    if length is not None and not given.has("encoder_sequence_length"):
+        add_key(given, key_of("sequence_length"), "model.data.seq_length", length)
+    master = document.flag("model.megatron_amp_O2")
+    if master is not None and not master.value and given.has("bf16"):
+        given.notes.append(f"{master.words}: parameters stay in fp32 under autocast, which is not priced")
+
+
+def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
+    """Return what ``table`` has for the name at ``path``; a name that it lacks is refused."""
+    written, names = document.given(path), _NEMO[table]
+    if written is None:
+        return None
+    name = str(written.value).lower()
+    if name not in names:
+        document.refuse(f"{name[:40]!r} is none of {', '.join(names)}", path)
+        return None
+    return Written(names[name], written.line, written.words)
+
+
+def _add_switch(document: WrittenDocument, given: Arguments, path: str, table: str) -> None:
+    """Add the argument without a value that ``table`` has for the name at ``path``."""
+    chosen = _chosen(document, path, table)
+    if chosen is not None and chosen.value:
+        add_key(given, key_of(chosen.value), path, replace(chosen, value=True))
+
+
+def _optimizer(document: WrittenDocument, given: Arguments) -> None:
+    written = document.text("model.optim.name")
+    if written is not None:
+        name, sharded = _NEMO["optimizers"].get(written.value, (written.value, False))
+        add_key(given, key_of("optimizer"), "model.optim.name", replace(written, value=name))
+        add_key(given, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded))
+    gradients = document.given("model.optim.grad_sync_dtype")
+    if gradients is not None:
+        shown = Written(str(gradients.value) in {"bf16", "bfloat16"}, gradients.line, gradients.words)
+        add_key(given, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
+
+
+def _fp8(document: WrittenDocument, given: Arguments) -> None:
+    written = document.flag("model.fp8")
+    if written is None or not written.value:
+        return
+    eight = document.flag("model.fp8_e4m3")
+    name = "e4m3" if eight is not None and eight.value else "hybrid"
+    add_key(given, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
+
+
+def _fsdp(document: WrittenDocument, given: Arguments) -> None:
+    """Add the arguments of PyTorch's FSDP, which NeMo shards over all data-parallel ranks."""
+    written = document.flag("model.fsdp")
+    if written is None or not written.value:
+        return
+    sharded = _NEMO["fsdp"]
+    strategy = document.text("model.fsdp_sharding_strategy", (*sharded, "hybrid"))
+    name = strategy.value if strategy else "full"
+    if name not in sharded:
+        document.refuse("sharding over a part of the ranks is not read", "model.fsdp_sharding_strategy")
+        return
+    for switch in ("torch_fsdp2", *sharded[name]):
+        add_key(given, key_of(switch), "model.fsdp", written)
 
 
 def _devices(document: WrittenDocument) -> Written | None:
