@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from autoplan.launch.bindings.interface import Binding, Interface
@@ -57,13 +57,22 @@ def argument_words(table: Interface, values: Mapping[str, Any]) -> Iterator[tupl
             yield (binding.key, *map(str, value if isinstance(value, tuple) else (value,)))
 
 
-def nested(table: Interface, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by binding as a document, nested by the parts of their keys, in their own order."""
+def nested(table: Interface, values: Mapping[str, Any], empty: Sequence[str] = ()) -> dict[str, Any]:
+    """Return values by binding as a document, nested by the parts of their keys, in the order of the table.
+
+    Those without a value are left out, but for the ``empty`` ones, which are null.
+
+    >>> from autoplan.launch.bindings.interface import interface
+    >>> nested(interface("deepspeed"), {"bf16": True, "mbs": 2, "cp": None})
+    {'train_micro_batch_size_per_gpu': 2, 'bf16': {'enabled': True}}
+    """
     document: dict[str, Any] = {}
-    for name, value in values.items():
-        *sections, key = table.keys[name].split(".")
+    for binding in table:
+        if values.get(binding.name) is None and binding.name not in empty:
+            continue
+        *sections, key = binding.key.split(".")
         inner = document
         for section in sections:
             inner = inner.setdefault(section, {})
-        inner[key] = value
+        inner[key] = values.get(binding.name)
     return document

@@ -13,6 +13,7 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
@@ -24,7 +25,6 @@ from autoplan.launch.frameworks.megatron.emitted_arguments import (
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import sharded_ranks
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -43,8 +43,12 @@ _BRIDGE: Final = interface("megatron-bridge").data
 #: Paths of keys by the binding of Megatron-LM that they are.
 PATHS: Final[Mapping[str, str]] = {name: path for path, name in _BRIDGE["keys"].items()}
 _MIRRORED: Final[Mapping[str, str]] = _BRIDGE["mirrored"]
+_NEMO_MICROBATCH: Final = next(key for key, name in interface("nemo").data["keys"].items() if name == "mbs")
 _SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
-_NEMO: Final = re.compile(r"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\bmodel\.micro_batch_size\b")
+#: What a file of NeMo has: a trainer, or its key of the microbatch.
+_NEMO: Final = re.compile(
+    rf"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\b{re.escape(_NEMO_MICROBATCH)}\b"
+)
 _WORD: Final = re.compile(
     r"\+{0,2}((?:model|train|ddp|dist|optimizer|checkpoint|dataset|mixed_precision)[\w.]*)"
 )
@@ -149,7 +153,7 @@ def read_bridge(file: LaunchFile) -> Configuration:
         names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}
         _refuse_misspelt(document, section, names)
     given = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
-    layers = document.number("model.num_layers")
+    layers = document.number(PATHS["layers"])
     values = read_layout(given, layers.value if layers else None, experts=True)
     problems = [*document.problems, *given.problems]
     if problems:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
@@ -27,7 +28,6 @@ from autoplan.launch.frameworks.megatron.argument_keys import (
 )
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, Arguments
 from autoplan.launch.frameworks.megatron.reading import configured
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command

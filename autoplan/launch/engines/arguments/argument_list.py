@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from typing import Final
 
 from autoplan.errors import UnsupportedError
-from autoplan.launch.bindings.interface import listed_data
+from autoplan.launch.bindings.interface import Interface, interface, listed_data
 
 __all__ = ["ArgumentList", "EngineArgument", "argument_list", "listed_as", "listed_versions"]
 
@@ -55,6 +55,16 @@ class ArgumentList:
     source: str
     complete: bool
     arguments: Mapping[str, EngineArgument] = field(repr=False)
+
+    @property
+    def table(self) -> Interface:
+        """The bindings of the engine."""
+        return interface("vllm" if _is_vllm(self.engine) else self.engine)
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Flags by the names of their bindings."""
+        return self.table.keys
 
     def find(self, flag: str) -> tuple[EngineArgument | None, bool]:
         """Return the argument that a flag is of, and whether the flag switches it off.

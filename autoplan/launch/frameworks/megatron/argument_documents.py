@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from autoplan.errors import SpecError
+from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_keys import (
@@ -33,7 +34,6 @@ from autoplan.launch.frameworks.megatron.arguments import (
     parse_arguments,
 )
 from autoplan.launch.frameworks.megatron.reading import configured
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.scripts.pieces import Word
 from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
@@ -42,6 +42,8 @@ from autoplan.schema.layout import Layout
 __all__ = ["document_edits", "is_argument_document", "is_nested_document", "read_argument_document"]
 
 _SECTION: Final = "MODEL_ARGS"
+#: Names that argparse gives the arguments, by binding: the first of several.
+_NAMES: Final = {name: path for path, name in reversed(list(TABLE.data["python_names"].items()))}
 _NESTED: Final = re.compile(r"(?m)^(?:language_model|model_parallel)\s*:")
 #: Names of ``ModelParallelConfig``, and of the arguments next to both sections; others are the model's.
 _PARALLEL: Final = frozenset(TABLE.data["nested_names"]["model_parallel"])
@@ -57,7 +59,7 @@ def is_argument_document(file: LaunchFile) -> bool:
 
 def is_nested_document(file: LaunchFile) -> bool:
     """Return whether a file is one for ``--yaml-cfg``."""
-    return _NESTED.search(file.text) is not None and "tensor_model_parallel_size" in file.text
+    return _NESTED.search(file.text) is not None and _NAMES["tp"] in file.text
 
 
 def read_argument_document(file: LaunchFile) -> Configuration:
@@ -110,7 +112,7 @@ def _keys(document: WrittenDocument) -> Mapping[str, Key]:
     if not nested:
         return CORE_KEYS
     keys = {f"{section}{name}": key for name, key in CORE_KEYS.items() for section in _sections(name)}
-    keys["language_model.num_query_groups"] = key_of("kv_heads and grouped_queries")
+    keys[f"language_model.{_NAMES['kv_heads']}"] = key_of("kv_heads and grouped_queries")
     return keys
 
 
@@ -124,8 +126,8 @@ def _sections(name: str) -> tuple[str, str, str]:
 
 def _unused(document: WrittenDocument, path: str) -> bool:
     """Return whether a value is a default of argparse that another one makes idle."""
-    grouped = document.entries.get("group_query_attention")
-    return path == "num_query_groups" and grouped is not None and not grouped.value
+    grouped = document.entries.get(_NAMES["grouped_queries"])
+    return path == _NAMES["kv_heads"] and grouped is not None and not grouped.value
 
 
 def _activation(document: WrittenDocument, given: Arguments) -> None:

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.document_edits import changed_keys, key_edits
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.document_edits import changed_keys, key_edits
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.llm_foundry.foundry_models import foundry_model
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_experts,
@@ -23,75 +27,42 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_pipeline,
     refuse_software,
 )
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError, Target
 from autoplan.results.launching.file_comparison import FileEdit
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["TARGET", "foundry_document", "read_foundry"]
 
-_KEYS: Final = frozenset(
-    {
-        *("model", "tokenizer", "optimizer", "scheduler", "train_loader", "device_train_batch_size"),
-        *("device_eval_batch_size", "max_duration", "max_seq_len", "seed", "precision", "code_paths"),
-        *("max_split_size_mb", "expandable_segments", "cuda_load_lazy", "dist_timeout", "fsdp_config"),
-        *("tp_config", "accumulate_train_batch_on_tokens", "eval_interval", "eval_loader", "eval_loaders"),
-        *("icl_tasks", "icl_tasks_str", "eval_gauntlet", "eval_gauntlet_str", "icl_subset_num_batches"),
-        *("icl_seq_len", "loggers", "progress_bar", "log_to_console", "python_log_level", "callbacks"),
-        *("console_log_interval", "log_config", "algorithms", "save_folder", "save_latest_filename"),
-        *("save_overwrite", "save_weights_only", "save_filename", "save_interval", "load_path"),
-        *("save_num_checkpoints_to_keep", "load_weights_only", "load_strict_model_weights"),
-        *("load_ignore_keys", "save_ignore_keys", "only_hf_checkpoint", "only_composer_checkpoint"),
-        *("train_subset_num_batches", "device_train_microbatch_size", "global_train_batch_size"),
-        *("spin_dataloaders", "eval_subset_num_batches", "eval_first", "compile_config", "metadata"),
-        *("flatten_metadata", "run_name", "autoresume", "profiler", "variables", "n_gpus"),
-        "device_train_grad_accum",
-    }
-)
-_FSDP: Final = frozenset(
-    {
-        *("activation_checkpointing", "activation_checkpointing_reentrant", "activation_cpu_offload"),
-        *("auto_wrap", "te_checkpoint_wrapper", "te_shard_fp8_weight", "backward_prefetch", "cpu_offload"),
-        *("backward_prefetch_limit", "data_parallel_shard_degree", "data_parallel_replicate_degree"),
-        *("forward_prefetch", "forward_prefetch_limit", "ignored_modules", "keep_low_precision_grads"),
-        *("limit_all_gathers", "load_monolith_rank0_only", "load_planner", "mixed_precision", "verbose"),
-        *("process_group", "save_planner", "sharded_ckpt_prefix_dir", "sharding_strategy"),
-        *("state_dict_type", "sync_module_states", "use_orig_params", "min_params", "flatten_parameters"),
-        *("reshard_after_forward", "load_fsdp_monolith_rank0_only"),
-    }
-)
-_STRATEGIES: Final = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "hybrid_shard": 3}
-_NAMES: Final = {0: "NO_SHARD", 2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
-_PRECISIONS: Final = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32", "amp_fp8": "fp8"}
-_OPTIMIZERS: Final = {
-    **dict.fromkeys(("decoupled_adamw", "adamw"), "adamw"),
-    **dict.fromkeys(("decoupled_lionw", "lionw"), "lion"),
-    "adam": "adam",
-    "sgd": "sgd",
-    "decoupled_sgdw": "sgd",
+_TABLE: Final = interface("llm-foundry")
+#: ZeRO stages of the strategies of FSDP.
+_STRATEGIES: Final[Mapping[str, int]] = _TABLE.data["strategies"]
+#: Defaults, which an edit does not add to a file.
+_DEFAULTS: Final = {
+    "recompute": "false",
+    "activation_offload": "false",
+    "shards": "-1",
+    "replicas": "null",
 }
-_ATTENTION: Final = frozenset({"wqkv", "wq", "wk", "wv", "out_proj", "q_proj", "k_proj", "v_proj", "o_proj"})
-_SECTION: Final = "fsdp_config."
 
 
 def is_foundry(file: LaunchFile) -> bool:
     """Return whether a file is one of llm-foundry."""
-    signs = ("global_train_batch_size", "device_train_microbatch_size", "max_duration")
+    signs = _TABLE.data["signs"]
     return sum(re.search(rf"(?m)^{sign}\s*:", file.text) is not None for sign in signs) >= 2
 
 
 def read_foundry(file: LaunchFile) -> Configuration:
     """Return what a YAML file of llm-foundry says; raises SpecError with all problems."""
-    document = read_yaml(file)
+    document = read_yaml(file, _TABLE)
     overridden(document, file.arguments)
     resolved(document, file)
-    document.check_names("", _KEYS, "llm-foundry")
-    document.check_names("fsdp_config", _FSDP, "Composer's FSDP")
+    document.check_sections()
     values = {**_sharding(document, file), **_training(document)}
     values |= _batches(document, file, values)
-    fields, defaults = foundry_model(document)
+    fields, defaults = _model(document)
     document.stop_at_problems()
     model, hints = named_model(fields)
     if not isinstance(model, str):
@@ -101,41 +72,42 @@ def read_foundry(file: LaunchFile) -> Configuration:
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return the degrees, sharding, recompute and offload; without an ``fsdp_config`` it is plain DDP."""
-    tp = document.number("tp_config.tensor_parallel_degree") or Written(1, default=True)
+    tp = document.number("tp") or Written(1, default=True)
     values = {
         "tp": tp,
         **{key: Written(1, default=True) for key in ("pp", "cp", "ep")},
         "sp": Written(value=False, default=True),
         "recompute": Written("none", default=True),
     }
-    if document.entries.get("fsdp_config") is None or document.entries["fsdp_config"].words[-1:] != ":":
+    if not document.section("fsdp_config"):
         return {**values, "zero": Written(0, default=True)}
-    strategy = document.text(f"{_SECTION}sharding_strategy", tuple(_STRATEGIES))
+    strategy = document.text("zero", tuple(_STRATEGIES))
     name = strategy.value if strategy else "full_shard"
     zero = _STRATEGIES.get(name, 3)
     values["zero"] = Written(zero, strategy.line, strategy.words) if strategy else Written(zero, default=True)
     values |= _groups(document, file, tp.value, hybrid=name == "hybrid_shard")
-    full = document.flag(f"{_SECTION}activation_checkpointing")
+    full = document.flag("recompute")
     if full is not None:
         values["recompute"] = Written("full" if full.value else "none", full.line, full.words)
-    moved = document.flag(f"{_SECTION}activation_cpu_offload")
+    moved = document.flag("activation_offload")
     if moved is not None and moved.value:
         values["offload"] = Written("activations", moved.line, moved.words)
-    states = document.flag(f"{_SECTION}cpu_offload")
+    states = document.flag("state_offload")
     if states is not None and states.value:
-        document.refuse("parameters in host memory are not priced", f"{_SECTION}cpu_offload")
+        document.refuse("parameters in host memory are not priced", "state_offload")
     return values
 
 
 def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> dict[str, Written]:
     """Return the data-parallel shard size where there are several groups."""
-    shard = document.number(f"{_SECTION}data_parallel_shard_degree", least=-1)
-    copies = document.number(f"{_SECTION}data_parallel_replicate_degree")
+    shard = document.number("shards", least=-1)
+    copies = document.number("replicas")
     ranks = file.devices // tp if file.devices and file.devices % tp == 0 else None
     if shard is not None and shard.value < 1:
         shard = None
     if shard is None and copies is None and hybrid:
-        document.refuse("give data_parallel_shard_degree with it", f"{_SECTION}sharding_strategy")
+        needed = _TABLE.keys["shards"].rpartition(".")[2]
+        document.refuse(f"give {needed} with it", "zero")
     if copies is None or copies.value == 1:
         return {"dp_shard": shard} if shard is not None and ranks is not None and shard.value < ranks else {}
     if shard is not None:
@@ -147,20 +119,17 @@ def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: boo
     if ranks % copies.value:
         document.refuse(
             f"{copies.value} does not divide the {ranks} data-parallel ranks",
-            f"{_SECTION}data_parallel_replicate_degree",
+            "replicas",
         )
         return {}
     return {"dp_shard": Written(ranks // copies.value, copies.line, copies.words)}
 
 
 def _training(document: WrittenDocument) -> dict[str, Written]:
-    kind = document.text("precision", tuple(_PRECISIONS))
+    precision = document.bound("precision")
     values: dict[str, Written | None] = {
-        "sequence_length": document.number("max_seq_len"),
-        "global_batch_size": document.number("global_train_batch_size"),
-        "precision": Written(_PRECISIONS[kind.value], kind.line, kind.words)
-        if kind
-        else Written("bf16", default=True),
+        **document.bound("sequence_length", "global_batch_size"),
+        **precision,
         "optimizer": _optimizer(document),
         "adapters": _adapters(document),
     }
@@ -168,23 +137,23 @@ def _training(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _optimizer(document: WrittenDocument) -> Written | None:
-    written = document.text("optimizer.name")
+    written = document.text("optimizer")
     if written is None:
         return None
-    name = written.value.lower()
-    if name not in _OPTIMIZERS:
+    name, names = written.value.lower(), _TABLE.data["optimizers"]
+    if name not in names:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not known: name it in the job")
         return None
-    return Written(_OPTIMIZERS[name], written.line, written.words)
+    return Written(names[name], written.line, written.words)
 
 
 def _adapters(document: WrittenDocument) -> Written | None:
-    rank = document.number("model.peft_config.r")
+    rank = document.number("adapter_rank")
     if rank is None:
         return None
-    modules = document.given("model.peft_config.target_modules")
+    modules = document.given("adapted")
     names = modules.value if modules and isinstance(modules.value, list) else []
-    attention = bool(names) and all(str(name).lower() in _ATTENTION for name in names)
+    attention = bool(names) and all(str(name).lower() in _TABLE.data["attention_targets"] for name in names)
     return Written(
         {"rank": rank.value, "targets": "attention" if attention else "all"}, rank.line, rank.words
     )
@@ -194,11 +163,11 @@ def _batches(
     document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
 ) -> dict[str, Written]:
     """Return the microbatch, which is at most the batch of a rank; nothing where it is found at run time."""
-    if document.automatic("device_train_microbatch_size"):
-        document.notes.append("device_train_microbatch_size: auto is found at run time")
+    if document.automatic("mbs"):
+        document.notes.append(f"{document.path('mbs')}: auto is found at run time")
         return {}
     mbs, batch, tp = (
-        document.number("device_train_microbatch_size"),
+        document.number("mbs"),
         values.get("global_batch_size"),
         values["tp"],
     )
@@ -208,27 +177,118 @@ def _batches(
     own = batch.value // ranks
     if batch.value % ranks:
         sentence = f"{ranks} data-parallel ranks do not divide {batch.words} (line {batch.line})"
-        document.refuse(sentence, "global_train_batch_size")
+        document.refuse(sentence, "global_batch_size")
     elif mbs.value > own:
         document.notes.append(f"{mbs.words} (line {mbs.line}) is reduced to the {own} sequences of a rank")
         return {"mbs": Written(own, mbs.line, mbs.words)}
     return {"mbs": mbs}
 
 
+def _model(document: WrittenDocument) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the description of the model and the fields that took a default; None for other models."""
+    name = document.text("model")
+    if name is None or name.value != "mpt_causal_lm":
+        other = document.given("named_model")
+        shown = f"{other.value} (line {other.line})" if other else "not described"
+        document.notes.append(f"the model is {shown}: name it in the job"[:200])
+        return None, []
+    kind = document.text("mlp")
+    if kind is not None and kind.value not in _TABLE.data["activations"]:
+        document.notes.append(f"{kind.words} (line {kind.line}): such a model is not read")
+        return None, []
+    fields: dict[str, Any] = {"schema": 1, "kind": "model", "name": "model-of-llm-foundry"}
+    fields["source"] = "the section model of a file of llm-foundry"
+    defaults = []
+    for ours, written in document.bound("layers", "hidden_size", "heads", "vocabulary").items():
+        fields[ours] = written.value
+        defaults += [f"model.{ours}"] if written.default else []
+    fields |= _block(document, fields, kind.value if kind else "mptmlp")
+    fields |= _attention(document, fields)
+    return (fields, defaults) if _valid(document, fields) else (None, [])
+
+
+def _block(document: WrittenDocument, fields: dict[str, Any], kind: str) -> dict[str, Any]:
+    ratio = document.given("expansion")
+    factor = ratio.value if ratio else _TABLE["expansion"].default
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1_000:
+        document.refuse("it is no ratio of widths", "expansion")
+        factor = 4
+    bare = document.flag("no_bias")
+    biased = bare is None or not bare.value
+    norm = document.text("norm")
+    tied = document.flag("tied_embeddings")
+    attention = document.flag("attention_bias")
+    return {
+        "ffn_size": int(fields["hidden_size"] * factor),
+        "activation": _TABLE.data["activations"][kind],
+        "norm": "rmsnorm" if norm is not None and "rmsnorm" in norm.value else "layernorm",
+        "bias": {
+            "qkv": attention.value if attention else biased,
+            "attention_output": biased,
+            "mlp": biased,
+            "norm": biased,
+        },
+        "tied_embeddings": tied is None or tied.value,
+    }
+
+
+def _attention(document: WrittenDocument, fields: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    alibi, rope = document.flag("alibi"), document.flag("rope")
+    learned = document.flag("learned_positions")
+    if alibi is not None and alibi.value:
+        values["positions"] = "alibi"
+    elif rope is not None and rope.value:
+        values["positions"] = "rope"
+    elif learned is not None and not learned.value:
+        values["positions"] = "none"
+    else:
+        length = document.number("max_positions")
+        values |= {
+            "positions": "learned",
+            "max_positions": length.value if length else _TABLE["max_positions"].default,
+        }
+    kind = document.text("attention")
+    shared = document.number("kv_heads")
+    if kind is not None and kind.value == "multiquery_attention":
+        values["kv_heads"] = 1
+    elif kind is not None and kind.value == "grouped_query_attention" and shared is not None:
+        values["kv_heads"] = shared.value
+    normed = document.flag("qk_norm")
+    if normed is not None and normed.value:
+        values["qk_norm"] = True
+    width = document.number("head_dim")
+    if width is not None and width.value * fields["heads"] != fields["hidden_size"]:
+        values["head_dim"] = width.value
+    return values
+
+
+def _valid(document: WrittenDocument, fields: dict[str, Any]) -> bool:
+    try:
+        ModelSpec.model_validate(fields)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False, include_input=False):
+            where = ".".join(str(part) for part in detail["loc"]) or "model"
+            document.refuse(f"no model: {where}: {detail['msg']}", "model")
+        return False
+    return True
+
+
 def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for the first part that has none."""
     _refuse(job, layout)
     microbatches(job, layout)
-    return {
-        "device_train_microbatch_size": layout.microbatch,
-        "fsdp_config": {
-            "sharding_strategy": _NAMES[layout.zero],
-            "activation_checkpointing": layout.mode == "full",
-            "activation_cpu_offload": layout.activation_offload,
-            "data_parallel_shard_degree": layout.dp_shard or -1,
-            "data_parallel_replicate_degree": layout.dp // layout.dp_shard if layout.dp_shard else None,
-        },
+    shards = layout.dp_shard
+    values = {
+        **plan_values(_TABLE, "written", job, layout),
+        "zero": _TABLE.data["stages"][layout.zero],
+        "recompute": layout.mode == "full",
+        "activation_offload": layout.activation_offload,
+        "shards": shards or -1,
+        "replicas": layout.dp // shards if shards else None,
     }
+    # Without groups a degree that a file has is cleared.
+    return nested(_TABLE, values, empty=("replicas",))
 
 
 def _refuse(job: Job, layout: Layout) -> None:
@@ -266,19 +326,11 @@ def foundry_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple
 def _idle(edit: FileEdit, entries: Mapping[str, Written]) -> bool:
     """Return whether an edit adds a default, or changes nothing but the case of a name."""
     if edit.path not in entries:
-        return edit.after in _DEFAULTS
+        defaults = ((_TABLE.keys[name].rpartition(".")[2], value) for name, value in _DEFAULTS.items())
+        return edit.after in {f"{key}: {value}" for key, value in defaults}
     value = entries[edit.path].value
     return isinstance(value, str) and edit.after.lower().endswith(f'"{value.lower()}"')
 
-
-_DEFAULTS: Final = frozenset(
-    {
-        "activation_checkpointing: false",
-        "activation_cpu_offload: false",
-        "data_parallel_shard_degree: -1",
-        "data_parallel_replicate_degree: null",
-    }
-)
 
 TARGET: Final = Target(
     name="llm-foundry",

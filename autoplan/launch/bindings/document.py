@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
 __all__ = ["WrittenDocument", "read_yaml"]
@@ -21,6 +22,9 @@ _SHOWN: Final = 40
 _DEEPEST: Final = 50
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
+#: Least values of the kinds of bindings that are integers.
+_LEAST: Final = {"count": 1, "size": 0}
+_NO_TABLE: Final = Interface("", {}, {}, {})
 
 
 @dataclass(slots=True)
@@ -28,16 +32,26 @@ class WrittenDocument:
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
-    is read. A value ``auto`` is one that another program fills in: it counts as not given.
+    is read. A value ``auto`` is one that another program fills in: it counts as not given. Look-ups are by
+    the names of the bindings of ``table``, or by path.
     """
 
     file: str
     entries: dict[str, Written] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    table: Interface = _NO_TABLE
 
-    def refuse(self, sentence: str, path: str, line: int | None = None) -> None:
-        """Add a problem with the line of ``path``."""
+    def path(self, name: str) -> str:
+        """Return the path of a binding; a path is its own."""
+        return self.table.keys.get(name, name)
+
+    def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
+        """Add a problem of a binding with the line of its key."""
+        self.refuse_key(sentence, self.path(name), line)
+
+    def refuse_key(self, sentence: str, path: str, line: int | None = None) -> None:
+        """Add a problem of a key as the file has it, which may be called as a binding is."""
         entry = self.entries.get(path)
         self.problems.append(Problem(sentence, path, self.file, line or (entry.line if entry else None)))
 
@@ -48,13 +62,43 @@ class WrittenDocument:
 
     def given(self, path: str) -> Written | None:
         """Return what stands at ``path``; None where nothing, null or ``auto`` does."""
-        entry = self.entries.get(path)
+        entry = self.entries.get(self.path(path))
         return None if entry is None or entry.value is None or entry.value == "auto" else entry
 
     def automatic(self, path: str) -> bool:
         """Return whether the value at ``path`` is ``auto``."""
-        entry = self.entries.get(path)
+        entry = self.entries.get(self.path(path))
         return entry is not None and entry.value == "auto"
+
+    def section(self, path: str) -> bool:
+        """Return whether a mapping stands at ``path``."""
+        entry = self.entries.get(self.path(path))
+        return entry is not None and entry.words[-1:] == ":"
+
+    def bound(self, *names: str) -> dict[str, Written]:
+        """Return the values of bindings that are given or have a default, in our words."""
+        values = {}
+        for binding in map(self.table.__getitem__, names):
+            written = self._bound(binding)
+            if written is not None:
+                values[binding.name] = written
+        return values
+
+    def _bound(self, binding: Binding) -> Written | None:
+        written = self._typed(binding)
+        if written is None:
+            return None if binding.default is None else Written(binding.default, default=True)
+        if not binding.names:
+            return written
+        lowered = {str(name).lower(): ours for ours, name in reversed(list(binding.names.items()))}
+        return Written(lowered.get(written.value), written.line, written.words)
+
+    def _typed(self, binding: Binding) -> Written | None:
+        if binding.kind == "switch":
+            return self.flag(binding.name)
+        if binding.kind in _LEAST:
+            return self.number(binding.name, _LEAST[binding.kind])
+        return self.text(binding.name, tuple(str(name).lower() for name in binding.names.values()))
 
     def number(self, path: str, least: int = 1) -> Written | None:
         """Return the integer at ``path``; what is none is refused."""
@@ -96,10 +140,18 @@ class WrittenDocument:
         """Return what is given at ``path``; a value that another file or program decides is refused."""
         written = self.given(path)
         if written is not None and isinstance(written.value, str) and "${" in written.value:
-            do = f"give --arg {path}=VALUE"
+            do = f"give --arg {self.path(path)}=VALUE"
             self.refuse(f"{_shown(written.value)} depends on what the file does not say: {do}", path)
             return None
         return written
+
+    def check_sections(self) -> None:
+        """Refuse misspelt keys of the sections that the table lists, and all unknown ones of strict ones."""
+        for name, listed in self.table.data["sections"].items():
+            whole = listed if isinstance(listed, dict) else {"keys": listed}
+            title = whole.get("of", self.table.data["title"])
+            section, strict = "" if name == "top" else name, whole.get("strict", False)
+            self.check_names(section, frozenset(whole["keys"]), title, strict=strict)
 
     def check_names(
         self, section: str, known: frozenset[str], framework: str, *, strict: bool = False
@@ -113,7 +165,7 @@ class WrittenDocument:
             near = difflib.get_close_matches(name, known, 1, _MISSPELT)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
-                self.refuse(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
+                self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
             else:
                 unknown.append(name[:_SHOWN])
         if unknown:
@@ -126,13 +178,13 @@ class _Loader(yaml.SafeLoader):
     left = _MOST
 
 
-def read_yaml(file: LaunchFile) -> WrittenDocument:
+def read_yaml(file: LaunchFile, table: Interface = _NO_TABLE) -> WrittenDocument:
     """Return the values of a YAML or JSON file; a ``#`` comment in JSON is let through.
 
     Values that a program has are taken as they are, without lines. Raises SpecError for what is neither, for
     a key with two values, for an alias that has no end, and for what is no mapping.
     """
-    document = WrittenDocument(file.name)
+    document = WrittenDocument(file.name, table=table)
     if file.values is not None:
         _add(document, file.values, "")
         document.stop_at_problems()
@@ -166,7 +218,7 @@ def _walk(
         if name == "<<":
             merges += value.value if isinstance(value, yaml.SequenceNode) else [value]
         elif not isinstance(key, yaml.ScalarNode):
-            document.refuse("structured keys are not read", path, line)
+            document.refuse_key("structured keys are not read", path, line)
         elif path in document.entries:
             if not merged:
                 _refuse_second(document, path, line, _value(loader, value))
@@ -190,7 +242,7 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
     if value is not None and first.value == value:
         document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
     else:
-        document.refuse(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+        document.refuse_key(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
 
 
 def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> None:
@@ -198,7 +250,7 @@ def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> N
     for key, value in values.items():
         path = f"{prefix}{str(key)[:200]}"
         if len(document.entries) > _MOST or path.count(".") > _DEEPEST:
-            document.refuse("there are too many values, or they are nested too deeply", "$")
+            document.refuse_key("there are too many values, or they are nested too deeply", "$")
             return
         nested = isinstance(value, Mapping)
         plain = None if nested else _plain_value(value)

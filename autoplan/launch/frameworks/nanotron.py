@@ -11,16 +11,18 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final
 
 from autoplan.errors import AutoplanError
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.document_edits import changed_keys, key_edits
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.document_edits import changed_keys, key_edits
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.missing_parts import microbatches, refuse_order, refuse_software
-from autoplan.launch.frameworks.nanotron.balanced_stages import balanced_stages
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError, Target
 from autoplan.results.launching.file_comparison import FileEdit
@@ -29,35 +31,14 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "nanotron_document", "read_nanotron"]
+__all__ = ["TARGET", "balanced_stages", "nanotron_document", "read_nanotron"]
 
-_TOP: Final = frozenset(
-    {
-        *("general", "parallelism", "model", "tokenizer", "checkpoints", "logging", "metrics_logging"),
-        *("tokens", "optimizer", "data_stages", "profiler", "lighteval", "s3_upload"),
-    }
-)
-_PARALLELISM: Final = frozenset(
-    {
-        *("dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer"),
-        *("tp_recompute_allgather", "expert_parallel_size", "context_parallel_size"),
-        # Of earlier versions.
-        *("recompute_granularity", "moe_layer_recompute", "enabled_moe"),
-    }
-)
-_TOKENS: Final = frozenset(
-    {
-        *("sequence_length", "train_steps", "micro_batch_size", "batch_accumulation_per_replica"),
-        *("val_check_interval", "limit_val_batches", "limit_test_batches"),
-    }
-)
-_ENGINES: Final = {"1f1b": "1f1b", "afab": "gpipe"}
-_TYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-_OPTIMIZERS: Final = {"adamw": "adamw", "sgd": "sgd"}
-#: Model classes by the sign in their section.
-_FAMILIES: Final = {"is_llama_config": "llama", "is_qwen2_config": "qwen2"}
-_MODEL: Final = "model.model_config"
-_EXPERTS: Final = f"{_MODEL}.moe_config"
+_TABLE: Final = interface("nanotron")
+#: Fields of a model that another key of the table has the name of.
+_EXPERTS: Final = {"expert_count": "experts"}
+_NOTHING_OFFLOADED: Final[dict[str, Any]] = {"optimizer_offload": False, "activation_offload": False}
+#: Defaults, which an edit does not add to a file.
+_DEFAULTS: Final = {"cp": "1", "recompute": "false"}
 
 
 def is_nanotron(file: LaunchFile) -> bool:
@@ -68,11 +49,9 @@ def is_nanotron(file: LaunchFile) -> bool:
 
 def read_nanotron(file: LaunchFile) -> Configuration:
     """Return what a YAML file of nanotron says; raises SpecError with all problems."""
-    document = read_yaml(file)
+    document = read_yaml(file, _TABLE)
     overridden(document, file.arguments)
-    document.check_names("", _TOP, "nanotron")
-    document.check_names("parallelism", _PARALLELISM, "nanotron", strict=True)
-    document.check_names("tokens", _TOKENS, "nanotron", strict=True)
+    document.check_sections()
     values = {**_degrees(document), **_training(document)}
     document.stop_at_problems()
     _devices(document, file, values)
@@ -86,62 +65,42 @@ def read_nanotron(file: LaunchFile) -> Configuration:
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:
-    degrees = {name: document.number(f"parallelism.{name}") for name in ("dp", "pp", "tp")}
-    for name, written in degrees.items():
-        if written is None:
-            document.refuse("it is missing", f"parallelism.{name}")
-    tp = degrees["tp"]
-    mode = document.text("parallelism.tp_mode", ("all_reduce", "reduce_scatter"))
+    degrees = document.bound("dp", "pp", "tp")
+    for name in ("dp", "pp", "tp"):
+        if name not in degrees:
+            document.refuse("it is missing", name)
+    tp, mode = degrees.get("tp"), document.text("sp", ("all_reduce", "reduce_scatter"))
     scattered = mode is not None and mode.value == "reduce_scatter" and tp is not None and tp.value > 1
-    engine = document.text("parallelism.pp_engine", tuple(_ENGINES))
-    experts = document.number("parallelism.expert_parallel_size")
-    if experts is not None and experts.value > 1:
-        document.refuse(
-            "experts are an axis of their own here, which is not read", "parallelism.expert_parallel_size"
-        )
-    full = document.flag("parallelism.recompute_layer")
+    schedule, experts = document.bound("schedule"), document.bound("ep")
+    if experts["ep"].value > 1:
+        document.refuse("experts are an axis of their own here, which is not read", "ep")
+    full = document.flag("recompute")
     values = {
         **degrees,
-        "cp": document.number("parallelism.context_parallel_size") or Written(1, default=True),
-        "ep": experts or Written(1, default=True),
+        **document.bound("cp"),
+        **experts,
         "sp": Written(scattered, mode.line, mode.words) if mode else Written(value=False, default=True),
-        "schedule": Written(_ENGINES[engine.value], engine.line, engine.words)
-        if engine
-        else Written("gpipe", default=True),
-        "recompute": Written("full" if full.value else "none", full.line, full.words)
+        "schedule": schedule.get("schedule", Written("gpipe", default=True)),
+        "recompute": replace(full, value="full" if full.value else "none")
         if full
         else Written("none", default=True),
     }
-    pp = degrees["pp"]
+    pp = degrees.get("pp")
     if pp is not None and pp.value == 1:
         values["schedule"] = Written("1f1b", pp.line, pp.words)
-    return {key: written for key, written in values.items() if written is not None}
+    return values
 
 
 def _training(document: WrittenDocument) -> dict[str, Written]:
-    zero = document.number("optimizer.zero_stage", least=0)
-    if zero is not None and zero.value > 1:
-        document.refuse("nanotron has ZeRO stages 0 and 1", "optimizer.zero_stage")
-    kind = document.text("model.dtype", tuple(_TYPES))
-    values = {
-        "mbs": document.number("tokens.micro_batch_size"),
-        "sequence_length": document.number("tokens.sequence_length"),
-        "zero": zero,
-        "precision": Written(_TYPES[kind.value], kind.line, kind.words)
-        if kind
-        else Written("bf16", default=True),
-        "optimizer": _optimizer(document),
-    }
-    gradients = document.flag("optimizer.accumulate_grad_in_fp32")
+    zero = document.bound("zero")
+    if zero and zero["zero"].value > 1:
+        document.refuse("nanotron has ZeRO stages 0 and 1", "zero")
+    precision = document.bound("precision")
+    values = {**document.bound("mbs", "sequence_length"), **zero, **precision, **document.bound("optimizer")}
+    gradients = document.flag("gradients")
     if gradients is not None:
-        gradient_state = {"gradients": "fp32" if gradients.value else "bf16"}
-        values["software"] = Written(gradient_state, gradients.line, gradients.words)
-    return {key: written for key, written in values.items() if written is not None}
-
-
-def _optimizer(document: WrittenDocument) -> Written | None:
-    written = document.text("optimizer.optimizer_factory.name", ("adamw", "sgd"))
-    return Written(_OPTIMIZERS[written.value], written.line, written.words) if written else None
+        values["software"] = replace(gradients, value={"gradients": "fp32" if gradients.value else "bf16"})
+    return values
 
 
 def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
@@ -152,7 +111,7 @@ def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
     if file.devices is not None and file.devices != count:
         document.refuse(f"{words}: {count} devices, and not --devices {file.devices}", "parallelism")
     values["devices"] = Written(count, values["dp"].line, words)
-    steps, mbs = document.number("tokens.batch_accumulation_per_replica"), values.get("mbs")
+    steps, mbs = document.number("steps"), values.get("mbs")
     if steps is not None and mbs is not None:
         batch = steps.value * mbs.value * values["dp"].value
         values["global_batch_size"] = Written(batch, steps.line, f"{mbs.words} {steps.words}")
@@ -160,51 +119,45 @@ def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
 
 def _model(document: WrittenDocument) -> ModelSpec | None:
     """Return the model; None, with a note, for a class that is not known."""
-    prefix = f"{_MODEL}."
+    prefix = f"{document.path('model')}."
     fields = {
         path.removeprefix(prefix): written.value
         for path, written in document.entries.items()
         if path.startswith(prefix) and "." not in path.removeprefix(prefix)
     }
-    family = next((name for sign, name in _FAMILIES.items() if fields.get(sign) is True), None)
+    family = next((name for sign, name in _TABLE.data["families"].items() if fields.get(sign) is True), None)
     if family is None:
         document.notes.append("the class of the model is not known: name the model in the job")
         return None
     given = {key: value for key, value in fields.items() if value is not None}
-    given |= {"model_type": family, "qkv_bias": bool(fields.get("attention_bias")), "sliding_window": None}
-    if fields.get("sliding_window_size") is not None:
-        document.notes.append("sliding_window_size: the model is read without a window")
+    given |= {
+        "model_type": family,
+        "qkv_bias": bool(fields.get(document.path("biased_attention").removeprefix(prefix))),
+        "sliding_window": None,
+    }
+    window = document.path("window").removeprefix(prefix)
+    if fields.get(window) is not None:
+        document.notes.append(f"{window}: the model is read without a window")
     try:
         model = model_from_huggingface(given, name="model-of-nanotron")
     except AutoplanError as error:
-        document.refuse(f"no model: {error}", _MODEL)
+        document.refuse(f"no model: {error}", "model")
         return None
     return _with_experts(document, model)
 
 
 def _with_experts(document: WrittenDocument, model: ModelSpec) -> ModelSpec:
     """Return the model with the experts of its section; their defaults are those of ``MoEConfig``."""
-    section = document.entries.get(_EXPERTS)
-    if section is None or section.words[-1:] != ":":
+    if not document.section("experts"):
         return model
-    sizes = {
-        "experts": ("num_experts", 8),
-        "top_k": ("top_k", 2),
-        "expert_ffn_size": ("moe_intermediate_size", 1408),
-    }
-    moe: dict[str, Any] = {}
-    for ours, (theirs, default) in sizes.items():
-        written = document.number(f"{_EXPERTS}.{theirs}")
-        moe[ours] = written.value if written else default
-    shared, width = (
-        document.flag(f"{_EXPERTS}.enable_shared_expert"),
-        document.number(f"{_EXPERTS}.shared_expert_intermediate_size"),
-    )
+    sizes = document.bound("expert_count", "top_k", "expert_ffn_size")
+    moe = {_EXPERTS.get(name, name): written.value for name, written in sizes.items()}
+    shared, width = document.flag("shared_expert"), document.bound("shared_expert_ffn_size")
     if shared is not None and shared.value:
-        moe["shared_expert_ffn_size"] = width.value if width else 5632
-    layers = document.given(f"{_EXPERTS}.layers")
+        moe |= {name: written.value for name, written in width.items()}
+    layers = document.given("expert_layers")
     if layers is not None and layers.value not in ([-1], list(range(model.layers))):
-        document.refuse("experts in some layers alone are not read", f"{_EXPERTS}.layers")
+        document.refuse("experts in some layers alone are not read", "expert_layers")
     return ModelSpec.model_validate({**model.model_dump(by_alias=True), "moe": moe})
 
 
@@ -219,30 +172,47 @@ def _stages(model: ModelSpec, values: Mapping[str, Written], document: WrittenDo
     stages = balanced_stages(model, pp.value)
     if min(stages) < 1:
         shown = "/".join(map(str, stages))
-        document.refuse(f"nanotron's balance gives the stages {shown} layers", "parallelism.pp")
+        document.refuse(f"nanotron's balance gives the stages {shown} layers", "pp")
         document.stop_at_problems()
     return {"stages": Written(stages, pp.line, pp.words)} if pp.value > 1 else {}
+
+
+def balanced_stages(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Return the layers of each stage: a stage is full once the costs up to it pass its share of the total.
+
+    A layer costs the parameters of its projections, with as many key-value heads as query heads, and the
+    output layer its own; the embedding costs nothing. A stage may be left with none. Source:
+    huggingface/nanotron 2411b02, src/nanotron/models/base.py (build_model) and models/llama.py,
+    models/qwen.py (get_block_compute_costs).
+
+    >>> from autoplan.catalog import load_entry
+    >>> balanced_stages(load_entry("model", "llama3-8b"), 4)
+    (9, 9, 8, 6)
+    """
+    layer = 4 * model.hidden_size**2 + 3 * model.ffn_size * model.hidden_size
+    head = model.vocabulary * model.hidden_size
+    costs = [*accumulate([layer] * model.layers), layer * model.layers + head]
+    stages = [0] * pp
+    stage = 0
+    for cost in costs[:-1]:
+        stages[stage] += 1
+        if stage + 1 < pp and cost > costs[-1] * ((stage + 1) / pp):
+            stage += 1
+    return tuple(stages)
 
 
 def nanotron_document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for the first part that has none."""
     _refuse(job, layout)
-    return {
-        "parallelism": {
-            "dp": layout.dp,
-            "pp": layout.pp,
-            "tp": layout.tp,
-            "context_parallel_size": layout.cp,
-            "pp_engine": "afab" if layout.schedule == "gpipe" else "1f1b",
-            "tp_mode": "REDUCE_SCATTER" if layout.sequence_parallel else "ALL_REDUCE",
-            "recompute_layer": layout.mode == "full",
-        },
-        "tokens": {
-            "micro_batch_size": layout.microbatch,
-            "batch_accumulation_per_replica": microbatches(job, layout),
-        },
-        "optimizer": {"zero_stage": layout.zero},
+    values = {
+        **plan_values(_TABLE, "written", job, layout),
+        "schedule": _TABLE["schedule"].names["gpipe" if layout.schedule == "gpipe" else "1f1b"],
+        "sp": "REDUCE_SCATTER" if layout.sequence_parallel else "ALL_REDUCE",
+        "recompute": layout.mode == "full",
+        "steps": microbatches(job, layout),
+        "zero": layout.zero,
     }
+    return nested(_TABLE, values)
 
 
 def _refuse(job: Job, layout: Layout) -> None:
@@ -276,9 +246,6 @@ def _lacking(layout: Layout) -> Iterator[tuple[str, bool, dict[str, Any]]]:
     yield "offload to host memory", layout.offload != "none", _NOTHING_OFFLOADED
 
 
-_NOTHING_OFFLOADED: Final[dict[str, Any]] = {"optimizer_offload": False, "activation_offload": False}
-
-
 def nanotron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     """Return the edits of a file that make its layout ``new``."""
     del old
@@ -291,11 +258,10 @@ def _same(edit: FileEdit, entries: Mapping[str, Written]) -> bool:
     """Return whether an edit adds a default, or changes nothing but the case of a name."""
     written = entries.get(edit.path)
     if written is None:
-        return edit.after in _DEFAULTS
+        defaults = ((_TABLE.keys[name].rpartition(".")[2], value) for name, value in _DEFAULTS.items())
+        return edit.after in {f"{key}: {value}" for key, value in defaults}
     return isinstance(written.value, str) and edit.after.lower().endswith(f'"{written.value.lower()}"')
 
-
-_DEFAULTS: Final = frozenset({"context_parallel_size: 1", "recompute_layer: false"})
 
 TARGET: Final = Target(
     name="nanotron",
