@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError
-from autoplan.launch.bindings.document import read_yaml
 from autoplan.launch.bindings.document_edits import edited_values
+from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.bindings.document import read_yaml
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.accelerate_values import ACCELERATE, is_accelerate, read_accelerate

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 
 __all__ = ["ACCELERATE", "is_accelerate", "read_accelerate"]

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.missing_parts import (

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.bindings.document import WrittenDocument
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 
 __all__ = ["OVERRIDE", "overridden", "resolved"]

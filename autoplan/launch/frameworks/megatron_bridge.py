@@ -13,8 +13,8 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
 from autoplan.launch.frameworks.megatron.emitted_arguments import (

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_keys import (

@@ -3,8 +3,8 @@
 import pytest
 
 from autoplan.errors import SpecError
-from autoplan.launch.bindings.document import read_yaml
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import deepspeed_section

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.argument_array import torchrun_words

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from autoplan.launch.bindings.document import WrittenDocument
 from autoplan.launch.bindings.interface import listed_data
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, zero_values
 from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS, TRAINER

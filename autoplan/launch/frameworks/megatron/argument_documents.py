@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from autoplan.errors import SpecError
-from autoplan.launch.bindings.document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_keys import (

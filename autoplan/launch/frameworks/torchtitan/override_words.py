@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.document import WrittenDocument
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script

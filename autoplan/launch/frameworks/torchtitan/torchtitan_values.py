@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from autoplan.catalog import load_entry
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document import WrittenDocument
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.torchtitan.override_words import (
     CONFIG_FUNCTIONS,
