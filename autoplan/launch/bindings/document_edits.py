@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import Written
 from autoplan.results.launching.file_comparison import FileEdit
 
-__all__ = ["KeyEdit", "changed_keys", "edited_values", "key_edits"]
+__all__ = ["KeyEdit", "changed_keys", "edited_values", "key_edits", "layout_edits"]
 
 _ABSENT: Final = object()
 
@@ -58,6 +59,25 @@ def key_edits(entries: Mapping[str, Written], wanted: Iterable[KeyEdit]) -> Iter
             yield FileEdit("", f"{name}: {_text(edit.value)}", None, edit.path)
         elif written.value != edit.value or isinstance(written.value, bool) != isinstance(edit.value, bool):
             yield FileEdit(written.words, f"{name}: {_text(edit.value)}", written.line, edit.path)
+
+
+def layout_edits(
+    table: Interface, entries: Mapping[str, Written], document: Mapping[str, Any], usual: Mapping[str, str]
+) -> tuple[FileEdit, ...]:
+    """Return the edits that give a file the values of ``document``, the keys of a layout.
+
+    Those that add a value which is ``usual`` for a binding are left out, and those that change nothing but
+    the case of a name.
+    """
+    added = {f"{table.keys[name].rpartition('.')[2]}: {value}" for name, value in usual.items()}
+    edits = key_edits(entries, changed_keys({}, document))
+    return tuple(edit for edit in edits if not _idle(edit, entries.get(edit.path), added))
+
+
+def _idle(edit: FileEdit, written: Written | None, added: set[str]) -> bool:
+    if written is None:
+        return edit.after in added
+    return isinstance(written.value, str) and edit.after.lower().endswith(f'"{written.value.lower()}"')
 
 
 def _text(value: object) -> str:

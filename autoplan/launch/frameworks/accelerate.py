@@ -283,8 +283,8 @@ def _program_edits(given: Sequence[str], old: Sequence[str], new: Sequence[str])
 
 TARGET: Final = Target(
     name="accelerate",
-    framework="accelerate",
-    version="1.15.0",
+    framework=ACCELERATE.data["title"],
+    version=ACCELERATE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_accelerate,
     recognises=is_accelerate,

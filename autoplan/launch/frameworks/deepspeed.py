@@ -344,8 +344,8 @@ def deepspeed_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tup
 
 TARGET: Final = Target(
     name="deepspeed",
-    framework="DeepSpeed",
-    version="0.19.8",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_deepspeed,
     recognises=is_deepspeed,

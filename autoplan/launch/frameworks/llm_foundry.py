@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import changed_keys, key_edits
+from autoplan.launch.bindings.document_edits import layout_edits
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
@@ -318,24 +318,13 @@ def _refuse(job: Job, layout: Layout) -> None:
 def foundry_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     """Return the edits of a file that make its layout ``new``."""
     del old
-    entries = read_yaml(file).entries
-    edits = key_edits(entries, changed_keys({}, foundry_document(job, new)))
-    return tuple(edit for edit in edits if not _idle(edit, entries))
-
-
-def _idle(edit: FileEdit, entries: Mapping[str, Written]) -> bool:
-    """Return whether an edit adds a default, or changes nothing but the case of a name."""
-    if edit.path not in entries:
-        defaults = ((_TABLE.keys[name].rpartition(".")[2], value) for name, value in _DEFAULTS.items())
-        return edit.after in {f"{key}: {value}" for key, value in defaults}
-    value = entries[edit.path].value
-    return isinstance(value, str) and edit.after.lower().endswith(f'"{value.lower()}"')
+    return layout_edits(_TABLE, read_yaml(file).entries, foundry_document(job, new), _DEFAULTS)
 
 
 TARGET: Final = Target(
     name="llm-foundry",
-    framework="llm-foundry",
-    version="8c8dd48 (July 2025) with Composer 0.32.1",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
     check="names checked",
     recognises=is_foundry,
     read=read_foundry,

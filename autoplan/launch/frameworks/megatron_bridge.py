@@ -327,8 +327,8 @@ def bridge_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[
 
 TARGET: Final = Target(
     name="megatron-bridge",
-    framework="Megatron Bridge",
-    version="0.3.1",
+    framework=_BRIDGE["title"],
+    version=_BRIDGE["version"],
     check="accepted by the framework's parser",
     emit=emit_bridge,
     recognises=is_bridge,

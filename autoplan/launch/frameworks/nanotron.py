@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from autoplan.errors import AutoplanError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import changed_keys, key_edits
+from autoplan.launch.bindings.document_edits import layout_edits
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
@@ -249,24 +249,13 @@ def _lacking(layout: Layout) -> Iterator[tuple[str, bool, dict[str, Any]]]:
 def nanotron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     """Return the edits of a file that make its layout ``new``."""
     del old
-    wanted = changed_keys({}, nanotron_document(job, new))
-    entries = read_yaml(file).entries
-    return tuple(edit for edit in key_edits(entries, wanted) if not _same(edit, entries))
-
-
-def _same(edit: FileEdit, entries: Mapping[str, Written]) -> bool:
-    """Return whether an edit adds a default, or changes nothing but the case of a name."""
-    written = entries.get(edit.path)
-    if written is None:
-        defaults = ((_TABLE.keys[name].rpartition(".")[2], value) for name, value in _DEFAULTS.items())
-        return edit.after in {f"{key}: {value}" for key, value in defaults}
-    return isinstance(written.value, str) and edit.after.lower().endswith(f'"{written.value.lower()}"')
+    return layout_edits(_TABLE, read_yaml(file).entries, nanotron_document(job, new), _DEFAULTS)
 
 
 TARGET: Final = Target(
     name="nanotron",
-    framework="nanotron",
-    version="2411b02 (April 2026)",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
     check="names checked",
     recognises=is_nanotron,
     read=read_nanotron,

@@ -264,8 +264,8 @@ def _as_override(edit: FileEdit) -> FileEdit:
 
 TARGET: Final = Target(
     name="nemo",
-    framework="NeMo",
-    version="1 (r2.0.0) and 2",
+    framework=_NEMO["title"],
+    version=_NEMO["version"],
     check="names checked",
     recognises=is_nemo,
     read=read_nemo,

@@ -349,8 +349,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 
 TARGET: Final = Target(
     name="axolotl",
-    framework="axolotl",
-    version="0.19.0",
+    framework=AXOLOTL.data["title"],
+    version=AXOLOTL.data["version"],
     check="accepted by the framework's parser",
     emit=emit_axolotl,
     recognises=is_axolotl,

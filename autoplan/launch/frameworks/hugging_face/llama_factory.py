@@ -211,8 +211,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 
 TARGET: Final = Target(
     name="llama-factory",
-    framework="LLaMA-Factory",
-    version="0.9.5",
+    framework=LLAMA_FACTORY.data["title"],
+    version=LLAMA_FACTORY.data["version"],
     check="accepted by the framework's parser",
     emit=emit_llama_factory,
     recognises=is_llama_factory,

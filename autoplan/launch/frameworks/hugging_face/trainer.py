@@ -343,8 +343,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 
 TARGET: Final = Target(
     name="trainer",
-    framework="transformers",
-    version="5.23.0",
+    framework=TRAINER.data["title"],
+    version=TRAINER.data["version"],
     check="accepted by the framework's parser",
     emit=emit_trainer,
     recognises=is_trainer,

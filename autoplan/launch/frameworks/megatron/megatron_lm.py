@@ -136,8 +136,8 @@ def _edits(
 
 TARGET: Final = Target(
     name="megatron-lm",
-    framework="Megatron-LM",
-    version="core_v0.19.0",
+    framework=TABLE.data["title"],
+    version=TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_megatron,
     recognises=_recognised,

@@ -323,8 +323,8 @@ def _toml(path: str, words: tuple[str, ...]) -> str:
 
 TARGET: Final = Target(
     name="torchtitan",
-    framework="torchtitan",
-    version="0.3.0",
+    framework=TABLE.data["title"],
+    version=TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_torchtitan,
     recognises=is_torchtitan,
