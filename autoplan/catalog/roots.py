@@ -38,6 +38,7 @@ __all__ = [
     "open_file",
     "parent_text",
     "read_file",
+    "shipped_text",
 ]
 
 EntryKind = Literal[
@@ -147,6 +148,11 @@ def _shipped(top: str) -> Traversable:
     if zipped.is_dir():
         return zipped
     raise CatalogError(f"the {top} catalogue is missing from this installation of autoplan")
+
+
+def shipped_text(top: str, *below: str) -> str:
+    """Return the text of a file of the shipped folder ``top``, which may be that of a zipped package."""
+    return _shipped(top).joinpath(*below).read_text(encoding="utf-8")
 
 
 def _folders(kind: EntryKind) -> Iterator[Traversable]:
