@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MANY_PASSES",
-    "MOST_SLOTS",
     "drawn_step",
-    "passes",
+    "many_passes",
     "step_pictures",
     "typed_command",
 ]
 
 
 #: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
-MOST_SLOTS: Final = 3_000
+_MOST_SLOTS: Final = 3_000
 MANY_PASSES: Final = "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
 
 
-def passes(plan: Plan) -> int:
-    """Return the forward passes of all stages."""
-    return plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp
+def many_passes(plan: Plan) -> bool:
+    """Return whether the forward passes of all stages are so many that drawing the step takes long."""
+    return plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp > _MOST_SLOTS
 
 
 def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:

@@ -62,7 +62,7 @@ def sweep_certificate(
         fastest_gap=_of_the_fastest(job, distance),
         thinning=thinning,
         candidates_solved=len(sweep.solved),
-        solves=sweep.solves,
+        solves=sweep.solver.solves,
         stopped=None if proven else stop_reason(),
         **_common(job, space),
     )

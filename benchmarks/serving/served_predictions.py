@@ -145,7 +145,7 @@ def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeL
 
 
 def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
-    """Simulate a closed loop; clients are shared out to engines and groups of attention."""
+    """Simulate a closed loop; clients are shared out to engines and attention data-parallel ranks."""
     parts = served.layout.replicas * served.layout.adp
     clients = run.workload.concurrency or run.workload.batch
     if clients is None:

@@ -84,7 +84,7 @@ def test_deepspeed_accepts_and_its_object_has_the_layout(accepted, name):
     assert found["offload"] == ("cpu" if layout.optimizer_offload else None)
     assert found["cpu_checkpointing"] == layout.activation_offload
     assert (found["bf16"], found["fp16"]) == (job.precision == "bf16", job.precision == "fp16")
-    assert found["optimizer"].lower() == OPTIMIZERS[job.optimizer]["type"].lower()
+    assert found["optimizer"].lower() == OPTIMIZERS[job.optimizer].lower()
 
 
 @pytest.fixture(scope="module")

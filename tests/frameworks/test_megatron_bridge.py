@@ -12,7 +12,7 @@ import pytest
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.bridge.megatron_bridge import TARGET
+from autoplan.launch.frameworks.megatron_bridge import TARGET
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout

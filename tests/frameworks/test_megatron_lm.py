@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import autoplan
-from autoplan.launch.frameworks.megatron.argument_table import arities
+from autoplan.launch.frameworks.megatron.arguments import arities
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.layout import parse_layout

@@ -11,7 +11,7 @@ import pytest
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.torchtitan.config_functions import CONFIG_FUNCTIONS, DEFAULTS
+from autoplan.launch.frameworks.torchtitan.override_words import CONFIG_FUNCTIONS, DEFAULTS
 from autoplan.launch.frameworks.torchtitan.torchtitan import TARGET
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
@@ -143,16 +143,16 @@ def test_broken_overrides_are_refused_by_both(broken, name):
 
 def test_functions_set_what_the_table_says():
     """Models, defaults and values of configuration functions are those of the package."""
-    cases = [{"module": function.module, "config": name} for name, function in CONFIG_FUNCTIONS.items()]
+    cases = [{"module": function["module"], "config": name} for name, function in CONFIG_FUNCTIONS.items()]
     answers = asked(PARSER, cases)
 
     for (name, function), answer in zip(CONFIG_FUNCTIONS.items(), answers, strict=True):
         found = answer["accepted"]
         theirs = {**found["defaults"], **found["values"]}
-        ours = {**found["defaults"], **function.values}
+        ours = {**found["defaults"], **function["values"]}
         assert theirs | {"training.steps": 0} == ours | {"training.steps": 0}, name
         assert {key: found["defaults"][key] for key in DEFAULTS} == dict(DEFAULTS)
         assert set(found["optimizers"]) == {"AdamW"}
-        for entry in function.models:
+        for entry in function["models"]:
             model = load_entry("model", entry)
             assert found["model"] == [model.layers, model.hidden_size, model.vocabulary, model.heads], name

@@ -35,6 +35,16 @@ def function_lengths() -> list[int]:
     ]
 
 
+def class_lengths() -> dict[str, int]:
+    """Return the length in lines of every class of the package, docstrings included."""
+    return {
+        f"{module.relative_to(ROOT)}: {node.name}": node.end_lineno - node.lineno + 1
+        for module in MODULES
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+
+
 def modules_of(package: ModuleType) -> list[ModuleType]:
     """Return the package and every module below it, imported."""
     below = pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
@@ -71,6 +81,14 @@ def loaded_after(*arguments: str) -> set[str]:
 def test_no_module_is_longer_than_600_lines(module):
     """A module is about one idea, and fits in one reading."""
     assert len(module.read_text(encoding="utf-8").splitlines()) <= 600
+
+
+def test_no_class_is_longer_than_200_lines():
+    """A class does one thing: what does several is divided by what each of them does."""
+    lengths = class_lengths()
+
+    assert len(lengths) > 500
+    assert {name: lines for name, lines in lengths.items() if lines > 200} == {}
 
 
 def test_functions_are_short():

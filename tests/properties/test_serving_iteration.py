@@ -96,7 +96,7 @@ def test_a_chunk_takes_time_and_a_longer_one_no_less(case, requests, length, par
     longer = Chunk(part.new_tokens + more, part.past_tokens)
 
     assert iteration.seconds(requests, context, [longer]) >= mixed * (1 - 1e-6)
-    # Each group of attention pads its decodes to a graph of its own; a step with a prompt is not padded.
+    # Each attention data-parallel rank pads its decodes to its graph; a step with a prompt is not padded.
     unpadded = 0.9 if iteration.groups == 1 else 0.85
     assert mixed >= iteration.seconds(requests, context) * unpadded
 

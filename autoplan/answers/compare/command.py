@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from autoplan.answers.configure.read_command import (
     launch_file,
 )
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -27,9 +28,8 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.page_output import (
     MANY_PASSES,
-    MOST_SLOTS,
     drawn_step,
-    passes,
+    many_passes,
     typed_command,
 )
 from autoplan.commands.progress import Bar
@@ -41,9 +41,13 @@ if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
     from autoplan.results import Plan
     from autoplan.schema.job import Job
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
+    "AskedComparison",
     "compare",
+    "show_engines",
+    "show_layouts",
 ]
 
 
@@ -84,6 +88,7 @@ AddedFile = Annotated[
 ]
 
 
+@takes_job_options
 def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
@@ -109,47 +114,68 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     Of a serving JOB: latencies, throughput, memory and limits of up to six layouts of engines, and the loads
     between which each is best.
     """
-    from autoplan.catalog import is_serving_job, load_job
+    from autoplan.kinds import kind_of
 
-    if is_serving_job(job):
-        if axes or replan or file is not None:
-            raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
-        if asks_for_page(form, output):
-            raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
-        _compare_engines(job, layouts or [], deadline, form, output)
-        return
-    limit = command_deadline(deadline)
+    kind, limit = kind_of(job), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        loaded = load_job(job)
+        loaded = kind.load(job)
         if deadline is None:
             limit.seconds = loaded.deadline
         read = None if file is None else launch_file(file, variables, arguments)
-        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes, replan=replan)
+        asked = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
+        kind.show_comparison(loaded, asked, (form, output, typed_command(context)), limit)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedComparison:
+    """What a command line says of the layouts to compare."""
+
+    layouts: tuple[str, ...]
+    axes: bool
+    replan: bool
+    file: LaunchFile | None
+    framework: str | None
+
+
+def show_layouts(
+    job: Job, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
+) -> None:
+    """Write layouts of a training job side by side; ``where`` is the form, the file and the command."""
+    answer = _compared(
+        job,
+        list(asked.layouts),
+        (asked.file, asked.framework),
+        deadline,
+        axes=asked.axes,
+        replan=asked.replan,
+    )
     from autoplan.answers.compare.blocks import layouts_document, layouts_table
 
+    form, output, command = where
     present(
         form,
         output,
         document=lambda: layouts_document(answer),
         table=lambda terminal: layouts_table(answer, terminal),
-        page=lambda: _page(answer, typed_command(context)),
+        page=lambda: _page(answer, command),
     )
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
 
 
-def _compare_engines(
-    job: str, layouts: list[str], deadline: float | None, form: Format, output: Path | None
+def show_engines(
+    job: ServingJob, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
-    """Write layouts of a serving job side by side."""
+    """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
     from autoplan import planning
-    from autoplan.catalog import load_serving_job
 
-    loaded = load_serving_job(job)
-    limit = command_deadline(loaded.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        load_solver()
-        answer = planning.compare_engines(loaded, layouts, deadline=limit)
+    form, output, _ = where
+    if asked.axes or asked.replan or asked.file is not None:
+        raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
+    if asks_for_page(form, output):
+        raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
+    load_solver()
+    answer = planning.compare_engines(job, asked.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import (
         engine_comparison_document,
@@ -162,8 +188,6 @@ def _compare_engines(
         document=lambda: engine_comparison_document(answer),
         table=lambda terminal: engine_comparison_table(answer, terminal),
     )
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
 
 
 def _compared(
@@ -203,7 +227,7 @@ def _page(comparison: LayoutComparison, command: str) -> str:
     job, winner = comparison.job, comparison.plans[comparison.order[0]]
 
     def step_of(plan: Plan) -> StepTimeline | str:
-        if plan != winner and passes(plan) > MOST_SLOTS:
+        if plan != winner and many_passes(plan):
             return MANY_PASSES
         return drawn_step(job, plan)
 

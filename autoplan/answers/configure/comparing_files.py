@@ -10,10 +10,10 @@ from typing import Any, Final
 from autoplan.answers.configure.ask import missing_part, read_text
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError
+from autoplan.launch.bindings.document_edits import edited_values
+from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileComparison, FileEdit, Improvement
-from autoplan.launch.frameworks.document_edits import edited_values
-from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.plan_and_evaluate import chosen, evaluate

@@ -26,6 +26,7 @@ __all__ = [
     "Ints",
     "Linear",
     "column",
+    "distinct",
     "flag",
     "host_code",
     "joined",
@@ -106,6 +107,24 @@ def flag(condition: Any) -> Array:  # noqa: ANN401 - whatever numpy compares
 def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     """Return ``array`` of shape [C] as float of shape [C, 1], which broadcasts over stages."""
     return np.asarray(array, dtype=np.float64)[:, None]
+
+
+def distinct(codes: NDArray[Any]) -> Ints:
+    """Return the distinct integers of ``codes`` in ascending order, without a sort where they are dense.
+
+    >>> distinct(np.array([[3, 1], [1, 900]])).tolist(), distinct(np.array([True, True])).tolist()
+    ([1, 3, 900], [1])
+
+    ``np.unique`` does the same, but imports the whole of ``numpy.ma`` first, to ask whether they are masked.
+    """
+    flat = codes.astype(np.int64, copy=False).ravel()
+    if not len(flat):
+        return flat
+    least = int(flat.min())
+    if int(flat.max()) - least <= len(flat):
+        return np.flatnonzero(np.bincount(flat - least)) + least
+    ordered = np.sort(flat)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
 
 
 def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:

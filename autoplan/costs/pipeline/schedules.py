@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.candidates import Array, Ints, distinct
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.pipeline.critical_path import makespan
 
@@ -122,8 +122,11 @@ def pipeline_seconds(
     shape = np.broadcast_shapes(forward.shape, backward.shape)
     settings = np.stack([np.broadcast_to(x, shape[:-1]) for x in (m, v, schedule)]).astype(int)
     seconds = np.empty(shape[:-1])
-    for m_equal, v_equal, code in np.unique(settings.reshape(3, -1), axis=1).T.tolist():
-        equal = (settings == np.reshape([m_equal, v_equal, code], (3, *[1] * (len(shape) - 1)))).all(axis=0)
+    sizes = tuple((settings.reshape(3, -1).max(axis=1, initial=0) + 1).tolist())
+    numbered = np.ravel_multi_index(tuple(settings), sizes)
+    for number in distinct(numbered).tolist():
+        equal = numbered == number
+        m_equal, v_equal, code = (int(x) for x in np.unravel_index(number, sizes))
         if code == ScheduleCode.ZERO_BUBBLE and weight is None:
             raise ValueError("zero-bubble needs the weight gradient's part of backward")
         deferred = weight if code == ScheduleCode.ZERO_BUBBLE and weight is not None else np.zeros(())

@@ -83,9 +83,6 @@ class AcceptedTokens:
     def in_steps(self, lengths: LengthMoments) -> LengthMoments:
         """Return ``lengths`` with an answer's steps in the place of its tokens; its contexts are the same.
 
-        >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-        >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-        >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
         >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
         >>> lengths = length_moments(RequestLoad((8,), (21,), (0.0,)), rules)
         >>> AcceptedTokens(4, 1.0).in_steps(lengths).output  # 20 tokens, and 2 beyond the end

@@ -38,8 +38,6 @@ def drafting_scope(scope: EngineScope) -> EngineScope | None:
 
     Its weights have 16 bits, but for multi-token prediction, whose layer is one of the model's.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> mtp = SpeculationSpec(method="mtp", tokens=(1,), acceptance=0.85)
     >>> job = replace(load_serving_job("deepseek-v3-8x-h200"), speculation=mtp)
     >>> drafting = drafting_scope(EngineScope(job, EngineLayout(tp=4, pp=2, weights="fp8", spec=1)))
@@ -91,7 +89,6 @@ def _drafting_layout(scope: EngineScope) -> EngineLayout:
 def joined_states(job: ServingJob) -> int:
     """Return w, the hidden states that the product before a drafting layer reads [1]; 0: there is none.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> joined_states(load_serving_job("llama3-70b-8x-h100"))
     0
     """
@@ -104,8 +101,6 @@ def draft_weight_bytes(scope: EngineScope) -> float:
     A draft model: all of it. Else a layer, 2 w h^2 of the product before it, and of EAGLE-3
     2 V h / t of its output projection.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
     >>> layer = 4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336
@@ -135,8 +130,6 @@ def draft_weight_bytes(scope: EngineScope) -> float:
 def draft_token_bytes(scope: EngineScope) -> float:
     """Return the bytes of a token in the cache of drafts on a device of the last stage [byte].
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
     >>> [draft_token_bytes(EngineScope(job, EngineLayout(spec=n))) for n in (3, 0)]  # a 32nd

@@ -46,8 +46,6 @@ class StageContents:
 def stage_contents(scope: EngineScope) -> StageContents:
     """Return weights and cache of each stage, derived once for all sizes of steps.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(load_serving_job("llama3-70b-8x-h100"), EngineLayout(tp=4, pp=2))
     >>> len(stage_contents(scope).weights)
     2
@@ -73,9 +71,7 @@ def predict_capacity(scope: EngineScope) -> CapacityPrediction:
     Stages keep the same requests, so the one with the least room counts. Each attention data-parallel
     rank has a separate cache, and so has each engine.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> capacity = predict_capacity(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()))
+    >>> capacity = predict_capacity(h100_scope())
     >>> capacity.pool.blocks * 16 == capacity.pool.tokens, capacity.requests[-1]  # 13 x 2,048 blocks
     (True, (32768, 13))
 

@@ -58,7 +58,6 @@ def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multipro
     m' is the least power of two that is no less than min(m, S), at most m, in versions that keep a row for
     each program.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> old = load_serving_job("llama3.1-8b-1x-h100").engine.facts.sampler  # 3.5 copies, and 132 rows
     >>> sampler_peak_bytes(1024, 128256, old, 132) / 4 / 128256
     3716.0
@@ -80,9 +79,7 @@ def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
     2 T (2h + 3f/t) with a gate: residual and input, gate, up and their product. Experts: each token has K
     rows, of which the device has its share.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> scope = h100_scope()
     >>> forward_peak_bytes(scope, 8192) / 2 / 8192
     51200.0
 
@@ -106,7 +103,6 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
     Sizes 1, 2, 4, multiples of 8 below 256 and of 16 from 256 to min(2 S, T, the largest), once for mixed
     steps, and those up to S once more for decodes.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> captured_graphs(job, job.engine.facts.graphs, 256, 8192)  # 51 and 35
     86
@@ -125,7 +121,6 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
 def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
     """Return the memory of CUDA graphs [byte], 0 where a reserve covers them.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> round(graph_bytes(load_serving_job("llama3.1-8b-1x-h100"), 256, 8192) / 2**30, 2)  # 86 of 8.7 MiB
     0.73
 
@@ -142,8 +137,6 @@ def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:
     R = 512 + 1.5 max(chunk, 2048) + 128 t p + graphs, in MiB; graphs are 2 for each request of the largest
     captured batch, and more for each attention data-parallel rank. At least 10 GiB on large devices.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("deepseek-v3-8x-h200")
     >>> scope = EngineScope(job, EngineLayout())
     >>> reserve_bytes(scope, scope.facts.reserve, 8192) / 2**20  # 512 + 12,288 + 128 + 512
@@ -181,9 +174,7 @@ def engine_memory(scope: EngineScope, stage: int) -> EngineMemory:
     A = max(forward pass, sampler + 2 x T h + workspace): the profile run samples after its forward pass,
     whose outputs still exist. Only the last stage samples.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> memory = engine_memory(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()), 0)
+    >>> memory = engine_memory(h100_scope(), 0)
     >>> round(memory.activation / 2**30, 2)  # 3.5 x 1,024 + 132 rows of 128,256 in fp32, 0.08 and 0.03
     1.89
 
@@ -222,9 +213,7 @@ def utilization(scope: EngineScope) -> float:
 
     SGLang's follows from its reserve, rounded to three digits: (M - R) / M.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> utilization(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()))
+    >>> utilization(h100_scope())
     0.92
     >>> deepseek = load_serving_job("deepseek-v3-8x-h200")
     >>> utilization(EngineScope(deepseek, EngineLayout(tp=8)))  # 512 + 12288 + 1024 + 1024 MiB
@@ -249,8 +238,6 @@ def cache_room(scope: EngineScope, weights: float, other: EngineMemory) -> float
     Share of the device: ceil(u M) - W - A - N - G, where graphs are counted. Static share: u (M - N) - W.
     Share of what is free: u (M - W - A - N - G). The job's headroom and limit come off M first.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> nothing = EngineMemory(0.0, 0.0, 0.0, graphs_counted=True, reserve=0.0)
     >>> round(cache_room(EngineScope(job, EngineLayout()), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16

@@ -62,7 +62,6 @@ class EngineScope:
 
         Defaults follow the memory of the device; some devices count as smaller ones.
 
-        >>> from autoplan.catalog import load_serving_job
         >>> jobs = [load_serving_job(f"llama3.1-8b-1x-{x}") for x in ("h100", "rtx4090")]
         >>> [EngineScope(job, EngineLayout()).step_sizes for job in jobs]
         [(1024, 8192), (256, 2048)]
@@ -84,7 +83,6 @@ class EngineScope:
     def stages(self) -> tuple[range, ...]:
         """The layers of each pipeline stage.
 
-        >>> from autoplan.catalog import load_serving_job
         >>> EngineScope(load_serving_job("llama3-70b-8x-h100"), EngineLayout(pp=2)).stages
         (range(0, 40), range(40, 80))
         """
@@ -94,7 +92,6 @@ class EngineScope:
     def format_of(self, part: UnquantizedPart) -> WeightFormat:
         """Return the weight format of a part of the model.
 
-        >>> from autoplan.catalog import load_serving_job
         >>> job = load_serving_job("llama3.1-8b-1x-h100")
         >>> EngineScope(job, EngineLayout(weights="fp8")).format_of("attention")
         'fp8'
@@ -106,8 +103,7 @@ class EngineScope:
     def resized(self, layout: EngineLayout) -> EngineScope:
         """Return the scope of ``layout``, which has other sizes of steps: weights and caches stay the same.
 
-        >>> from autoplan.catalog import load_serving_job
-        >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+        >>> scope = h100_scope()
         >>> scope.resized(EngineLayout(seqs=64)).base is scope
         True
         """
@@ -116,8 +112,7 @@ class EngineScope:
     def once(self, derive: Callable[[EngineScope], T]) -> T:
         """Return what ``derive`` makes of this scope, computed at the first call.
 
-        >>> from autoplan.catalog import load_serving_job
-        >>> scope, calls = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()), []
+        >>> scope, calls = h100_scope(), []
         >>> scope.once(calls.append), scope.once(calls.append), len(calls)
         (None, None, 1)
         """

@@ -56,8 +56,6 @@ def token_layer_bytes(scope: EngineScope) -> float:
     2 max(1, k/t) d e: with more devices than key-value heads, heads are replicated. Latent attention has one
     head of latent and rotary key, on every device.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3-70b-8x-h100")
     >>> [80 * token_layer_bytes(EngineScope(job, EngineLayout(tp=t))) for t in (1, 4, 8, 16)]
     [327680.0, 81920.0, 40960.0, 40960.0]
@@ -171,8 +169,6 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
     Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
     where that is at most a ratio of it. An engine with separate windows has one group for each layer.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> shape = cache_shape(EngineScope(load_serving_job("gpt-oss-120b-1x-h100"), EngineLayout()), 0)
     >>> shape.full_groups, shape.window_groups, shape.group_layers  # 36 layers, every other one local
     (1, 1, 18)

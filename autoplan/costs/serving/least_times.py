@@ -70,7 +70,6 @@ def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], devic
     Decode: 2 B k min(c, w) d s / W, and its products 4 B k g c d / P. Prefill: 4 B a c n d / P, n mean keys.
     Experts: the larger of reading the distinct ones and 2 x matrices r e / P.
 
-    >>> from autoplan.catalog import load_entry
     >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
     >>> decode = KernelShape("decode-attention", 16, 128)
     >>> float(least_seconds(decode, (512 * one, 1024 * one, 4 * one), h100)) * 3.35e12  # 2 x 512 x 1024 x 256
@@ -101,7 +100,6 @@ def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], devic
 def expert_read_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], device: DeviceSpec) -> Array:
     """Return the time to read the experts that r rows visit [s]: E' matrices e s / W, E' distinct experts.
 
-    >>> from autoplan.catalog import load_entry
     >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
     >>> float(expert_read_seconds(KernelShape("experts", 16), (one, 8 * one, 1e6 * one), h100)) * 3.35e12
     6000000.0

@@ -55,12 +55,9 @@ def fewest_simulated(workload: ServingWorkload) -> int:
 def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: RequestLoad) -> str | None:
     """Return why an engine cannot serve a load; None where it can.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> from autoplan.costs.serving.engine_capacity import predict_capacity
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> scope = h100_scope()
     >>> capacity, rules = predict_capacity(scope), scheduler_rules(scope)
     >>> shortage_of(capacity, rules, RequestLoad((1024,), (128,), (0.0,))) is None
     True

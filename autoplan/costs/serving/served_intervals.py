@@ -33,7 +33,6 @@ _RATE: Final[ServedMetric] = "output_tokens_per_second"
 def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> SpreadSpec | None:
     """Return the spread of a figure under a load, else that of all loads; None where there is neither.
 
-    >>> from autoplan.catalog import load_entry
     >>> spec = load_entry("intervals", "serving")
     >>> spread_of(spec, "closed loop", "time_per_output_token_seconds").load
     'closed loop'
@@ -52,7 +51,6 @@ def widening(
 
     ``taken_from`` is the device whose kernels a device that was not measured has.
 
-    >>> from autoplan.catalog import load_entry
     >>> spec = load_entry("intervals", "serving")
     >>> widening(spec, measured=True, engine=None)
     (1.0, ())
@@ -115,7 +113,6 @@ def served_intervals(
     so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
     ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
 
-    >>> from autoplan.catalog import load_entry, load_serving_job
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
     >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
     >>> ends.request_latency.low < 11.0 < ends.request_latency.high

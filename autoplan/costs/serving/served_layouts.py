@@ -28,7 +28,11 @@ from autoplan.costs.serving.classes.class_times import class_lengths, served_cla
 from autoplan.costs.serving.draft_gains import draft_gain
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration
+from autoplan.costs.serving.iteration.engine_iteration import (
+    EngineIteration,
+    GroupIteration,
+    RepeatedIteration,
+)
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.speculative_iteration import (
     drafts_wait_for_host,
@@ -93,7 +97,8 @@ class PricedEngine:
     layout: EngineLayout
     capacity: CapacityPrediction
     rules: SchedulerRules
-    iteration: Iteration
+    #: Its iterations as steady states ask for them, the same ones again and again.
+    repeated: RepeatedIteration
     #: Lengths of its requests, and with drafts the steps of an answer in the place of its tokens.
     lengths: LengthMoments
     #: Why it cannot serve.
@@ -101,6 +106,16 @@ class PricedEngine:
     drafting: Drafting
     #: Lengths of each class of its requests, in tokens; empty for a single class.
     classes: tuple[LengthMoments, ...] = ()
+
+    @property
+    def iteration(self) -> Iteration:
+        """The price of its iterations.
+
+        >>> repeated = RepeatedIteration(AffineIteration(2.0))
+        >>> PricedEngine(*(None,) * 3, repeated, *(None,) * 3).iteration.seconds(1, 8)
+        2.0
+        """
+        return self.repeated.engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +133,9 @@ class UnitParts:
     """What engines that differ in the sizes of their steps have in common."""
 
     scope: EngineScope
-    iteration: Iteration
-    #: The same without drafts.
-    plain: Iteration
+    #: Their iterations, and the same without drafts.
+    repeated: RepeatedIteration
+    plain: RepeatedIteration
     #: Requests whose lengths stand for all.
     sample: RequestLoad
     #: Their mean lengths, and those by class, under rules whose places and blocks do not count.
@@ -131,7 +146,6 @@ class UnitParts:
     def lengths(self, rules: SchedulerRules) -> tuple[LengthMoments, tuple[LengthMoments, ...]]:
         """Return the mean lengths of its requests under ``rules``, and those of each class.
 
-        >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
         >>> parts = UnitParts(None, None, None, RequestLoad((8,), (4,)))
         >>> parts.lengths(SchedulerRules(4, 8, BlockPool(9, 4)))[0].input
         8.0
@@ -147,25 +161,25 @@ def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration |
 
     ``plain``: the prices of their iterations without drafts, where they were computed before.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
     >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> parts.iteration.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
+    >>> parts.repeated.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
     True
 
     Raises UnsupportedError for an engine whose steps have no time in its file.
     """
     job, layout = scope.job, scope.layout
     plain = plain or engine_iteration(scope, costs.kernels, costs.measured)
-    served_by: Iteration = plain
+    without_drafts = repeated = RepeatedIteration(_of_group(plain, layout))
     if layout.spec:
-        served_by = speculative_iteration(scope, plain, costs.kernels, costs.measured)
+        drafted = speculative_iteration(scope, plain, costs.kernels, costs.measured)
+        repeated = RepeatedIteration(_of_group(drafted, layout))
     return UnitParts(
         scope=scope,
-        iteration=_of_group(served_by, layout),
-        plain=_of_group(plain, layout),
+        repeated=repeated,
+        plain=without_drafts,
         sample=drawn_load(job.workload, sampled_requests(job.workload), _SEED, costs.trace),
     )
 
@@ -177,7 +191,6 @@ def _of_group(iteration: Iteration, layout: EngineLayout) -> Iteration:
 def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
     """Return an engine of ``layout``, which has the weights, caches and iterations of ``parts``.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
@@ -201,10 +214,10 @@ def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
         layout=layout,
         capacity=capacity,
         rules=rules,
-        iteration=parts.iteration,
+        repeated=parts.repeated,
         lengths=accepted.in_steps(lengths),
         shortage=shortage_of(capacity, rules, parts.sample),
-        drafting=Drafting(accepted, parts.plain, lengths.output),
+        drafting=Drafting(accepted, parts.plain.engine, lengths.output),
         classes=classes,
     )
 
@@ -212,7 +225,6 @@ def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
 def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
     """Return the time of a request before the scheduler sees it [s]: HTTP, processes, tokenizer.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> short, long = (front_end_seconds(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (1024, 8192))
     >>> 1e-3 < short < long < 0.1
     True
@@ -226,7 +238,6 @@ def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
 def engine_load(job: ServingJob, engines: int) -> EngineLoad:
     """Return the load of each of ``engines``: an even share of the job's load.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> engine_load(load_serving_job("llama3-70b-8x-h100"), 2)
     EngineLoad(kind='closed loop', amount=32.0)
     """
@@ -243,7 +254,6 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
 
     A closed loop of fewer clients than attention data-parallel ranks leaves ranks idle.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
@@ -288,7 +298,7 @@ def _classes(job: ServingJob, engine: PricedEngine, point: OperatingPoint) -> tu
         job.workload.classes,
         point,
         (engine.lengths, engine.classes),
-        (engine.rules, engine.iteration),
+        (engine.rules, engine.repeated),
         (engine.drafting.accepted, engine.drafting.output),
         lambda tokens: front_end_seconds(job, tokens),
     )
@@ -299,7 +309,7 @@ def _point(job: ServingJob, engine: PricedEngine, load: EngineLoad, share: float
 
     The first token also waits for the front end; with drafts a step gives several tokens.
     """
-    lengths, rules, iteration = engine.lengths, engine.rules, engine.iteration
+    lengths, rules, iteration = engine.lengths, engine.rules, engine.repeated
     front, amount = front_end_seconds(job, lengths.input), load.amount * share
     if load.kind == "maximum":
         front, point = 0.0, maximum(lengths, rules, iteration)
@@ -330,7 +340,6 @@ def simulated(
     A closed loop runs at least six rounds of its clients, of which the first two and the last do not count;
     of other loads the middle counts, and of an open loop above its maximum all requests.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))

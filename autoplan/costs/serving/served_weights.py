@@ -57,8 +57,6 @@ def stage_weights(scope: EngineScope, stage: int) -> WeightBytes:
     routers and row biases are replicated. Experts are divided by all t x adp devices of a stage. Embedding
     and output projection stay in 16 bits, and where they are one table, a pipeline keeps it twice.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> rope = 131_072 * 128 * 2  # the table of rotary positions
     >>> stage_weights(EngineScope(job, EngineLayout()), 0).total - rope - 2 * 8_030_261_248

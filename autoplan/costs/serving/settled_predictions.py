@@ -23,10 +23,7 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
     Throughput, too, but for an open loop, which answers what arrives. Without a simulation, or with
     one that agrees, ``predicted`` itself.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> from autoplan.costs.serving import served_layouts as layouts
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
     >>> costs = layouts.ServingCosts(kernels_for(name), engine_kernels_for(name))

@@ -36,7 +36,6 @@ _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "f
 def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
     """Return the peak rate that a format computes in [FLOP/s]: that of the format, else that of 16 bits.
 
-    >>> from autoplan.catalog import load_entry
     >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> round(arithmetic_peak(h100, "int4-awq") / 1e12), round(arithmetic_peak(h100, "fp8") / 1e12)
     (989, 1979)
@@ -48,7 +47,6 @@ def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
 def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: DeviceSpec) -> float:
     """Return the least time of a product [s]: max((n k b/8 + 2 m (n + k)) / W, 2 m n k / P).
 
-    >>> from autoplan.catalog import load_entry
     >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> gemm_light_seconds(1, 4096, 4096, "bf16", h100) * 3.35e12  # 2 x 4,096 x 4,096 and 2 x 8,192 bytes
     33570816.0
@@ -63,7 +61,6 @@ def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: De
 def ridge_tokens(weights: WeightFormat, device: DeviceSpec) -> float:
     """Return the tokens above which computing takes longer than reading the weights [1]: P b / 16 W.
 
-    >>> from autoplan.catalog import load_entry
     >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> [round(ridge_tokens(x, h100)) for x in ("bf16", "fp8", "int4-awq")]
     [295, 295, 74]
@@ -80,7 +77,6 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
     e is interpolated in logarithms between measured shapes, and is that of the edge beyond them. Sweeps
     repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds.
 
-    >>> from autoplan.catalog import load_entry
     >>> h100, kernels = load_entry("device", "h100-sxm5-80gb"), load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> bf16 = next(x for x in kernels.gemm if (x.engine, x.weights) == ("sglang", "bf16"))
     >>> round(small_gemm_seconds(1, 8192, 8192, bf16, h100) * 1e6)  # 134 MB of weights; 40 us are the least
@@ -96,7 +92,6 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
 def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> Array:
     """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e).
 
-    >>> from autoplan.catalog import load_entry
     >>> h100, kernels = load_entry("device", "h100-sxm5-80gb"), load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> times = table_gemm_seconds(np.array([1.0, 512.0]), 8192, 8192, kernels.gemm[0], h100)
     >>> bool(times[1] > times[0])

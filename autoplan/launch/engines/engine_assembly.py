@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
+from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments
@@ -14,8 +14,8 @@ from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
 from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_values
-from autoplan.launch.engines.checkpoints import format_named, model_named, published_format
-from autoplan.launch.engines.serve_commands import PROGRAM_OF, ServeCommand
+from autoplan.launch.engines.checkpoints import format_named, published_format
+from autoplan.launch.engines.serve_commands import ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
@@ -30,7 +30,6 @@ _READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
     "tensorrt-llm": tensorrt_llm_values,
 }
 #: Arguments that name what is served, besides the first word.
-_MODELS: Final = {"vllm": "--model", "sglang": "--model-path", "tensorrt-llm": "--model"}
 _LAYOUT: Final = ("tp", "pp", "replicas", "ep", "adp", "dcp", "weights", "kv", "seqs", "tokens", "spec")
 #: Settings of an engine by key of the section ``search`` of a job.
 _SEARCH: Final = ("gpu_memory_utilization", "block_tokens")
@@ -106,8 +105,8 @@ def configured(
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     given = one.given
-    checkpoint = _checkpoint(name, given)
-    model = model_named(checkpoint.value) if checkpoint else None
+    checkpoint = _checkpoint(given)
+    model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None
     experts = spec.moe is not None if isinstance(spec, ModelSpec) else None
     values = _READERS[name](given, experts=experts)
@@ -128,9 +127,9 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     return _StartedEngine(layout, values, line, role.value if role else None, model, one.command.doubt)
 
 
-def _checkpoint(name: str, given: GivenArguments) -> Written | None:
+def _checkpoint(given: GivenArguments) -> Written | None:
     """Return what is served: the first word, or the value of the argument for it."""
-    named = given.text(_MODELS[PROGRAM_OF.get(name, name)])
+    named = given.text("model")
     if named is not None:
         return named
     for word in given.positional[:1]:

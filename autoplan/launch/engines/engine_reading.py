@@ -30,14 +30,6 @@ from autoplan.launch.scripts.shell_reader import read_script
 __all__ = ["is_engine_file", "read_engines"]
 
 _YAML: Final = (".yaml", ".yml", ".json")
-#: Arguments that name a file of options.
-_FILES: Final = {
-    "vllm": "--config",
-    "sglang": "--config",
-    "tensorrt-llm": "--extra_llm_api_options",
-}
-
-
 #: Engines of the catalogue that are earlier versions of another one.
 _EARLIER: Final = {"vllm": ("vllm-v0",)}
 #: An engine of the catalogue, and its version.
@@ -152,7 +144,7 @@ class _CommandReader:
         if self.is_options:
             self._options(given, launch.text, launch.name)
             return given
-        named = given.text(_FILES[self.engine])
+        named = given.text("options")
         if named is not None:
             written = self.documents.get(named.value.rsplit("/", 1)[-1])
             text = self.file.sibling_text(named.value) if written is None else written

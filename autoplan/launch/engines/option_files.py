@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from autoplan.errors import AutoplanError, Problem, SpecError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
@@ -15,9 +16,7 @@ from autoplan.schema.yaml.parser import parse_yaml
 __all__ = ["document_of", "keys_of", "options_engine"]
 
 #: Keys that only TensorRT-LLM's file has.
-_TENSORRT_LLM: Final = frozenset(
-    {"kv_cache_config", "cuda_graph_config", "enable_attention_dp", "moe_config", "cache_transceiver_config"}
-)
+_TENSORRT_LLM: Final = frozenset(interface("tensorrt-llm").data["signs"])
 _SIMILAR: Final = 0.86
 _FEWEST: Final = 2
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -33,19 +34,11 @@ _FOLDER: Final = "/etc/engine"
 _OPTIONS: Final = "options.yaml"
 _LONGEST_NAME: Final = 40
 _WORKERS: Final = {"vllm": "dynamo.vllm", "sglang": "dynamo.sglang", "tensorrt-llm": "dynamo.trtllm"}
-#: Flags of dynamo.trtllm for those of trtllm-serve (ai-dynamo 1.6.1, dynamo/trtllm/backend_args.py).
-_TRTLLM: Final = {
-    "--tp_size": "--tensor-parallel-size",
-    "--pp_size": "--pipeline-parallel-size",
-    "--ep_size": "--expert-parallel-size",
-    "--max_batch_size": "--max-batch-size",
-    "--max_num_tokens": "--max-num-tokens",
-    "--max_seq_len": "--max-seq-len",
-    "--kv_cache_free_gpu_memory_fraction": "--free-gpu-memory-fraction",
-    "--extra_llm_api_options": "--extra-engine-args",
-}
+_VLLM, _SGLANG, _TRTLLM = (interface(name) for name in ("vllm", "sglang", "tensorrt-llm"))
+#: Flags of dynamo.trtllm for those of trtllm-serve.
+_DYNAMO: Final = {_TRTLLM.keys[name]: flag for name, flag in _TRTLLM.data["dynamo"].items()}
 #: Flags that llm-d's chart adds by itself.
-_OF_THE_CHART: Final = frozenset({"--tensor-parallel-size", "--data-parallel-size"})
+_OF_THE_CHART: Final = frozenset(_VLLM.keys[name] for name in ("tp", "data"))
 
 
 def _engine_name(run: ServedRun, role: str = "") -> str:
@@ -90,7 +83,7 @@ def emit_kubernetes_engines(run: ServedRun) -> Emission:
         mounts: list[dict[str, Any]] = [dict(_SHARED_MEMORY)]
         if written.document:
             documents.append(_config_map(name, written))
-            options.append(("--extra_llm_api_options", f"{_FOLDER}/{_OPTIONS}"))
+            options.append((_TRTLLM.keys["options"], f"{_FOLDER}/{_OPTIONS}"))
             volumes.append({"name": "options", "configMap": {"name": f"{name}-options"}})
             mounts.append({"name": "options", "mountPath": _FOLDER})
         container = {
@@ -168,7 +161,7 @@ def emit_dynamo(run: ServedRun) -> Emission:
         options = list(_dynamo_options(engine, written, group))
         component = _component(name, run, group.layout.replicas, kind=group.role or "worker")
         container = component["podTemplate"]["spec"]["containers"][0]
-        flag = "--model-path" if engine == "sglang" else "--model"
+        flag = interface(engine).keys["model"]
         container |= {
             "command": ["python3", "-m", _WORKERS[engine]],
             "args": [flag, settings.checkpoint, *_words(options)],
@@ -203,11 +196,11 @@ def _dynamo_options(
     """Yield the options of a worker of Dynamo; those of vLLM and SGLang are the engine's own."""
     for flag, *words in written.options:
         if engine == "tensorrt-llm":
-            yield (_TRTLLM[flag], *words)
-        elif flag != "--disaggregation-mode":
+            yield (_DYNAMO[flag], *words)
+        elif flag != _SGLANG.keys["role"]:
             yield (flag, *words)
     if group.role is not None:
-        yield ("--disaggregation-mode", group.role)
+        yield (_SGLANG.keys["role"], group.role)
     if written.document:
         yield ("--override-engine-args", repr(written.document))
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -28,16 +29,16 @@ __all__ = ["SCRIPT_TARGETS", "options_text", "program_words"]
 _PORT: Final = 8000
 _VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 #: What serves in every version of vLLM; `vllm serve` came in 0.5.
-_OLD_VLLM: Final = ("python3", "-m", "vllm.entrypoints.openai.api_server", "--model")
+_OLD_VLLM: Final = ("python3", "-m", "vllm.entrypoints.openai.api_server", interface("vllm").keys["model"])
 #: Programs with the words before the checkpoint.
 _PROGRAMS: Final = {
     "vllm": ("vllm", "serve"),
     "vllm-v0": _OLD_VLLM,
     "vllm-rocm": _OLD_VLLM,
-    "sglang": ("python3", "-m", "sglang.launch_server", "--model-path"),
+    "sglang": ("python3", "-m", "sglang.launch_server", interface("sglang").keys["model"]),
     "tensorrt-llm": ("trtllm-serve",),
 }
-_OPTIONS: Final = "--extra_llm_api_options"
+_OPTIONS: Final = interface("tensorrt-llm").keys["options"]
 #: Targets with their titles and the engines of the catalogue that they start.
 _TARGETS: Final = {
     "vllm": ("vLLM", ("vllm", "vllm-v0", "vllm-rocm")),

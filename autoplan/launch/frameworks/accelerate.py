@@ -7,19 +7,22 @@ are arguments of the training program, named as the Hugging Face Trainer has the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.bindings.written_document import read_yaml
+from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
+from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
-from autoplan.launch.frameworks.accelerate_edits import accelerate_edits_of
-from autoplan.launch.frameworks.accelerate_values import is_accelerate, read_accelerate
+from autoplan.launch.frameworks.accelerate_values import ACCELERATE, is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
-from autoplan.launch.frameworks.megatron.model_arguments import dropout_rate
+from autoplan.launch.frameworks.megatron.emitted_arguments import dropout_rate
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_order,
@@ -37,7 +40,14 @@ __all__ = ["TARGET", "emit_accelerate"]
 
 _FILE: Final = "accelerate.yaml"
 _STAGES: Final = "it has stages in the Megatron section alone (a stack of Megatron-LM)"
-_PRECISIONS: Final = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_KINDS: Final[Mapping[str, str]] = ACCELERATE.data["kinds"]
+#: What distributed_type calls each kind of section.
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+#: FSDP1's strategies without groups, by ZeRO stage.
+_STRATEGIES: Final = {
+    zero: name.upper() for name, (zero, hybrid) in ACCELERATE.data["strategies"].items() if not hybrid
+}
+_Values = dict[str, Any]
 
 
 def emit_accelerate(run: PlannedRun) -> Emission:
@@ -48,10 +58,10 @@ def emit_accelerate(run: PlannedRun) -> Emission:
     """
     job, layout = run.job, run.layout
     refuse_software(job)
-    if job.precision not in _PRECISIONS:
+    if job.precision not in ACCELERATE["precision"].names:
         raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
     kind = _kind(job, layout)
-    document = {**_machines(job, layout), **_SECTIONS[kind](job, layout)}
+    document = nested(ACCELERATE, _machines(job, layout) | _SECTIONS[kind](job, layout))
     arguments = _arguments(job, layout, kind)
     usage = f"usage: accelerate launch --config_file {_FILE} train.py {' '.join(arguments)}"
     # A line of YAML is never folded, and text is quoted by the library.
@@ -70,17 +80,13 @@ def _kind(job: Job, layout: Layout) -> str:
     return "fsdp" if layout.zero or layout.tp * layout.cp > 1 else "replicas"
 
 
-def _machines(job: Job, layout: Layout) -> dict[str, Any]:
+def _machines(job: Job, layout: Layout) -> _Values:
     nodes = max(1, -(-layout.devices // job.cluster.node.devices))
-    return {
-        "compute_environment": "LOCAL_MACHINE",
-        "num_machines": nodes,
-        "num_processes": layout.devices,
-        "mixed_precision": _PRECISIONS[job.precision],
-    }
+    values = plan_values(ACCELERATE, "machines", job, layout)
+    return {"environment": "LOCAL_MACHINE", "machines": nodes, **values}
 
 
-def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
+def _replicas(job: Job, layout: Layout) -> _Values:
     """Return the keys of DistributedDataParallel, or of a single process."""
     del job
     if layout.activation_offload:
@@ -88,34 +94,30 @@ def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
         resident = replace(layout, optimizer_offload=False, activation_offload=False)
         raise InexpressibleError(part, [resident])
     refuse_for_replicas(layout, _STAGES)
-    return {"distributed_type": "MULTI_GPU" if layout.devices > 1 else "NO"}
+    return {"kind": "MULTI_GPU" if layout.devices > 1 else "NO"}
 
 
-def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
+def _fsdp(job: Job, layout: Layout) -> _Values:
     """Return the sections ``fsdp_config`` and ``parallelism_config``."""
     del job
     refuse_for_fsdp(layout, _STAGES)
     replicate, shard = mesh_sizes(layout)
     return {
-        "distributed_type": "FSDP",
-        "fsdp_config": {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": layout.zero == 3,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-            "fsdp_activation_checkpointing": layout.mode == "full",
-            "fsdp_activation_checkpointing_offload": layout.activation_offload,
-        },
-        "parallelism_config": {
-            "parallelism_config_dp_replicate_size": replicate,
-            "parallelism_config_dp_shard_size": shard,
-            "parallelism_config_tp_size": layout.tp,
-            "parallelism_config_cp_size": layout.cp,
-        },
+        "kind": _NAMES["fsdp"],
+        "fsdp_version": 2,
+        "resharded": layout.zero == 3,
+        "wrapped": "TRANSFORMER_BASED_WRAP",
+        "checkpoint_format": "SHARDED_STATE_DICT",
+        "recompute": layout.mode == "full",
+        "activation_offload": layout.activation_offload,
+        "replicas": replicate,
+        "shards": shard,
+        "mesh_tp": layout.tp,
+        "mesh_cp": layout.cp,
     }
 
 
-def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
+def _deepspeed(job: Job, layout: Layout) -> _Values:
     """Return the section ``deepspeed_config``."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism with DeepSpeed (tp={layout.tp}, cp={layout.cp})"
@@ -126,44 +128,36 @@ def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
         part = "offload of activations, a section of DeepSpeed's own file (deepspeed_config_file)"
         raise InexpressibleError(part, [replace(layout, activation_offload=False)])
     return {
-        "distributed_type": "DEEPSPEED",
-        "deepspeed_config": {
-            "zero_stage": layout.zero,
-            "gradient_accumulation_steps": microbatches(job, layout),
-            "offload_optimizer_device": "cpu" if layout.optimizer_offload else "none",
-            "offload_param_device": "none",
-            "zero3_init_flag": layout.zero == 3,
-        },
+        "kind": _NAMES["deepspeed"],
+        "zero": layout.zero,
+        "deepspeed_steps": microbatches(job, layout),
+        "optimizer_offload": "cpu" if layout.optimizer_offload else "none",
+        "parameter_offload": "none",
+        "zero3_init": layout.zero == 3,
     }
 
 
-def _megatron(job: Job, layout: Layout) -> dict[str, Any]:
+def _megatron(job: Job, layout: Layout) -> _Values:
     """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two.
 
     So has dropout one of 0.1.
     """
     _refuse_for_megatron(layout)
     last = layout.layers[-1]
-    uneven = {"megatron_lm_decoder_last_pipeline_num_layers": last} if last != layout.layers[0] else {}
-    section = {
-        "megatron_lm_tp_degree": layout.tp,
-        "megatron_lm_pp_degree": layout.pp,
-        "megatron_lm_num_micro_batches": microbatches(job, layout),
-        "megatron_lm_sequence_parallelism": layout.sequence_parallel,
-        "megatron_lm_context_parallel_size": layout.cp,
-        "megatron_lm_expert_model_parallel_size": layout.ep,
-        "megatron_lm_expert_tensor_parallel_size": layout.etp,
-        "megatron_lm_recompute_granularity": "full",
-        "megatron_lm_recompute_method": "uniform",
-        "megatron_lm_recompute_num_layers": layout.recompute_num_layers,
-        "megatron_lm_use_distributed_optimizer": layout.zero == 1,
-        "megatron_lm_optimizer_cpu_offload": layout.optimizer_offload,
-        "megatron_lm_gradient_clipping": 1.0,
-        "megatron_lm_attention_dropout": dropout_rate(job),
-        "megatron_lm_hidden_dropout": dropout_rate(job),
-        **uneven,
+    return {
+        "kind": _NAMES["megatron"],
+        **plan_values(ACCELERATE, "megatron", job, layout),
+        "steps": microbatches(job, layout),
+        "sp": layout.sequence_parallel,
+        "recompute_kind": "full",
+        "recompute_method": "uniform",
+        "distributed_optimizer": layout.zero == 1,
+        "megatron_offload": layout.optimizer_offload,
+        "clipping": 1.0,
+        "attention_dropout": dropout_rate(job),
+        "hidden_dropout": dropout_rate(job),
+        "last_stage": last if last != layout.layers[0] else None,
     }
-    return {"distributed_type": "MEGATRON_LM", "megatron_lm_config": section}
 
 
 def _refuse_for_megatron(layout: Layout) -> None:
@@ -193,12 +187,13 @@ def _refuse_for_megatron(layout: Layout) -> None:
 
 def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
     """Return the arguments of the training program that the file has no key for."""
-    words = ["--per_device_train_batch_size", str(layout.microbatch)]
-    if kind != "megatron":
-        words += ["--gradient_accumulation_steps", str(microbatches(job, layout))]
-    if kind in {"replicas", "deepspeed"} and layout.mode == "full":
-        words += ["--gradient_checkpointing", "true"]
-    return tuple(words)
+    recomputes = kind in {"replicas", "deepspeed"} and layout.mode == "full"
+    values = {
+        "mbs": layout.microbatch,
+        "program_steps": microbatches(job, layout) if kind != "megatron" else None,
+        "program_recompute": "true" if recomputes else None,
+    }
+    return tuple(word for words in argument_words(ACCELERATE, values) for word in words)
 
 
 def _notes(job: Job) -> tuple[str, ...]:
@@ -219,16 +214,77 @@ _SECTIONS: Final[Mapping[str, Any]] = {
 def accelerate_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
 
-    def documents(layout: Layout, kind: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-        return _SECTIONS[kind](job, layout), _arguments(job, layout, kind)
+    def documents(layout: Layout, kind: str) -> tuple[_Values, tuple[str, ...]]:
+        return nested(ACCELERATE, _SECTIONS[kind](job, layout)), _arguments(job, layout, kind)
 
-    return accelerate_edits_of(file, (old, new), documents)
+    entries = read_yaml(file).entries
+    kind = _edited_kind(entries, new)
+    after, words = documents(new, kind)
+    try:
+        before, old_words = documents(old, kind)
+    except InexpressibleError:
+        before, old_words = {}, ()
+    wanted = list(changed_keys(before, after)) if before else _of_layout(entries, after)
+    version = entries.get(ACCELERATE.keys["fsdp_version"])
+    if kind == "fsdp" and (version is None or str(version.value) == "1"):
+        wanted = _of_first(wanted, (old, new), after)
+    return (*key_edits(entries, wanted), *_program_edits(file.arguments, old_words, words))
+
+
+def _edited_kind(entries: Mapping[str, Written], new: Layout) -> str:
+    written = entries.get(ACCELERATE.keys["kind"])
+    name = str(written.value) if written else ""
+    plain = "fsdp" if new.zero or new.tp * new.cp > 1 else "replicas"
+    return _KINDS.get(name, plain)
+
+
+def _of_layout(entries: Mapping[str, Written], after: Mapping[str, Any]) -> list[KeyEdit]:
+    """Return the keys of a layout that follows one which has none: all in which the file differs."""
+    return [
+        edit
+        for edit in changed_keys({}, after)
+        if edit.path in entries or "." in edit.path or edit.path == ACCELERATE.keys["kind"]
+    ]
+
+
+def _of_first(
+    wanted: list[KeyEdit],
+    layouts: tuple[Layout, Layout],
+    after: Mapping[str, Any],
+) -> list[KeyEdit]:
+    """Return the edits of a file of FSDP1: its strategy, or the keys of FSDP2 where it has none."""
+    old, new = layouts
+    keys = ACCELERATE.keys
+    groups = bool(new.dp_shard or old.dp_shard)
+    if new.tp * new.cp == 1 and not groups and new.zero in _STRATEGIES:
+        first_edits = [edit for edit in wanted if edit.path not in (keys["resharded"], keys["fsdp_version"])]
+        first_edits = [edit for edit in first_edits if not edit.path.startswith("parallelism_config")]
+        return (
+            [*first_edits, KeyEdit(keys["strategy"], _STRATEGIES[new.zero])]
+            if old.zero != new.zero
+            else first_edits
+        )
+    removed = [KeyEdit(path, None, removed=True) for path in ACCELERATE.data["former"]]
+    return [*removed, *(edit for edit in changed_keys({}, after) if "." in edit.path)]
+
+
+def _program_edits(given: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Iterator[FileEdit]:
+    """Yield the edits of arguments of the training program, which are pairs of an option and its value."""
+    before = dict(pairwise(old))
+    own = {option.replace("_", "-"): value for option, value in pairwise(given) if option.startswith("--")}
+    for option, value in pairwise(new):
+        if option.startswith("--") and before.get(option) != value:
+            entry = own.get(option.replace("_", "-"))
+            yield FileEdit(f"{option} {entry}" if entry else "", f"{option} {value}")
+    for option, value in before.items():
+        if option.startswith("--") and option not in new:
+            yield FileEdit(f"{option} {value}", "")
 
 
 TARGET: Final = Target(
     name="accelerate",
-    framework="accelerate",
-    version="1.15.0",
+    framework=ACCELERATE.data["title"],
+    version=ACCELERATE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_accelerate,
     recognises=is_accelerate,

@@ -8,14 +8,17 @@ Keys and meanings are those of ``deepspeed/runtime/config.py``, ``runtime/zero/c
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
-from autoplan.launch.frameworks.deepspeed_keys import check_key_names
-from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_experts,
@@ -24,49 +27,29 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.frameworks.written_document import WrittenDocument, read_yaml
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 __all__ = [
+    "BATCHES",
     "OPTIMIZERS",
     "TARGET",
     "deepspeed_document",
+    "deepspeed_section",
     "emit_deepspeed",
+    "inner_document",
     "refuse_for_zero",
     "zero_values",
 ]
 
 _FILE: Final = "ds_config.json"
+_TABLE: Final = interface("deepspeed")
 #: Optimizers by ours; an Adam decays weights as AdamW does unless it is told not to.
-OPTIMIZERS: Final[dict[str, dict[str, Any]]] = {
-    "adamw": {"type": "AdamW"},
-    "adam": {"type": "Adam", "params": {"adam_w_mode": False}},
-    "lion": {"type": "Lion"},
-    "muon": {"type": "Muon"},
-    "sgd": {"type": "SGD"},
-}
+OPTIMIZERS: Final[Mapping[str, str]] = _TABLE["optimizer"].names
 #: Those with an implementation for states in host memory.
 _ON_HOST: Final = frozenset({"adamw", "adam", "lion"})
-_BATCHES: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-#: Sections that the layout decides.
-_OF_LAYOUT: Final = frozenset(
-    {
-        *_BATCHES,
-        *("activation_checkpointing", "sequence_parallel_size", "tensor_parallel", "zero_optimization"),
-    }
-)
-#: Keys that change what a step costs, and are not read.
-_ASIDE: Final = {
-    "zero_optimization.offload_param": "offload of parameters is not priced",
-    "zero_optimization.cpu_offload_param": "offload of parameters is not priced",
-    "zero_optimization.zero_hpz_partition_size": "the second copy of weights (hpZ) is not priced",
-    "zero_optimization.zero_quantized_weights": "gathers of quantized weights are not priced",
-    "zero_optimization.zero_quantized_gradients": "reductions of quantized gradients are not priced",
-    "expert_parallel": "expert parallelism is not read",
-    "pipeline": "pipeline stages are those of PipelineModule: read as one stage",
-}
+BATCHES: Final = ("global_batch_size", "mbs", "steps")
 
 
 def emit_deepspeed(run: PlannedRun) -> Emission:
@@ -84,24 +67,29 @@ def emit_deepspeed(run: PlannedRun) -> Emission:
 def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the content of the file; raises InexpressibleError for what has no key."""
     refuse_for_zero(job, layout)
-    sequence_parallel = {"sequence_parallel_size": layout.cp} if layout.cp > 1 else {}
-    tensor_parallel = {"tensor_parallel": {"autotp_size": layout.tp}} if layout.tp > 1 else {}
-    untested = {"zero_allow_untested_optimizer": True} if job.optimizer == "sgd" and layout.zero else {}
-    gradients = {"data_types": {"grad_accum_dtype": job.software.gradients}} if job.software.gradients else {}
-    enabled: dict[str, Any] = {job.precision: {"enabled": True}} if job.precision != "fp32" else {}
-    return {
-        "train_batch_size": job.workload.global_batch_size,
-        "train_micro_batch_size_per_gpu": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
-        **sequence_parallel,
-        **tensor_parallel,
-        **enabled,
-        **gradients,
-        "optimizer": OPTIMIZERS[job.optimizer],
-        **untested,
-        "zero_optimization": _zero_section(layout),
-        **_checkpointing(layout),
+    full = layout.mode == "full"
+    values = {
+        **plan_values(_TABLE, "written", job, layout),
+        "steps": microbatches(job, layout),
+        "cp": layout.cp if layout.cp > 1 else None,
+        "tp": layout.tp if layout.tp > 1 else None,
+        job.precision: True,
+        "decoupled_decay": False if job.optimizer == "adam" else None,
+        "untested_optimizer": True if job.optimizer == "sgd" and layout.zero else None,
+        "optimizer_offload": "cpu" if layout.optimizer_offload else None,
+        "pinned_offload": layout.optimizer_offload or None,
+        # The section of recompute stands in the file where layers are recomputed.
+        "partitioned_activations": False if full else None,
+        "activation_offload": layout.activation_offload if full else None,
     }
+    return nested(_TABLE, values)
+
+
+def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the content of the file without recompute, which the Trainer turns on."""
+    document = deepspeed_document(job, layout)
+    document.pop(_TABLE.keys["recompute"], None)
+    return document
 
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
@@ -146,19 +134,6 @@ def _refuse_recompute(layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])
 
 
-def _zero_section(layout: Layout) -> dict[str, Any]:
-    offload = {"offload_optimizer": {"device": "cpu", "pin_memory": True}} if layout.optimizer_offload else {}
-    return {"stage": layout.zero, **offload}
-
-
-def _checkpointing(layout: Layout) -> dict[str, Any]:
-    """Return the section of recompute, which stands in the file where layers are recomputed."""
-    if layout.mode != "full":
-        return {}
-    section = {"partition_activations": False, "cpu_checkpointing": layout.activation_offload}
-    return {"activation_checkpointing": section}
-
-
 def _notes(job: Job, layout: Layout) -> list[str]:
     cluster = job.cluster
     notes = [f"start it with: deepspeed --num_gpus {min(cluster.devices, cluster.node.devices)} PROGRAM ..."]
@@ -173,21 +148,23 @@ def _notes(job: Job, layout: Layout) -> list[str]:
 
 def is_deepspeed(file: LaunchFile) -> bool:
     """Return whether a file is a JSON file of DeepSpeed."""
-    signs = ("train_micro_batch_size_per_gpu", "train_batch_size", "zero_optimization")
-    if '"per_device_train_batch_size"' in file.text:
+    signs = (_TABLE.keys.get(sign, sign) for sign in _TABLE.data["signs"])
+    if f'"{interface("trainer").keys["mbs"]}"' in file.text:
         return False  # the Trainer's arguments, with DeepSpeed's configuration inside
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 
 def read_deepspeed(file: LaunchFile) -> Configuration:
     """Return what a JSON file of DeepSpeed says; raises SpecError with all problems."""
-    document = read_yaml(file)
-    check_key_names(document)
+    document = read_yaml(file, _TABLE)
+    document.check_sections()
     values = zero_values(document)
     _batches(document, file, values)
     document.stop_at_problems()
-    document.notes += [f"{path}: {why}" for path, why in _ASIDE.items() if _counts(document, path)]
-    if document.entries.get("activation_checkpointing") is None:
+    document.notes += [
+        f"{path}: {why}" for path, why in _TABLE.data["aside"].items() if _counts(document, path)
+    ]
+    if document.path("recompute") not in document.entries:
         document.notes.append("recompute is turned on by the training program, which is not read: none")
     return assembled("deepspeed", file, values, warnings=document.notes)
 
@@ -207,42 +184,54 @@ def _counts(document: WrittenDocument, path: str) -> bool:
 
 def zero_values(document: WrittenDocument) -> dict[str, Written]:
     """Return the values of all fields but batches that the file or DeepSpeed's defaults give."""
-    autotp = document.number("tensor_parallel.autotp_size", least=0)
+    autotp = document.number("tp", least=0)
     values = {
         "tp": Written(max(1, autotp.value), autotp.line, autotp.words)
         if autotp
         else Written(1, default=True),
         "pp": Written(1, default=True),
-        "cp": document.number("sequence_parallel_size") or Written(1, default=True),
+        **document.bound("cp"),
         "ep": Written(1, default=True),
         "sp": Written(value=False, default=True),
         "zero": _stage(document),
     }
-    shard = document.number("zero_optimization.mics_shard_size")
+    shard = document.number("dp_shard")
     if shard is not None:
         values["dp_shard"] = shard
         document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
     return {**values, **_offload(document), **_precision(document), **_optimizer(document)}
 
 
+def inner_document(document: WrittenDocument) -> WrittenDocument:
+    """Return the mapping ``deepspeed`` of another document as one of DeepSpeed, with its keys checked."""
+    inner = WrittenDocument(document.file, table=_TABLE)
+    inner.entries |= {
+        path.removeprefix("deepspeed."): written
+        for path, written in document.entries.items()
+        if path.startswith("deepspeed.")
+    }
+    inner.check_sections()
+    return inner
+
+
 def _stage(document: WrittenDocument) -> Written:
-    stage = document.number("zero_optimization.stage", least=0)
+    stage = document.number("zero", least=0)
     if stage is not None and stage.value > 3:
-        document.refuse(f"{stage.value} is no ZeRO stage", "zero_optimization.stage")
+        document.refuse(f"{stage.value} is no ZeRO stage", "zero")
     return stage or Written(0, default=True)
 
 
 def _offload(document: WrittenDocument) -> dict[str, Written]:
-    device = document.text("zero_optimization.offload_optimizer.device", ("none", "cpu", "nvme"))
-    former = document.flag("zero_optimization.cpu_offload")
+    device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
+    former = document.flag("earlier_offload")
     if device is None and former is not None and former.value:
         # The name before 0.4.
         device = Written("cpu", former.line, former.words)
     states = device is not None and device.value != "none"
     if device is not None and device.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")
-    section = document.entries.get("activation_checkpointing")
-    inputs = document.flag("activation_checkpointing.cpu_checkpointing")
+    section = document.entries.get(document.path("recompute"))
+    inputs = document.flag("activation_offload")
     moved = inputs is not None and inputs.value
     names = [name for name, offloaded in (("optimizer", states), ("activations", moved)) if offloaded]
     recompute = Written("full", section.line, section.words) if section else Written("none", default=True)
@@ -257,21 +246,21 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     values = [
         (name, written)
         for key, name in (("bf16", "bf16"), ("bfloat16", "bf16"), ("fp16", "fp16"))
-        if (written := document.flag(f"{key}.enabled")) is not None and written.value
+        if (written := document.flag(key)) is not None and written.value
     ]
     if len({name for name, _ in values}) > 1:
         lines = " and ".join(str(written.line) for _, written in values)
-        document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16.enabled")
+        document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16")
     if values:
         name, written = values[0]
         return {"precision": Written(name, written.line, written.words)} | _gradients(document)
-    if document.automatic("bf16.enabled") or document.automatic("fp16.enabled"):
+    if document.automatic("bf16") or document.automatic("fp16"):
         return _gradients(document)
     return {"precision": Written("fp32", default=True)} | _gradients(document)
 
 
 def _gradients(document: WrittenDocument) -> dict[str, Written]:
-    written = document.text("data_types.grad_accum_dtype", ("fp32", "fp16", "bf16"))
+    written = document.text("gradients", ("fp32", "fp16", "bf16"))
     if written is None or written.value == "fp16":
         return {}
     return {"software": Written({"gradients": written.value}, written.line, written.words)}
@@ -279,11 +268,11 @@ def _gradients(document: WrittenDocument) -> dict[str, Written]:
 
 def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     """Return the optimizer; nothing where the training program has its own."""
-    written = document.text("optimizer.type")
+    written = document.text("optimizer")
     if written is None:
         return {}
     name = written.value.lower()
-    decoupled = document.flag("optimizer.params.adam_w_mode")
+    decoupled = document.flag("decoupled_decay")
     if name == "adam" and (decoupled is None or decoupled.value):
         name = "adamw"
     if name not in OPTIMIZERS:
@@ -294,16 +283,17 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
 
 def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
     """Add batches and the data-parallel degree: train_batch_size is the product of the other two and dp."""
-    batch, mbs, steps = (document.number(key) for key in _BATCHES)
+    batch, mbs, steps = (document.number(key) for key in BATCHES)
     model = values["tp"].value * values["cp"].value
     dp = file.devices // model if file.devices and file.devices % model == 0 else None
     if batch and mbs and steps:
         product = mbs.value * steps.value
         if batch.value % product:
-            shown = f"train_micro_batch_size_per_gpu {mbs.value} (line {mbs.line})"
-            shown += f" x gradient_accumulation_steps {steps.value} (line {steps.line})"
-            sentence = f"{shown} = {product} does not divide train_batch_size {batch.value}"
-            document.refuse(sentence, "train_batch_size")
+            names = [document.path(name) for name in BATCHES]
+            shown = f"{names[1]} {mbs.value} (line {mbs.line})"
+            shown += f" x {names[2]} {steps.value} (line {steps.line})"
+            sentence = f"{shown} = {product} does not divide {names[0]} {batch.value}"
+            document.refuse(sentence, "global_batch_size")
             return
         dp = batch.value // product
         values["dp"] = Written(dp, batch.line, batch.words)
@@ -319,7 +309,7 @@ def _filled(
     document: WrittenDocument, dp: int, batch: Written | None, mbs: Written | None, steps: Written | None
 ) -> dict[str, Written]:
     """Return the batch or the microbatch that follows; steps that nothing gives are one."""
-    if steps is None and any(document.automatic(key) for key in _BATCHES):
+    if steps is None and any(document.automatic(key) for key in BATCHES):
         return {}
     count = steps.value if steps else 1
     if mbs is not None:
@@ -328,7 +318,7 @@ def _filled(
         return {}
     if batch.value % (count * dp):
         sentence = f"{count} microbatches of {dp} data-parallel ranks do not divide {batch.value}"
-        document.refuse(sentence, "train_batch_size")
+        document.refuse(sentence, "global_batch_size")
         return {}
     return {"mbs": Written(batch.value // (count * dp), batch.line, batch.words, default=not steps)}
 
@@ -340,20 +330,22 @@ def deepspeed_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tup
         wanted = list(changed_keys(deepspeed_document(job, old), after))
     except InexpressibleError:
         # Layouts of earlier versions: all that a layout decides is written anew.
-        wanted = [edit for edit in changed_keys({}, after) if edit.path.partition(".")[0] in _OF_LAYOUT]
-        wanted.append(KeyEdit("zero_optimization.mics_shard_size", None, removed=True))
-    if any(edit.path in _BATCHES for edit in wanted):
+        of_layout = _TABLE.data["of_layout"]
+        wanted = [edit for edit in changed_keys({}, after) if edit.path.partition(".")[0] in of_layout]
+        wanted.append(KeyEdit(_TABLE.keys["dp_shard"], None, removed=True))
+    batches = [_TABLE.keys[name] for name in BATCHES]
+    if any(edit.path in batches for edit in wanted):
         # DeepSpeed derives the third of these keys from two, and the file may have a batch of its own.
-        own = [key for key in _BATCHES if key in entries]
-        wanted = [edit for edit in wanted if edit.path not in _BATCHES]
-        wanted += [KeyEdit(key, after[key]) for key in (own if len(own) > 1 else _BATCHES)]
+        own = [key for key in batches if key in entries]
+        wanted = [edit for edit in wanted if edit.path not in batches]
+        wanted += [KeyEdit(key, after[key]) for key in (own if len(own) > 1 else batches)]
     return tuple(key_edits(entries, wanted))
 
 
 TARGET: Final = Target(
     name="deepspeed",
-    framework="DeepSpeed",
-    version="0.19.8",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_deepspeed,
     recognises=is_deepspeed,

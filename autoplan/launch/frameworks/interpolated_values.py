@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import yaml
 
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.written_document import WrittenDocument
 
 __all__ = ["OVERRIDE", "overridden", "resolved"]
 

@@ -31,7 +31,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
 )
 from autoplan.launch.scripts.variables import Array, ShellScope, Value
 
-__all__ = ["Expander"]
+__all__ = ["Expander", "assign"]
 
 _LONGEST: Final = 2**20
 #: Longest value whose prefixes are compared with a pattern.
@@ -42,7 +42,7 @@ _SHOWN: Final = 60
 
 
 class Expander:
-    """Expands words with the variables of a scope, and assigns to them."""
+    """Expands words with the variables of a scope."""
 
     def __init__(self, scope: ShellScope, file: str) -> None:
         self.scope = scope
@@ -57,14 +57,14 @@ class Expander:
 
     def fields(self, words: Sequence[ShellWord]) -> list[Word]:
         """Return the words of a command that ``words`` expand to."""
-        return [field for word in words for field in fields_of(self._for_splitting(word))]
+        return [field for word in words for field in fields_of(self.split_pieces(word))]
 
     def plain(self, word: ShellWord) -> str | None:
         """Return the text of ``word``; None where it is not known."""
         return plain(self.text(word))
 
-    def _for_splitting(self, word: ShellWord) -> list[Piece]:
-        """Return the pieces of a word; quotes around all items of an array are none around nothing."""
+    def split_pieces(self, word: ShellWord) -> list[Piece]:
+        """Return the pieces of a word to split; quotes around an array of no items are no word."""
         pieces = self._pieces(word)
         parts = [part for part in word if not (isinstance(part, Literal) and not part.text)]
         if len(parts) == 1 and isinstance(parts[0], Parameter) and parts[0].every == "@":
@@ -197,70 +197,22 @@ class Expander:
         if known is None or pattern is None or len(known) > _LONGEST_EDITED:
             return Piece("", line, unknown=Unknown(f"${{{part.name}{part.operator}...}}", part.line))
         sign = part.operator
-        if sign in {"#", "##"}:
-            edited: str | None = _without_prefix(known, pattern, longest=sign == "##")
-        elif sign in {"%", "%%"}:
-            edited = _without_suffix(known, pattern, longest=sign == "%%")
-        elif sign in {"/", "//"}:
-            edited = self._replaced(known, pattern, part.line, 0 if sign == "//" else 1)
-        elif sign in {"^^", ",,"} and not pattern:
-            edited = known.upper() if sign == "^^" else known.lower()
-        else:
-            edited = None
+        try:
+            edited = _edited_text(known, sign, pattern)
+        except _TooLongError as error:
+            raise self._too_long(part.line) from error
         if edited is None:
             return Piece(
                 "", line, unknown=Unknown(f"${{{part.name}{sign}...}}, which is not read", part.line)
             )
         return Piece(edited, line)
 
-    def _replaced(self, text: str, pattern: str, line: int, count: int) -> str | None:
-        """Return ``text`` with an ordinary text replaced; None for patterns, which are not read."""
-        old, _, new = pattern.partition("/")
-        if not old or set(old) & set("*?[\\"):
-            return None
-        # Counted before it is made: a long replacement, many times, would fill the memory.
-        if text.count(old) * len(new) > _LONGEST:
-            raise self._too_long(line)
-        return text.replace(old, new, count or -1)
-
     def _too_long(self, line: int | None) -> SpecError:
         return SpecError([Problem("it expands to too much text", "script", self.file, line)])
 
-    def assign(self, assignment: Assignment) -> None:
-        """Set a variable or an item of an array."""
-        values, name = self.scope.values, assignment.name
-        old = self.scope.get(name, assignment.line)
-        if assignment.items is not None:
-            start = dict(old) if isinstance(old, dict) and assignment.append else {}
-            if assignment.append and isinstance(old, tuple):
-                start = {"0": old}
-            values[name] = self._array(assignment, start)
-            return
-        text = self.text(assignment.value)
-        if assignment.index is not None:
-            array: Array = dict(old) if isinstance(old, dict) else {}
-            key = self.plain(assignment.index) or "0"
-            array[key] = (*array.get(key, ()), *text) if assignment.append else text
-            values[name] = array
-        elif isinstance(old, dict):
-            first = next(iter(old), "0")
-            values[name] = {**old, first: (*old.get(first, ()), *text) if assignment.append else text}
-        else:
-            values[name] = (*(old or ()), *text) if assignment.append else text
 
-    def _array(self, assignment: Assignment, start: Array) -> Array:
-        array = start
-        at = 1 + max((int(key) for key in start if key.isdigit()), default=-1)
-        for key, item in assignment.items or ():
-            if key is not None:
-                array[self.plain(key) or ""] = self.text(item)
-                continue
-            for field in split(self._for_splitting(item)):
-                array[str(at)] = field
-                at += 1
-        if len(array) > _MOST_PIECES:
-            raise SpecError([Problem("an array is too long", "script", self.file, assignment.line)])
-        return array
+class _TooLongError(Exception):
+    """An expansion would be too much text."""
 
 
 class _UnknownNumberError(Exception):
@@ -269,6 +221,44 @@ class _UnknownNumberError(Exception):
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)
         self.unknown = unknown
+
+
+def assign(expander: Expander, assignment: Assignment) -> None:
+    """Set a variable of the expander's scope, or an item of an array."""
+    values, name = expander.scope.values, assignment.name
+    old = expander.scope.get(name, assignment.line)
+    if assignment.items is not None:
+        start = dict(old) if isinstance(old, dict) and assignment.append else {}
+        if assignment.append and isinstance(old, tuple):
+            start = {"0": old}
+        values[name] = _array(expander, assignment, start)
+        return
+    text = expander.text(assignment.value)
+    if assignment.index is not None:
+        array: Array = dict(old) if isinstance(old, dict) else {}
+        key = expander.plain(assignment.index) or "0"
+        array[key] = (*array.get(key, ()), *text) if assignment.append else text
+        values[name] = array
+    elif isinstance(old, dict):
+        first = next(iter(old), "0")
+        values[name] = {**old, first: (*old.get(first, ()), *text) if assignment.append else text}
+    else:
+        values[name] = (*(old or ()), *text) if assignment.append else text
+
+
+def _array(expander: Expander, assignment: Assignment, start: Array) -> Array:
+    array = start
+    at = 1 + max((int(key) for key in start if key.isdigit()), default=-1)
+    for key, item in assignment.items or ():
+        if key is not None:
+            array[expander.plain(key) or ""] = expander.text(item)
+            continue
+        for field in split(expander.split_pieces(item)):
+            array[str(at)] = field
+            at += 1
+    if len(array) > _MOST_PIECES:
+        raise SpecError([Problem("an array is too long", "script", expander.file, assignment.line)])
+    return array
 
 
 def enumerate_texts(texts: Sequence[Text]) -> Iterator[tuple[str, Text]]:
@@ -292,6 +282,31 @@ def _as_quoted(text: Text, *, quoted: bool) -> Iterator[Piece]:
     return (
         piece if piece is BREAK else Piece(piece.text, piece.line, quoted, piece.unknown) for piece in text
     )
+
+
+def _edited_text(text: str, operator: str, pattern: str) -> str | None:
+    """Return ``text`` as ``operator`` changes it; None for what is not read. Raises _TooLongError."""
+    match operator:
+        case "#" | "##":
+            return _without_prefix(text, pattern, longest=operator == "##")
+        case "%" | "%%":
+            return _without_suffix(text, pattern, longest=operator == "%%")
+        case "/" | "//":
+            return _replaced(text, pattern, 0 if operator == "//" else 1)
+        case "^^" | ",," if not pattern:
+            return text.upper() if operator == "^^" else text.lower()
+    return None
+
+
+def _replaced(text: str, pattern: str, count: int) -> str | None:
+    """Return ``text`` with an ordinary text replaced; None for patterns, which are not read."""
+    old, _, new = pattern.partition("/")
+    if not old or set(old) & set("*?[\\"):
+        return None
+    # Counted before it is made: a long replacement, many times, would fill the memory.
+    if text.count(old) * len(new) > _LONGEST:
+        raise _TooLongError
+    return text.replace(old, new, count or -1)
 
 
 def _without_prefix(text: str, pattern: str, *, longest: bool) -> str:

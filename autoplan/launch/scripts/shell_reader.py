@@ -15,7 +15,7 @@ from typing import Final
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import arithmetic_assignment
 from autoplan.launch.scripts.conditions import COMPARISONS, outcome_of_test
-from autoplan.launch.scripts.expansion import Expander
+from autoplan.launch.scripts.expansion import Expander, assign
 from autoplan.launch.scripts.pieces import (
     Piece,
     Text,
@@ -81,7 +81,7 @@ class _EndedError(Exception):
 
 @dataclass(slots=True)
 class _ScriptReader:
-    """Follows the statements of a script."""
+    """Follows the statements of a script, and has what is known of it so far."""
 
     file: str
     scope: ShellScope
@@ -156,7 +156,7 @@ class _ScriptReader:
 
     def _statement(self, statement: Statement) -> bool | None:
         if isinstance(statement, SimpleCommand):
-            return self.simple(statement)
+            return _simple(self, statement)
         if isinstance(statement, StatementList):
             return self.subshell(statement) if statement.subshell else self.group(statement)
         if isinstance(statement, FunctionDefinition):
@@ -248,151 +248,164 @@ class _ScriptReader:
             return None if value is None else value != 0
         return self.group(parse_script(f"{assignment[0]}=$(({assignment[1]}))", self.file, command.line))
 
-    def simple(self, command: SimpleCommand) -> bool | None:
-        """Follow a command: assignments alone, a builtin, a function, or a program that is noted."""
-        expander = self.expander
-        words = expander.fields(command.words)
-        if not words or words[0].text in _DECLARING:
-            for assignment in command.assignments:
-                expander.assign(assignment)
-            return True
-        name = words[0].text
-        builtin = _BUILTINS.get(name)
-        if builtin is not None:
-            return builtin(self, words, command.line)
-        if name in self.scope.functions:
-            return self.call(name, words, command.line)
-        self.commands.append(Command(tuple(words), command.line, self.doubt))
-        self.inner_scripts(words, command)
-        return None
 
-    def call(self, name: str, words: Sequence[Word], line: int) -> bool | None:
-        """Follow the body of a function with its arguments."""
-        self.commands.append(Command(tuple(words), line, self.doubt))
-        before, self.scope.positional = self.scope.positional, tuple(as_text(word) for word in words[1:])
-        try:
-            return self.statement(self.scope.functions[name])
-        finally:
-            self.scope.positional = before
-
-    def inner_scripts(self, words: Sequence[Word], command: SimpleCommand) -> None:
-        """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
-        place = script_place(words)
-        if place is not None:
-            self.inner(self._source_of(command, words, place))
-            return
-        if command.document is None or words[0].text not in _TAKING_SCRIPTS:
-            return
-        document = self.expander.text(command.document.text)
-        text = text_of(document)
-        if words[0].text not in {"cat", "tee"} or text.startswith("#!"):
-            line = document[0].line if document else command.line
-            self.directives |= slurm_directives(text, line)
-            self.scope.outside = {**slurm_variables(self.directives), **self.scope.outside}
-            self.inner(document)
-
-    def _source_of(self, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:
-        """Return the text of word ``at`` with the line of each of its parts."""
-        count = 0
-        for word in command.words:
-            fields = self.expander.fields([word])
-            if count <= at < count + len(fields):
-                return self.expander.text(word) if len(fields) == 1 else as_text(words[at])
-            count += len(fields)
-        return as_text(words[at])
-
-    def inner(self, pieces: Text) -> None:
-        """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
-        text = text_of(pieces)
-        if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
-            for words in commands_in(pieces):
-                self.commands.append(Command(tuple(words), words[0].line, self.doubt))
-            return
-        try:
-            self.script(text, pieces[0].line)
-        except _EndedError:
-            return
-
-    def test(self, words: Sequence[Word], line: int) -> bool | None:
-        """Return the outcome of a test."""
-        end = {"[": "]", "[[": "]]"}.get(words[0].text)
-        inner = words[1:-1] if end and words[-1].text == end else words[1:]
-        if any(word.text in COMPARISONS for word in inner):
-            self.hint(inner, line)
-        return outcome_of_test(inner)
-
-    def end(self, words: Sequence[Word], _line: int) -> bool | None:
-        """End the script, or what is certain of it."""
-        if words[0].text == "return" and self.scope.positional is not None:
-            return None
-        raise _EndedError
-
-    def source(self, words: Sequence[Word], line: int) -> bool | None:
-        """Note a file that is read and may set anything."""
-        name = words[1].text if len(words) > 1 else "a file"
-        self.scope.sourced = (name or "a file", line)
-        self.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
-        return None
-
-    def evaluated(self, words: Sequence[Word], line: int) -> bool | None:
-        """Follow what ``eval`` and ``exec`` run."""
-        if words[0].text != "eval":
-            self.commands.append(Command(tuple(words[1:]), line, self.doubt))
-            return None
-        joint = [piece for word in words[1:] for piece in (*as_text(word), Piece(" ", word.line))]
-        self.inner(tuple(joint))
-        return None
-
-    def unset(self, words: Sequence[Word], _line: int) -> bool | None:
-        """Remove variables."""
-        for word in words[1:]:
-            self.scope.values.pop(word.text, None)
+def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
+    """Follow a command: assignments alone, a builtin, a function, or a program that is noted."""
+    expander = reader.expander
+    words = expander.fields(command.words)
+    if not words or words[0].text in _DECLARING:
+        for assignment in command.assignments:
+            assign(expander, assignment)
         return True
+    name = words[0].text
+    builtin = _BUILTINS.get(name)
+    if builtin is not None:
+        return builtin(reader, words, command.line)
+    if name in reader.scope.functions:
+        return _call(reader, name, words, command.line)
+    reader.commands.append(Command(tuple(words), command.line, reader.doubt))
+    _inner_scripts(reader, words, command)
+    return None
 
-    def read(self, words: Sequence[Word], line: int) -> bool | None:
-        """Note that variables are read from somewhere."""
-        for word in words[1:]:
-            if not word.text.startswith("-") and word.text:
-                unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
-                self.scope.values[word.text] = (Piece("", line, unknown=unknown),)
+
+def _call(reader: _ScriptReader, name: str, words: Sequence[Word], line: int) -> bool | None:
+    """Follow the body of a function with its arguments."""
+    reader.commands.append(Command(tuple(words), line, reader.doubt))
+    before, reader.scope.positional = reader.scope.positional, tuple(as_text(word) for word in words[1:])
+    try:
+        return reader.statement(reader.scope.functions[name])
+    finally:
+        reader.scope.positional = before
+
+
+def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
+    """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
+    place = script_place(words)
+    if place is not None:
+        _inner(reader, _source_of(reader, command, words, place))
+        return
+    if command.document is None or words[0].text not in _TAKING_SCRIPTS:
+        return
+    document = reader.expander.text(command.document.text)
+    text = text_of(document)
+    if words[0].text not in {"cat", "tee"} or text.startswith("#!"):
+        line = document[0].line if document else command.line
+        reader.directives |= slurm_directives(text, line)
+        reader.scope.outside = {**slurm_variables(reader.directives), **reader.scope.outside}
+        _inner(reader, document)
+
+
+def _source_of(reader: _ScriptReader, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:
+    """Return the text of word ``at`` with the line of each of its parts."""
+    count = 0
+    for word in command.words:
+        fields = reader.expander.fields([word])
+        if count <= at < count + len(fields):
+            return reader.expander.text(word) if len(fields) == 1 else as_text(words[at])
+        count += len(fields)
+    return as_text(words[at])
+
+
+def _inner(reader: _ScriptReader, pieces: Text) -> None:
+    """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
+    text = text_of(pieces)
+    if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
+        for words in commands_in(pieces):
+            reader.commands.append(Command(tuple(words), words[0].line, reader.doubt))
+        return
+    try:
+        reader.script(text, pieces[0].line)
+    except _EndedError:
+        return
+
+
+def _test(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Return the outcome of a test."""
+    end = {"[": "]", "[[": "]]"}.get(words[0].text)
+    inner = words[1:-1] if end and words[-1].text == end else words[1:]
+    if any(word.text in COMPARISONS for word in inner):
+        reader.hint(inner, line)
+    return outcome_of_test(inner)
+
+
+def _end(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | None:
+    """End the script, or what is certain of it."""
+    if words[0].text == "return" and reader.scope.positional is not None:
         return None
+    raise _EndedError
 
-    def let(self, words: Sequence[Word], line: int) -> bool | None:
-        """Follow assignments of arithmetic."""
-        for word in words[1:]:
-            self.group(parse_script(f"(({word.text}))", self.file, line))
-        return True
 
-    def shift(self, words: Sequence[Word], line: int) -> bool | None:
-        """Move the arguments of a function or of the script."""
-        count = words[1].text if len(words) > 1 else "1"
-        if not count.isdigit() or len(count) > 3:
-            raise SpecError([Problem(f"shift {count!r} is not read", "script", self.file, line)])
-        if self.scope.positional is not None:
-            self.scope.positional = self.scope.positional[int(count) :]
-        else:
-            self.scope.shifted += int(count)
+def _source(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Note a file that is read and may set anything."""
+    name = words[1].text if len(words) > 1 else "a file"
+    reader.scope.sourced = (name or "a file", line)
+    reader.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
+    return None
+
+
+def _evaluated(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Follow what ``eval`` and ``exec`` run."""
+    if words[0].text != "eval":
+        reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
         return None
+    joint = [piece for word in words[1:] for piece in (*as_text(word), Piece(" ", word.line))]
+    _inner(reader, tuple(joint))
+    return None
+
+
+def _unset(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | None:
+    """Remove variables."""
+    for word in words[1:]:
+        reader.scope.values.pop(word.text, None)
+    return True
+
+
+def _read(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Note that variables are read from somewhere."""
+    for word in words[1:]:
+        if not word.text.startswith("-") and word.text:
+            unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
+            reader.scope.values[word.text] = (Piece("", line, unknown=unknown),)
+    return None
+
+
+def _let(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Follow assignments of arithmetic."""
+    for word in words[1:]:
+        reader.group(parse_script(f"(({word.text}))", reader.file, line))
+    return True
+
+
+def _shift(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Move the arguments of a function or of the script."""
+    count = words[1].text if len(words) > 1 else "1"
+    if not count.isdigit() or len(count) > 3:
+        raise SpecError([Problem(f"shift {count!r} is not read", "script", reader.file, line)])
+    if reader.scope.positional is not None:
+        reader.scope.positional = reader.scope.positional[int(count) :]
+    else:
+        reader.scope.shifted += int(count)
+    return None
 
 
 _BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool | None]]] = {
-    "[": _ScriptReader.test,
-    "[[": _ScriptReader.test,
-    "test": _ScriptReader.test,
+    "[": _test,
+    "[[": _test,
+    "test": _test,
     ":": lambda *_: True,
     "true": lambda *_: True,
     "false": lambda *_: False,
-    "exit": _ScriptReader.end,
-    "return": _ScriptReader.end,
-    "source": _ScriptReader.source,
-    ".": _ScriptReader.source,
-    "eval": _ScriptReader.evaluated,
-    "exec": _ScriptReader.evaluated,
-    "unset": _ScriptReader.unset,
-    "read": _ScriptReader.read,
-    "mapfile": _ScriptReader.read,
-    "readarray": _ScriptReader.read,
-    "getopts": _ScriptReader.read,
-    "let": _ScriptReader.let,
-    "shift": _ScriptReader.shift,
+    "exit": _end,
+    "return": _end,
+    "source": _source,
+    ".": _source,
+    "eval": _evaluated,
+    "exec": _evaluated,
+    "unset": _unset,
+    "read": _read,
+    "mapfile": _read,
+    "readarray": _read,
+    "getopts": _read,
+    "let": _let,
+    "shift": _shift,
 }

@@ -35,7 +35,8 @@ def training_command(script: Script, known: Callable[[str], bool]) -> tuple[list
     That is the command with the most arguments that are ``known``. Where no command has any, they are those
     of all variables in order, as in a file that another one reads; the command is None then.
     """
-    shown = [command for command in reversed(script.commands) if command.words[0].text not in SHOWING]
+    called = [command for command in reversed(script.commands) if command.words]
+    shown = [command for command in called if command.words[0].text not in SHOWING]
     best = max(shown, key=lambda command: _count(command.words, known), default=None)
     if best is not None and _count(best.words, known) >= _FEWEST:
         words = list(best.words)

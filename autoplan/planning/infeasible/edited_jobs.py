@@ -10,9 +10,11 @@ from typing import Any, Final, TypeAlias, get_args
 
 from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
 from autoplan.catalog.job_files import usual_objectives
+from autoplan.catalog.programs import with_programs_again
 from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.errors import UnsupportedError
-from autoplan.results.suggestion import Edit
+from autoplan.results.front import Edit
+from autoplan.results.merged_front import choice_key
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
 from autoplan.schema.yaml.document import Document, Plain
@@ -121,7 +123,7 @@ def edited(job: Job, edits: Sequence[Edit]) -> Job:
     """
     for edit in edits:
         job = _edited(job, edit.key, parse_yaml(f"value: {edit.after}", name="edit").at(["value"]))
-    return job
+    return with_programs_again(job)
 
 
 def _edited(job: Job, key: str, value: Any) -> Job:  # noqa: ANN401 - a value of any key
@@ -171,18 +173,14 @@ def _with_choices(job: Job, change: Callable[[Job], Job]) -> Job:
     objectives, by_default = job.objectives, usual_objectives(*_counts(choices_of(job)))
     if "objectives" not in job.source.keys if job.source else objectives == by_default:
         objectives = usual_objectives(*_counts([change(one) for one in choices_of(job)]))
-    changed = {_size(one): one for one in (change(one) for one in reversed(choices_of(job)))}
+    changed = {choice_key(one): one for one in (change(one) for one in reversed(choices_of(job)))}
     choices = [replace(one, objectives=objectives, choices=()) for one in reversed(changed.values())]
     several = tuple(choices) if len(choices) > 1 else ()
     return replace(choices[0], choices=several, source=job.source)
 
 
-def _size(job: Job) -> tuple[int, int]:
-    return job.cluster.devices, job.workload.global_batch_size
-
-
 def _counts(choices: Sequence[Job]) -> tuple[int, int]:
-    devices, batches = zip(*map(_size, choices), strict=True)
+    devices, batches, _ = zip(*map(choice_key, choices), strict=True)
     return len(set(devices)), len(set(batches))
 
 

@@ -70,7 +70,7 @@ def _memory_limits(job: Job, needed: float | None) -> Iterator[Changes]:
 
 def _memory_sizes(job: Job, needed: float, usable: float) -> list[float]:
     """Return the memory limits to try: the least need, and more where the job has rules of its own."""
-    if not job.rules:
+    if not job.relations:
         return [needed]
     least = max(needed, memory_limit_bytes(job))
     return [
@@ -236,7 +236,7 @@ def _with_hardware(job: Job, name: str) -> Changes:
     """
     other, given = node(name), given_keys(job)
     changes = [("hardware", name)]
-    if "stack" not in given and (other.default_stack or "analytic") != job.stack.name:
+    if "stack" not in given and job.program is None and (other.default_stack or "analytic") != job.stack.name:
         changes.append(("stack", job.stack.name))
     if "kernels" in given:
         changes.append(("kernels", kernels_for(other.device).name))

@@ -21,7 +21,7 @@ _NARROWED: Final = {
     "tensor_parallel": "any tensor-parallel degree",
     "pipeline_parallel": "any pipeline depth",
     "expert_parallel": "any expert-parallel degree",
-    "attention_data_parallel": "any number of attention groups",
+    "attention_data_parallel": "any number of attention data-parallel ranks",
     "replicas": "any number of engines",
     "max_num_seqs": "any max_num_seqs",
     "max_num_batched_tokens": "any max_num_batched_tokens",
@@ -53,7 +53,7 @@ def _more(job: ServingJob, costs: Callable[[ServingJob], ServingCosts]) -> Itera
         check_deadline()
         plans = ServingSearch(changed, costs(changed)).front(most_plans=1).plans
         if plans:
-            yield ServingChange(key, value, sentence, plans[0])
+            yield ServingChange(key, value, sentence, plan=plans[0])
 
 
 def _opened(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:

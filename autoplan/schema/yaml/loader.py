@@ -13,7 +13,6 @@ from autoplan.schema.base import FROM_FILE
 from autoplan.schema.yaml.document import Document
 from autoplan.schema.yaml.inheritance import EXTENDS, partial_schema
 from autoplan.schema.yaml.parser import parse_yaml
-from autoplan.schema.yaml.validation_errors import problems_of
 
 __all__ = ["json_schema", "load_model", "valid_part", "validate"]
 
@@ -55,6 +54,8 @@ def validate(document: Document, model_class: Any) -> Any:
     try:
         return _adapter(model_class).validate_python(document.value, context={FROM_FILE: True})
     except ValidationError as error:
+        from autoplan.schema.yaml.validation_errors import problems_of
+
         details = error.errors(include_url=False, include_input=False)
         problems = problems_of(details, document, model_class)
     raise SpecError(problems)

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Ints
+from autoplan.costs.core.candidates import Ints, distinct
 from autoplan.search.alternatives.mix_prices import MixPrices
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
@@ -48,7 +48,7 @@ def alternatives_of_contents(
     Alternatives of more than ``longest`` seconds may be left out.
     """
     usable = places.usable(wanted)
-    contents = [np.unique(row.content[places_on]) for row, places_on in zip(places.rows, usable, strict=True)]
+    contents = [distinct(row.content[places_on]) for row, places_on in zip(places.rows, usable, strict=True)]
     fastest_by_content: dict[tuple[int, int], list[Alternative]] = {}
     rules = group.stage_rules(position)
     plain = [i for i in range(group.pp) if not rules[i].of_recompute]

@@ -161,12 +161,13 @@ class _Fastest:
         if not len(counts):
             none = np.zeros((len(at), group.pp, 0, 0), dtype=np.int64)
             return _Fastest(group, rows, counts, none, none[..., 0].astype(bool))
-        stages, layers = group.stages.take((at, slice(None), None)), counts.astype(np.float64)
+        # Coefficients with an axis for the layers and one for the mixes of a number of layers.
+        stages, layers = group.stages.take((at, slice(None), None, None)), counts[:, None].astype(np.float64)
         unit = group.candidates.recompute_num_layers[at, None, None, None]
-        selective, full, memory, fits = _fastest_mix(stages, layers, limit, group.modes, scale, unit)
-        v = group.v[at, None, None]
-        table = alternative_table(stages, layers, (selective, full), memory, v=v, scale=scale)
-        return _Fastest(group, rows, counts, table, fits)
+        mix, memory, fits = _fastest_mix(stages, layers, limit, group.modes, scale, unit)
+        v = group.v[at, None, None, None]
+        table = alternative_table(stages, layers, mix, memory, v=v, scale=scale)
+        return _Fastest(group, rows, counts, table[..., 0, :], fits[..., 0])
 
     def alternatives(self, position: int, offered: Array) -> Alternatives:
         """Return the alternatives of a candidate; ``offered`` [p, L] is finite for those that are useful."""
@@ -180,14 +181,13 @@ class _Fastest:
 
 def _fastest_mix(
     stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale, unit: Ints
-) -> tuple[Array, Array, Array, NDArray[np.bool_]]:
-    """Return selective and full layers of the fastest mix, its memory and whether it fits, shape [C, p, n].
+) -> tuple[tuple[Array, Array], Array, NDArray[np.bool_]]:
+    """Return the fastest mix (selective and full layers), its memory and whether it fits, [C, p, n, 1].
 
     For each number of layers with full recompute, multiples of ``unit``, the fewest selective ones that
     fit follow from the bytes to save; among equal times the mix with the least memory is taken. ``stages``
-    has coefficients [C, p, 1], ``layers`` shape [n] and ``unit`` [C, 1, 1, 1].
+    has coefficients [C, p, 1, 1], ``layers`` shape [n, 1] and ``unit`` [C, 1, 1, 1].
     """
-    stages, layers = stages.take((..., None)), layers[:, None]
     most = layers.max() // unit.min() if "full" in modes else 0.0
     full: Array = np.arange(most + 1.0) * unit
     selective = _fewest_selective(stages, layers, full, limit, modes)
@@ -209,12 +209,12 @@ def _fastest_mix(
     ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
     best = ranked.argmin(axis=-1)[..., None]
     s, f, used = (_at(best, x, ranked.shape) for x in (selective, full, memory))
-    return s, f, used, np.take_along_axis(valid, best, axis=-1)[..., 0]
+    return (s, f), used, np.take_along_axis(valid, best, axis=-1)
 
 
 def _at(best: Ints, values: Array, shape: tuple[int, ...]) -> Array:
     """Return the ``values``, broadcast to ``shape``, at the index ``best`` of the last axis."""
-    chosen: Array = np.take_along_axis(np.broadcast_to(values, shape), best, axis=-1)[..., 0]
+    chosen: Array = np.take_along_axis(np.broadcast_to(values, shape), best, axis=-1)
     return chosen
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Ints, mapped
+from autoplan.costs.core.candidates import Array, Ints, distinct, mapped
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, stage_backward
@@ -107,7 +107,7 @@ class MixPrices:
     def _blocks(self, index: Ints, layers: Ints) -> Iterator[Ints]:
         """Yield ``index`` in parts of similar numbers of mixes, each small enough for an array."""
         widths = np.array([len(self._mixes(count)[0]) for count in layers[index].tolist()])
-        for width in np.unique(np.frexp(widths)[1]).tolist():
+        for width in distinct(np.frexp(widths)[1]).tolist():
             similar = index[np.frexp(widths)[1] == width]
             size = max(1, _BLOCK >> width)
             yield from (similar[i : i + size] for i in range(0, len(similar), size))

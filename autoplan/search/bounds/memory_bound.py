@@ -10,7 +10,7 @@ from operator import or_
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, distinct
 from autoplan.costs.memory.footprint import stage_needed
 from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages
@@ -84,7 +84,7 @@ def _layers_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     stage must have at least. Only the others are evaluated for every number of layers.
     """
     c = group.candidates
-    even_splits = {v: even_stages(group.layers, group.pp, v) for v in np.unique(c.vpp).tolist()}
+    even_splits = {v: even_stages(group.layers, group.pp, v) for v in distinct(c.vpp).tolist()}
     even_layers = np.array([even_splits[v] for v in c.vpp.tolist()], dtype=np.float64)
     fits: NDArray[np.bool_] = _least_at(group, even_layers).max(axis=1) <= limit
     if group.even:

@@ -9,13 +9,13 @@ from typing import Final
 
 from autoplan.costs.serving.served_layouts import ServingCosts, served
 from autoplan.deadline import current_deadline
+from autoplan.results.front import Rejection
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
     EngineGroup,
     ServingCertificate,
     ServingFront,
     ServingPlan,
-    UnitRejection,
     plan_of_pools,
 )
 from autoplan.rules.class_limit_rules import all_simulated_limits
@@ -155,29 +155,12 @@ class ServingSearch:
     def candidates(self) -> list[Option]:
         """Return the options that hold every limit on means, without those that another one dominates."""
         if self._holding is None:
-            self._holding = [o for o in self.priced if holds(o, self.job) and not self._hopeless(o)]
+            self._holding = [o for o in self.priced if holds(o, self.job) and not _hopeless(o, self.job)]
         settled = [self.settled.get(id(option), (option, option))[1] for option in self._holding]
         self._holding = [option for option in settled if option is not None]
         remaining = undominated(self._holding)
         self.dominated = len(self._holding) - len(remaining)
         return remaining
-
-    def _hopeless(self, option: Option) -> bool:
-        """Whether the mean of a time, of all or of a class, is far above a limit on its percentile."""
-        class_limits = {
-            request_class.name: request_class.limits for request_class in self.job.workload.classes
-        }
-        seen: list[tuple[object, TimeLimits | None]] = [(option.predicted, self.job.limits)]
-        seen += [(served, class_limits[served.name]) for served in option.predicted.classes]
-        for name in times_of(option):
-            for times, limits in seen:
-                limit = getattr(limits, name, None)
-                if isinstance(limit, Percentiles):
-                    bounds = [(getattr(limit, p), factor) for p, factor in _HOPELESS.items()]
-                    value = getattr(times, name)
-                    if any(most is not None and value > factor * most for most, factor in bounds):
-                        return True
-        return False
 
     def problem(
         self, options: Sequence[Option], objectives: tuple[ServingObjective, ...], devices: int
@@ -242,8 +225,24 @@ class ServingSearch:
             stopped=self.stopped,
             autoplan_version=__version__,
         )
-        starts = tuple(UnitRejection(why, count) for why, count in self.options.shortages.items())
+        starts = tuple(Rejection(why, count, "memory") for why, count in self.options.shortages.items())
         return ServingFront(self.job, _sorted(plans), certificate, (*self.units.rejected, *starts))
+
+
+def _hopeless(option: Option, job: ServingJob) -> bool:
+    """Whether the mean of a time, of all or of a class, is far above a limit on its percentile."""
+    class_limits = {request_class.name: request_class.limits for request_class in job.workload.classes}
+    seen: list[tuple[object, TimeLimits | None]] = [(option.predicted, job.limits)]
+    seen += [(served, class_limits[served.name]) for served in option.predicted.classes]
+    for name in times_of(option):
+        for times, limits in seen:
+            limit = getattr(limits, name, None)
+            if isinstance(limit, Percentiles):
+                bounds = [(getattr(limit, p), factor) for p, factor in _HOPELESS.items()]
+                value = getattr(times, name)
+                if any(most is not None and value > factor * most for most, factor in bounds):
+                    return True
+    return False
 
 
 def _chosen(options: Sequence[Option], allocation: Allocation) -> list[tuple[int, Option]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, joined
+from autoplan.costs.core.candidates import Candidates, distinct, joined
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
 from autoplan.results import Rejection
@@ -113,10 +113,10 @@ def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None
     candidates = joined(blocks)
     layouts, dominated = layout_counts(job, candidates), _dominated_rings(job, candidates)
     counts.dominated_rings += layouts.total(dominated)
-    distinct = distinct_orders(job, candidates, ~dominated)
-    counts.equivalent_orders += layouts.total(~dominated & ~distinct)
-    counts.covered += layouts.total(distinct)
-    return candidates.take(distinct) if distinct.any() else None
+    different = distinct_orders(job, candidates, ~dominated)
+    counts.equivalent_orders += layouts.total(~dominated & ~different)
+    counts.covered += layouts.total(different)
+    return candidates.take(different) if different.any() else None
 
 
 def _remaining_of_block(job: Job, block: Candidates, counts: _Counts) -> Candidates:
@@ -211,7 +211,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     no more memory.
     """
     dominated = np.zeros(len(candidates), dtype=bool)
-    if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.rules:
+    if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.relations:
         # The user's own rules may distinguish the two.
         return dominated
     c = candidates
@@ -219,7 +219,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     divisible = np.gcd(c.cp, c.microbatch) > 1
     if not divisible.any():
         return dominated
-    values = [_distinct(column) for column in _columns(c)]
+    values = [distinct(column) for column in _columns(c)]
     keys = _keys(c, values)
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
@@ -230,25 +230,16 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     return dominated
 
 
-def _distinct(column: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct values of a column in ascending order, without a sort where they are dense."""
-    least = int(column.min())
-    if int(column.max()) - least > len(column):
-        return np.unique(column)
-    values: NDArray[np.int64] = np.flatnonzero(np.bincount(column - least)) + least
-    return values
-
-
 def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return a number for each candidate, equal where all columns are; -1 where a column lacks the value.
 
     ``values`` has the sorted distinct values of each column.
     """
     keys, known = np.zeros(len(candidates), dtype=np.int64), np.ones(len(candidates), dtype=bool)
-    for column, distinct in zip(_columns(candidates), values, strict=True):
-        index = np.minimum(np.searchsorted(distinct, column), len(distinct) - 1)
-        known &= distinct[index] == column
-        keys = keys * len(distinct) + index
+    for column, ordered in zip(_columns(candidates), values, strict=True):
+        index = np.minimum(np.searchsorted(ordered, column), len(ordered) - 1)
+        known &= ordered[index] == column
+        keys = keys * len(ordered) + index
     return np.where(known, keys, -1)
 
 

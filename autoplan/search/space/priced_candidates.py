@@ -93,8 +93,8 @@ class PricedCandidates(CandidateGroup):
     def schedule(self, position: int) -> Schedule:
         """Return the schedule of the candidate at ``position``."""
         m, v, gpipe = self.m[position], self.v[position], self.gpipe[position]
-        split_backward = self.candidates.schedule[position] == ScheduleCode.ZERO_BUBBLE
-        return Schedule(self.pp, int(m), int(v), bool(gpipe), bool(split_backward))
+        split_backward = int(self.candidates.schedule[position]) == ScheduleCode.ZERO_BUBBLE
+        return Schedule(self.pp, int(m), int(v), bool(gpipe), split_backward)
 
     @property
     def split_backward(self) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from autoplan.costs.core.candidates import (
     Array,
     Candidates,
     Ints,
+    distinct,
     joined,
     mapped,
     uniform_recompute_mode,
@@ -146,7 +147,7 @@ def sized(
     """
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     counted = {
-        v: embedding_and_loss_counted(job, candidates.pp, v) for v in np.unique(candidates.vpp).tolist()
+        v: embedding_and_loss_counted(job, candidates.pp, v) for v in distinct(candidates.vpp).tolist()
     }
     parts = _partitioned([np.arange(len(candidates))], candidates.uniform_recompute)
     parts = _partitioned(parts, np.array([counted[v] for v in candidates.vpp.tolist()]))
@@ -174,7 +175,7 @@ def sized(
 
 def _partitioned(parts: Sequence[Ints], column: NDArray[np.int64] | NDArray[np.bool_]) -> list[Ints]:
     """Return ``parts``, positions of candidates, partitioned by the value in ``column``."""
-    return [index[column[index] == number] for index in parts for number in np.unique(column[index])]
+    return [index[column[index] == number] for index in parts for number in distinct(column[index])]
 
 
 def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:

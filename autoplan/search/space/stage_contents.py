@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.candidates import Array, Ints, distinct
 from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages, order_of
@@ -160,7 +160,7 @@ class Places:
 
 
 def _spans(first: Ints, layers: Ints, content: Ints, v: int) -> Iterator[tuple[slice, slice, Ints]]:
-    for count in np.unique(layers).tolist():
+    for count in distinct(layers).tolist():
         same_count = layers == count
         begin = first[same_count] // v
         span = slice(int(begin[0]), int(begin[-1]) + 1)

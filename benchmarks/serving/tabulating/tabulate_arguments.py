@@ -2,7 +2,7 @@
 
     pip download --no-deps --only-binary :all: -d wheels/vllm-0.33.0 vllm==0.33.0
     python -m benchmarks.serving.tabulating.tabulate_arguments vllm wheels/vllm-*/*.whl \
-        --output autoplan/launch/engines/arguments/argument_lists/vllm.json
+        --output specs/interfaces/vllm.json
 
 Nothing is installed or executed: the wheels are read as archives, and their modules as syntax trees. vLLM:
 calls of ``add_argument`` in ``engine/arg_utils.py`` with the fields of the classes that they take, the fields

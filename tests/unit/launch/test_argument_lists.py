@@ -13,7 +13,7 @@ from autoplan.launch.engines.arguments.argument_list import argument_list, liste
 from benchmarks.serving.tabulating.tabulate_arguments import tabulated, written
 
 WHEELS = os.environ.get("AUTOPLAN_ENGINE_WHEELS")
-SHIPPED = Path(__file__).parents[3] / "autoplan" / "launch" / "engines" / "arguments" / "argument_lists"
+SHIPPED = Path(__file__).parents[3] / "specs" / "interfaces"
 CONFIG = """
 from typing import Literal
 CacheDType = Literal["auto", "fp8"]

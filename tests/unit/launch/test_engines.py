@@ -132,7 +132,7 @@ def test_options_of_tensorrt_llm_are_a_file_beside_the_script(tmp_path):
         ("vllm@0.24", "tp=8,ep=4", "all 8 devices of a stage", "ep=8"),
         ("vllm@0.11", "tp=8,kv=fp8_ds_mla", "kv=fp8_ds_mla", "kv=auto"),
         ("sglang@0.5.12", "tp=8,dcp=2", "decode context parallelism", "tp=8"),
-        ("tensorrt-llm@1.1", "tp=2,adp=4,ep=8", "each device is a group of attention", "tp=1"),
+        ("tensorrt-llm@1.1", "tp=2,adp=4,ep=8", "data-parallel attention is on every device", "tp=1"),
         ("tensorrt-llm@1.1", "tp=8,kv=bf16", "kv=bf16", "kv=auto"),
     ],
 )
@@ -254,7 +254,7 @@ BROKEN = {
     ),
     "groups that do not divide": (
         "python -m sglang.launch_server --model-path m/x --tp-size 4 --dp-size 3 --enable-dp-attention",
-        "3 groups of attention do not divide 4",
+        "3 attention data-parallel ranks do not divide 4",
     ),
     "experts that do not divide": ("trtllm-serve m/x --tp_size 8 --ep_size 3", "ep=3 does not divide the 8"),
     "dashes for underscores": ("trtllm-serve m/x --tp-size 8", "did you mean --tp_size?"),

@@ -4,7 +4,7 @@ import pytest
 
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.llm_foundry.foundry_files import TARGET
+from autoplan.launch.frameworks.llm_foundry import TARGET
 from autoplan.launch.registry import recognised
 from autoplan.schema.layout import parse_layout
 

@@ -9,7 +9,7 @@ import yaml
 import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.bridge.megatron_bridge import TARGET
+from autoplan.launch.frameworks.megatron_bridge import TARGET
 from autoplan.launch.registry import recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.layout import parse_layout

@@ -9,7 +9,7 @@ import autoplan
 from autoplan.catalog import entry_names, load_entry
 from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.megatron.argument_table import arities
+from autoplan.launch.frameworks.megatron.arguments import arities
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.job import Workload

@@ -6,8 +6,7 @@ import autoplan
 from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.frameworks.nanotron.balanced_stages import balanced_stages
-from autoplan.launch.frameworks.nanotron.nanotron_files import TARGET, nanotron_document
+from autoplan.launch.frameworks.nanotron import TARGET, balanced_stages, nanotron_document
 from autoplan.launch.registry import recognised
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import parse_layout

@@ -6,7 +6,7 @@ import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.file_comparison import FileEdit
-from autoplan.launch.frameworks.nemo.nemo_files import TARGET
+from autoplan.launch.frameworks.nemo import TARGET
 from autoplan.launch.registry import recognised
 from autoplan.schema.layout import parse_layout
 

@@ -3,9 +3,10 @@
 import pytest
 
 from autoplan.errors import SpecError
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.written_document import read_yaml
 
 
 def values(text, **more):
@@ -74,3 +75,14 @@ def test_overrides_are_told_from_other_words():
     assert document.entries["a.b"].value == 5
     assert "a.c" not in document.entries
     assert document.entries["new.key"].value == [1, 2]
+
+
+def test_a_key_that_is_called_as_a_binding_keeps_its_path():
+    """A problem of a key of the file names that key, also where a binding of the table has the same name."""
+    file = LaunchFile("accelerate.yaml", "kind: job\ndistributed_type: FSDP\n")
+    document = read_yaml(file, interface("accelerate"))
+
+    document.check_sections()
+
+    assert [(problem.path, problem.line) for problem in document.problems] == [("kind", 1)]
+    assert document.text("kind").value == "FSDP"

@@ -8,14 +8,12 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 __all__ = ["Chunk", "Iteration"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A part of a prompt that one iteration prefills [token]."""
 
     new_tokens: int

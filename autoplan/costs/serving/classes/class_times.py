@@ -40,7 +40,6 @@ class ClassTimes:
 def class_lengths(load: RequestLoad, rules: SchedulerRules) -> tuple[LengthMoments, ...]:
     """Return the mean lengths of each class of ``load``, by number; empty for a load without classes.
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((10, 30, 10), (5, 5, 5), (0.0,) * 3, kinds=(0, 1, 0))
     >>> [lengths.input for lengths in class_lengths(load, SchedulerRules(4, 8, BlockPool(99, 4)))]
     [10.0, 30.0]
@@ -68,7 +67,6 @@ def class_times(
     Of the D decodes, that of the request reads the context of its class, and the others the mean context.
 
     >>> from autoplan.costs.serving.queueing.open_loop import open_loop
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
     >>> lengths, classes = length_moments(load, rules), class_lengths(load, rules)
@@ -123,7 +121,6 @@ def served_classes(
     and the mean tokens of an answer. ``front_end``: time before the scheduler sees so long a prompt [s].
 
     >>> from autoplan.costs.serving.queueing.open_loop import open_loop
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
     >>> overall, of_classes = length_moments(load, rules), class_lengths(load, rules)

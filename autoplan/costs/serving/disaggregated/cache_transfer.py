@@ -35,8 +35,6 @@ def transferred_bytes(pools: tuple[EngineScope, EngineScope], tokens: float) -> 
     sends as many in all, each device those of its layers and its part of their heads; with copies of heads,
     or of a latent, devices share the sends. A layer with a window has at most its window.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> one, two, four = (EngineScope(job, EngineLayout(tp=n)) for n in (1, 2, 4))
     >>> transferred_bytes((one, one), 1024)  # 1,024 tokens x 2 x 32 layers x 8 heads x 128 x 2 bytes
@@ -71,8 +69,6 @@ def cache_transfer(
     a + bytes of the busiest device / B: over the network of a job with several nodes, over the fabric in one.
     An engine that sends each chunk while it computes the next exposes the last chunk alone.
 
-    >>> from autoplan.catalog import kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> one = EngineScope(job, EngineLayout())
     >>> sent = cache_transfer((one, one), kernels_for(job.cluster.device.name), 8192, 8192)

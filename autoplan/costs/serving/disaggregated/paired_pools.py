@@ -161,10 +161,8 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     engine and, where that computes it, the first token. TPOT is that of the decode engine alone. A closed
     loop has X such that N = X (TTFT + (O - 1) TPOT); above the most, the pool that decides has what waits.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
     >>> from autoplan.costs.serving.served_layouts import ServingCosts
-    >>> from autoplan.schema.serving.engine_layout import parse_serving_layout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),

@@ -29,8 +29,6 @@ __all__ = ["engine_pair", "prompt_transfer"]
 def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> EnginePair:
     """Return the pools of ``layout`` with the prices of their engines, and the transfer between them.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import parse_serving_layout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=2)/decode=(tp=1,x=3)"),
@@ -51,8 +49,6 @@ def prompt_transfer(
 ) -> CacheTransfer:
     """Return the transfer of a mean prompt; what all requests share is in the decode engine already.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import parse_serving_layout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=2)/decode=(tp=1,x=3)"),

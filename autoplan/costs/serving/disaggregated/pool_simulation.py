@@ -16,11 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
-from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer
 from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
-from autoplan.costs.serving.queueing.event_simulation import SimulatedEngine
+from autoplan.costs.serving.queueing.event_simulation import Arrivals, SimulatedEngine
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.simulated_run import SimulatedRun, StepCounts
 from autoplan.costs.serving.served_layouts import PricedEngine
@@ -40,23 +39,21 @@ def proportional_sends(transfer: CacheTransfer, mean: float) -> Sends:
     return lambda tokens: (transfer.seconds * tokens / mean, transfer.exposed_seconds * tokens / mean)
 
 
-class _RoleEngine(SimulatedEngine):
-    """An engine of a pool: requests arrive while it runs, and it reports which have ended."""
+class _PooledArrivals(Arrivals):
+    """Requests that reach an engine of a pool while it runs, and those that have ended."""
 
-    def __init__(self, load: RequestLoad, engine: PricedEngine) -> None:
-        super().__init__(load, engine.rules, in_iterations(engine.iteration, engine.rules))
-        self.ended: list[int] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: list[int] = []
         #: When the next request may come at the earliest [s].
         self.horizon = inf
-        #: When the link is free [s].
-        self.link = 0.0
 
-    @property
-    def event(self) -> float:
-        """Time of the next event [s]."""
-        if self.active or self.waiting:
-            return self.now
-        return max(self.now, self.incoming[0][0]) if self.incoming else inf
+    def next_time(self) -> float:
+        return min(super().next_time(), self.horizon)
+
+    def ended(self, request: int, time: float) -> None:
+        del time
+        self.answered.append(request)
 
     def accept(self, time: float, request: int) -> None:
         """Schedule the arrival of a request."""
@@ -68,31 +65,28 @@ class _RoleEngine(SimulatedEngine):
         else:
             self.incoming.append((time, request))
 
-    def advance(self) -> list[int]:
+
+class _RoleEngine(SimulatedEngine):
+    """An engine of a pool: requests arrive while it runs, and it reports which have ended."""
+
+    def __init__(self, load: RequestLoad, engine: PricedEngine) -> None:
+        self.pooled = _PooledArrivals()
+        super().__init__(load, engine.rules, in_iterations(engine.iteration, engine.rules), self.pooled)
+        #: When the link is free [s].
+        self.link = 0.0
+
+    @property
+    def event(self) -> float:
+        """Time of the next event [s]."""
+        if self.scheduler.active or self.scheduler.waiting:
+            return self.now
+        return max(self.now, self.pooled.incoming[0][0]) if self.pooled.incoming else inf
+
+    def answered(self) -> list[int]:
         """Run one iteration, or a stretch of decodes; return the requests that ended by it."""
-        self._ingest()
-        if self.active or self.waiting:
-            self._step()
-        else:
-            self._wait()
-        ended, self.ended = self.ended, []
-        return ended
-
-    def _next_arrival(self) -> float:
-        return min(super()._next_arrival(), self.horizon)
-
-    def _end(self, request: int, tokens: int) -> None:
-        super()._end(request, tokens)
-        self.ended.append(request)
-
-    def _admit(self, request: int, budget: int) -> tuple[int, Chunk]:
-        """Admit a request; one that was preempted has to compute its prompt itself."""
-        rules = self.token_rules
-        if self.run_.scheduled[request] >= 0:
-            self.token_rules = replace(rules, prefilled=False)
-        admitted = super()._admit(request, budget)
-        self.token_rules = rules
-        return admitted
+        self.advance()
+        answered, self.pooled.answered = self.pooled.answered, []
+        return answered
 
 
 def simulate_pools(
@@ -108,7 +102,6 @@ def simulate_pools(
     UnsupportedError for a request that is never admitted.
 
     >>> from types import SimpleNamespace
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
     >>> rules = SchedulerRules(8, 64, BlockPool(99, 4))
     >>> first = SimpleNamespace(engine=SimpleNamespace(rules=rules, iteration=AffineIteration(2.0)))
     >>> ready = SimpleNamespace(rules=replace(rules, prefilled=True), iteration=AffineIteration(1.0))
@@ -156,7 +149,7 @@ class _Pools:
             sender = min(self.prefill, key=lambda engine: engine.event)
             receiver = min(self.decode, key=lambda engine: engine.event)
             if sender.event <= receiver.event:
-                for request in sender.advance():
+                for request in sender.answered():
                     self._hand_over(sender, request)
             else:
                 self._decode(receiver, sender.event)
@@ -166,7 +159,7 @@ class _Pools:
         """Schedule the arrival of the next request."""
         number = self.sent % len(self.prefill)
         self.prefilled_by[self.sent] = number
-        self.prefill[number].accept(time, self.sent)
+        self.prefill[number].pooled.accept(time, self.sent)
         self.sent += 1
 
     def _hand_over(self, sender: _RoleEngine, request: int) -> None:
@@ -178,14 +171,14 @@ class _Pools:
         seconds, exposed = self.sends(self.load.inputs[request])
         start = max(sender.now + exposed - seconds, sender.link, receiver.link)
         sender.link = receiver.link = start + seconds
-        receiver.accept(start + seconds, request)
+        receiver.pooled.accept(start + seconds, request)
 
     def _decode(self, engine: _RoleEngine, prefill_event: float) -> None:
         """Run a decode engine up to the earliest time at which another request may arrive."""
         others = min((e.event for e in self.decode if e is not engine), default=inf)
         next_request = others + self.load.client_seconds if self.load.clients else inf
-        engine.horizon = min(prefill_event, next_request)
-        for _ in engine.advance():
+        engine.pooled.horizon = min(prefill_event, next_request)
+        for _ in engine.answered():
             self.done += 1
             if self.load.clients and self.sent < len(self.load):
                 self._send(engine.now + self.load.client_seconds)
@@ -193,10 +186,10 @@ class _Pools:
     def _joined(self) -> SimulatedRun:
         """Return the run of both pools together, as requests saw it."""
         size = range(len(self.load))
-        prefill = [self.prefill[self.prefilled_by[request]].run_ for request in size]
-        decode = [self.decode[self.decoded_by[request]].run_ for request in size]
+        prefill = [self.prefill[self.prefilled_by[request]].run for request in size]
+        decode = [self.decode[self.decoded_by[request]].run for request in size]
         begun = [(run.first if self.first else run.scheduled)[r] for r, run in enumerate(decode)]
-        gaps = [gap for engine in self.decode for gap in engine.run_.gaps]
+        gaps = [gap for engine in self.decode for gap in engine.run.gaps]
         if not self.first:
             gaps += [(decode[r].first[r] - begun[r], 1) for r in size if self.load.outputs[r] > 1]
         last = [run.last[r] if self.load.outputs[r] > 1 else begun[r] for r, run in enumerate(decode)]
@@ -212,7 +205,7 @@ class _Pools:
 
     def _counts(self) -> StepCounts:
         """Return the sums of all engines; waits are those of the mean engine."""
-        first, second = ([e.run_.counts for e in engines] for engines in (self.prefill, self.decode))
+        first, second = ([e.run.counts for e in engines] for engines in (self.prefill, self.decode))
         return StepCounts(
             steps=sum(c.steps for c in (*first, *second)),
             seconds=max(e.now for e in (*self.prefill, *self.decode)),

@@ -39,12 +39,10 @@ def simulated_pools(
 ) -> SimulatedPrediction | None:
     """Return the simulation of the pools of ``prediction``; None where they cannot serve.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> from autoplan.costs.core.serving.served_prediction import EngineLoad
     >>> from autoplan.costs.serving.disaggregated.paired_pools import pooled
     >>> from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
     >>> from autoplan.costs.serving.served_layouts import ServingCosts
-    >>> from autoplan.schema.serving.engine_layout import parse_serving_layout
     >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> name = job.cluster.device.name
     >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),

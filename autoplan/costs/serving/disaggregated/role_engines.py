@@ -21,6 +21,7 @@ from math import exp, floor, inf
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.core.serving.latencies import SaturationCause
 from autoplan.costs.core.serving.served_prediction import StepBound
+from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
@@ -134,14 +135,12 @@ class PrefillEngine:
         count = max(1.0, min(prompts, rules.max_num_batched_tokens // lengths.computed))
         if count <= 1.0:
             return self.prompt_seconds
-        return step_mixture(0.0, count, lengths, rules, self.engine.iteration, together=1.0).mean
+        return step_mixture(0.0, count, lengths, rules, self.engine.repeated, together=1.0).mean
 
 
 def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     """Return an engine of ``layout`` whose requests end with their first token.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
@@ -155,13 +154,13 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     Source: autoplan/costs/serving/queueing.
     """
     sample = replace(parts.sample, outputs=(1,) * len(parts.sample.outputs))
-    engine = priced_engine(replace(layout, spec=0), replace(parts, iteration=parts.plain, sample=sample))
+    engine = priced_engine(replace(layout, spec=0), replace(parts, repeated=parts.plain, sample=sample))
     if engine.shortage is not None:
         return PrefillEngine(engine, 1.0, inf)
     # Nothing decodes, so that prompts share iterations with nothing else.
     engine = replace(engine, rules=replace(engine.rules, prefill="mixed"))
-    top = maximum(engine.lengths, engine.rules, engine.iteration, at_once=False)
-    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.iteration).prompt
+    top = maximum(engine.lengths, engine.rules, engine.repeated, at_once=False)
+    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.repeated).prompt
     return PrefillEngine(engine, top.requests_per_second, prompt_seconds)
 
 
@@ -289,8 +288,6 @@ def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
     Prompts have no separate iterations. Where the first token is that of the prefill engine, a request
     has that token in the place of a prompt's last one, and one token less to get.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
     >>> name = job.cluster.device.name
@@ -319,7 +316,7 @@ def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
             engine,
             rules=rules,
             shortage=shortage,
-            iteration=PrefilledIteration(engine.iteration),
+            repeated=RepeatedIteration(PrefilledIteration(engine.iteration)),
             lengths=engine.drafting.accepted.in_steps(length_moments(sample, rules)),
         ),
         not sent,

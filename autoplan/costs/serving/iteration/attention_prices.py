@@ -45,13 +45,7 @@ def decode_attention_seconds(
     query head; decode context parallelism divides tokens. Several new tokens of a request are more
     queries of the same keys, as more heads of a group are.
 
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> scope = EngineScope(job, EngineLayout())
-    >>> seconds = decode_attention_seconds(scope, prices, np.array(64.0), np.array(1024.0))
+    >>> seconds = decode_attention_seconds(h100_scope(), h100_prices(), np.array(64.0), np.array(1024.0))
     >>> float(seconds) * 3.35e12 > 64 * 1024 * 131_072  # bytes of the cache
     True
     """
@@ -82,13 +76,8 @@ def prefill_attention_seconds(
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
 
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
     >>> lengths = np.array([2048.0, 4096.0])
-    >>> one, two = prefill_attention_seconds(EngineScope(job, EngineLayout()), prices, np.array(1.0), lengths)
+    >>> one, two = prefill_attention_seconds(h100_scope(), h100_prices(), np.array(1.0), lengths)
     >>> 2 < float(two / one) < 4
     True
     """

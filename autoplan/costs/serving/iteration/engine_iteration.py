@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.iteration.lookup import Line, Sheet
 
-__all__ = ["EngineIteration", "GroupIteration", "HostTimes"]
+__all__ = ["EngineIteration", "GroupIteration", "HostTimes", "RepeatedIteration"]
+
+#: Iterations of one engine whose times are kept.
+_MOST_KEPT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,7 @@ class EngineIteration:
 
         With p stages, requests run in p batches that follow one another: each batch passes all stages.
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> 5e-3 < iteration.seconds(1, 1024) < 10e-3  # 4.5 ms of reads
         True
         """
@@ -84,13 +82,7 @@ class EngineIteration:
     def device_seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration without the host's part, launches included [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> iteration.device_seconds(64, 64 * 1024) <= iteration.seconds(64, 64 * 1024)
         True
         """
@@ -101,13 +93,7 @@ class EngineIteration:
     ) -> tuple[float, float]:
         """Return the time of one iteration on the device, and of launching its kernels outside graphs [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> iteration.device_and_launches(1, 1024, ())[1]  # a captured batch
         0.0
         """
@@ -136,13 +122,7 @@ class EngineIteration:
     def with_host(self, device: float, eager: float, decodes: int, prompts: int) -> float:
         """Return the time of an iteration with the host's part, hidden or not [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> iteration.with_host(1.0, 0.0, 1, 0)  # hidden
         1.0
         """
@@ -159,13 +139,7 @@ class EngineIteration:
 
         Simpson's rule over steps: attention bends only at nodes of its table.
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> run = iteration.decode_run(16, 16 * 1024, 100)
         >>> 100 * iteration.seconds(16, 16 * 1024) < run < 100 * iteration.seconds(16, 16 * 1124)
         True
@@ -214,13 +188,7 @@ class GroupIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration in which each rank has these requests [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> GroupIteration(iteration, 2).seconds(4, 4096) == iteration.seconds(8, 8192)
         True
         """
@@ -232,15 +200,44 @@ class GroupIteration:
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> from autoplan.costs.serving.engine_scope import EngineScope
-        >>> from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-        >>> from autoplan.schema.serving.engine_layout import EngineLayout
-        >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-        >>> iteration = engine_iteration(
-        ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+        >>> iteration = h100_iteration()
         >>> GroupIteration(iteration, 2).decode_run(4, 4096, 5) == iteration.decode_run(8, 8192, 5)
         True
         """
         n = self.groups
         return self.engine.decode_run(n * decodes, n * context_tokens, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedIteration:
+    """An ``Iteration`` that is asked for the same steps again and again, and prices each of them once.
+
+    The search for a steady state does so: its number of decodes moves between two integers.
+    """
+
+    engine: Iteration
+    _kept: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of one iteration [s].
+
+        >>> RepeatedIteration(AffineIteration(1.0, per_decode=0.5)).seconds(2, 16)
+        2.0
+        """
+        step = decodes, context_tokens, tuple(chunks)
+        seconds = self._kept.get(step)
+        if seconds is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            seconds = self._kept[step] = self.engine.seconds(decodes, context_tokens, chunks)
+        return seconds
+
+    def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
+        """Return the time of ``steps`` iterations of decodes alone [s]; it is not kept.
+
+        >>> RepeatedIteration(AffineIteration(1.0)).decode_run(1, 10, 3)
+        3.0
+        """
+        return self.engine.decode_run(decodes, context_tokens, steps)

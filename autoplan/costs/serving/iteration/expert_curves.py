@@ -40,7 +40,6 @@ class ExpertLayer:
     def least(self, m: Array, sharding: Sharding, device: DeviceSpec) -> Array:
         """Return the least time on a device [s].
 
-        >>> from autoplan.catalog import load_entry
         >>> layer = ExpertLayer("bf16", 8, 2, 4096, 14336, (1, 1))
         >>> seconds = layer.least(np.array(512.0), (1, 1), load_entry("device", "h100-sxm5-80gb"))
         >>> round(float(seconds) * 3.35e12 / (8 * 3 * 4096 * 14336 * 2), 3)  # all experts are read
@@ -62,7 +61,6 @@ def curve_seconds(
     the most alike tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y),
     at least u(x).
 
-    >>> from autoplan.catalog import engine_kernels_for
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> layer = ExpertLayer("bf16", 128, 8, 4096, 1536, (4, 1))
     >>> times = curve_seconds(np.array([1.0, 64.0]), layer, measured, measured.measured_on)

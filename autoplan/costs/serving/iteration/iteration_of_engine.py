@@ -18,7 +18,7 @@ from autoplan.costs.serving.iteration.attention_prices import (
     prefill_attention_seconds,
 )
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
-from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, send_seconds
 from autoplan.costs.serving.iteration.lookup import Sheet, line_of, sheet_of
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
 from autoplan.costs.serving.iteration.token_prices import head_seconds, launched_kernels, token_seconds
@@ -49,11 +49,7 @@ def engine_iteration(
     which they were measured, None if none exist. Raises UnsupportedError for an engine without facts of a
     step.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> iteration = engine_iteration(
-    ...     EngineScope(job, EngineLayout()), kernels_for(h100), engine_kernels_for(h100))
+    >>> iteration = h100_iteration()
     >>> iteration.captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
     True
     """
@@ -105,7 +101,6 @@ def kernel_prices(
 
     Raises UnsupportedError for an engine without facts of a step.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> kernel_prices(job, kernels_for(h100), engine_kernels_for(h100)).fuses_quantization
     False
@@ -118,10 +113,8 @@ def kernel_prices(
 def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> Sheet:
     """Return the time of attention of requests with so many new tokens each, by requests and contexts [s].
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> prices = kernel_prices(job, kernels_for(h100), engine_kernels_for(h100))
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(job, EngineLayout())
     >>> one, five = (decode_sheet(scope, prices, n).at(64, 4096) for n in (1, 5))
     >>> one <= five < 5 * one  # keys and values are read once
@@ -135,7 +128,6 @@ def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> 
 def graph_sizes(step: StepFacts) -> tuple[int, ...]:
     """Return the captured batches of decodes: 1, 2, 4, by 8 to 256 and by 16 to the largest.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> sizes = graph_sizes(load_serving_job("llama3.1-8b-1x-h100").engine.facts.step)
     >>> len(sizes), sizes[:5], sizes[-1]
     (51, (1, 2, 4, 8, 16), 512)
@@ -152,4 +144,4 @@ def _sends(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     if layout.pp == 1:
         return np.zeros_like(m)
     size = 2.0 * np.ceil(m / layout.adp) * scope.model.hidden_size
-    return np.asarray(prices.send(size, layout.pp, layout.tp * layout.adp))
+    return np.asarray(send_seconds(prices, size, layout.pp, layout.tp * layout.adp))

@@ -54,8 +54,6 @@ def decode_step(
     t = max(g (GEMMs + experts + norms + collectives + attention + head) + sends, host), g being the scale of
     the engine's version; docs/formulas/serving.md has an example by hand.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> costs = kernels_for(h100), engine_kernels_for(h100)
     >>> step = decode_step(EngineScope(job, EngineLayout()), costs, 64, 64 * 1024.0)
@@ -77,8 +75,6 @@ def iteration_parts(
     Kernels are priced at the very sizes of the step, and scaled to its time, which lies on lines between
     sizes. A product belongs to the memory bandwidth below its ridge, and to compute above.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> scope, costs = EngineScope(job, EngineLayout()), (kernels_for(h100), engine_kernels_for(h100))
     >>> iteration_parts(scope, costs, (16, 16 * 1024.0, ())).bound

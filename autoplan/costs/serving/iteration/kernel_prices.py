@@ -32,7 +32,7 @@ from autoplan.schema.job import Cluster
 from autoplan.schema.precision import Precision
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["KernelPrices"]
+__all__ = ["KernelPrices", "all_reduce_seconds", "nccl_seconds", "send_seconds"]
 
 #: Precision of training's products that a format computes in, where the device has it.
 _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
@@ -57,11 +57,7 @@ class KernelPrices:
     def bandwidth(self) -> float:
         """Memory bandwidth that kernels reach [byte/s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> 0.5 < prices.bandwidth / 3.35e12 < 1
+        >>> 0.5 < h100_prices().bandwidth / 3.35e12 < 1
         True
         """
         share = self.kernels.memory_bound.bandwidth_share.value
@@ -71,41 +67,15 @@ class KernelPrices:
     def launch(self) -> float:
         """Fixed time of a memory-bound kernel [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> 1e-6 < prices.launch < 1e-5
+        >>> 1e-6 < h100_prices().launch < 1e-5
         True
         """
         return self.kernels.memory_bound.launch.value
 
-    @property
-    def links(self) -> Links:
-        """The links of the cluster.
-
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> prices.links.devices_per_node == job.cluster.node.devices
-        True
-        """
-        links = links_of(self.cluster, self.kernels)
-        fabric = self.cluster.node.fabric
-        if fabric.topology not in {"pcie-switch", "host"}:
-            return links
-        reached = _PCIE_SHARE * fabric.bandwidth.value
-        return replace(links, tables=(), least=(), fabric_bandwidth=reached, pair_bandwidth=reached)
-
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> seconds = prices.product(np.array([1.0]), Matrix(8192, 8192, "bf16"))
+        >>> seconds = h100_prices().product(np.array([1.0]), Matrix(8192, 8192, "bf16"))
         >>> 40e-6 < float(seconds[0]) < 70e-6  # 40 us to read its 134 MB
         True
         """
@@ -148,11 +118,7 @@ class KernelPrices:
     def experts(self, m: Array, layer: ExpertLayer) -> Array | None:
         """Return the time of experts by curves of the same kind of layer [s]; None if none exist.
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> prices.experts(np.array([1.0]), ExpertLayer("bf16", 7, 2, 4096, 1536, (1, 1))) is None
+        >>> h100_prices().experts(np.array([1.0]), ExpertLayer("bf16", 7, 2, 4096, 1536, (1, 1))) is None
         True
         """
         if self.measured is None:
@@ -170,12 +136,8 @@ class KernelPrices:
     ) -> Array:
         """Return the time of attention or experts [s]; ``extents`` are those of ``EngineKernelTable``.
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
         >>> at = (np.array(512.0), np.array(1024.0), np.array(4.0))
-        >>> seconds = float(prices.kernel("decode-attention", "bf16", at, head_dim=128))
+        >>> seconds = float(h100_prices().kernel("decode-attention", "bf16", at, head_dim=128))
         >>> 80e-6 < seconds < 140e-6  # 80 us of reads
         True
         """
@@ -243,60 +205,57 @@ class KernelPrices:
             return np.maximum(smooth_maximum(computing * gain, reading, _BLEND), least)
         return np.asarray(least / share + 2 * self.launch)
 
-    def all_reduce(self, size: Array, ranks: int, *, graph: bool) -> Array:
-        """Return the time of all-reduces of ``size`` bytes over neighbouring devices [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> float(prices.all_reduce(np.array(8192.0), 1, graph=True))
-        0.0
-        >>> 2e-6 < float(prices.all_reduce(np.array(16384.0), 8, graph=True)) < 30e-6
-        True
-        """
-        if ranks == 1:
-            return np.zeros_like(size)
-        table = self.measured.all_reduce(ranks, graph=graph) if self.measured else None
-        inside = ranks <= self.cluster.node.devices
-        if table is None or not inside or not self._switched:
-            return self.collective("all_reduce", size, ranks)
-        sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
-        between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
-        seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
-        return seconds
+def all_reduce_seconds(prices: KernelPrices, size: Array, ranks: int, *, graph: bool) -> Array:
+    """Return the time of all-reduces of ``size`` bytes over neighbouring devices [s].
 
-    @property
-    def _switched(self) -> bool:
-        """Whether devices are linked by a switch, as those whose collectives were measured.
+    Sweeps over a switch are taken as measured. Those over PCIe tell of one host alone: others are several
+    times faster or slower.
 
-        Sweeps over PCIe tell of one host alone: others are several times faster or slower.
-        """
-        return self.cluster.node.fabric.topology == "switch"
+    >>> float(all_reduce_seconds(h100_prices(), np.array(8192.0), 1, graph=True))
+    0.0
+    >>> 2e-6 < float(all_reduce_seconds(h100_prices(), np.array(16384.0), 8, graph=True)) < 30e-6
+    True
+    """
+    if ranks == 1:
+        return np.zeros_like(size)
+    table = prices.measured.all_reduce(ranks, graph=graph) if prices.measured else None
+    node = prices.cluster.node
+    if table is None or ranks > node.devices or node.fabric.topology != "switch":
+        return nccl_seconds(prices, "all_reduce", size, ranks)
+    sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
+    between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
+    seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
+    return seconds
 
-    def collective(self, operation: Operation, size: Array, ranks: int) -> Array:
-        """Return the time of a collective of NCCL over neighbouring devices [s].
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> small, large = (float(prices.collective("all_gather", np.array(x), 8)) for x in (1e6, 1e8))
-        >>> small < large
-        True
-        """
-        group = Group(np.asarray(float(ranks)), np.asarray(1.0))
-        return collective_seconds(operation, size, group, self.links)
+def nccl_seconds(prices: KernelPrices, operation: Operation, size: Array, ranks: int) -> Array:
+    """Return the time of a collective of NCCL over neighbouring devices [s].
 
-    def send(self, size: Array, stages: int, stride: int) -> Array:
-        """Return the time of a send from one pipeline stage to the next [s].
+    >>> sizes = np.array(1e6), np.array(1e8)
+    >>> small, large = (float(nccl_seconds(h100_prices(), "all_gather", x, 8)) for x in sizes)
+    >>> small < large
+    True
+    """
+    group = Group(np.asarray(float(ranks)), np.asarray(1.0))
+    return collective_seconds(operation, size, group, _links(prices))
 
-        >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-        >>> float(prices.send(np.array(1e6), 2, 1)) > 1e6 / 450e9
-        True
-        """
-        group = Group(np.asarray(float(stages)), np.asarray(float(stride)))
-        return point_to_point_seconds(size, group, self.links)
+
+def send_seconds(prices: KernelPrices, size: Array, stages: int, stride: int) -> Array:
+    """Return the time of a send from one pipeline stage to the next [s].
+
+    >>> float(send_seconds(h100_prices(), np.array(1e6), 2, 1)) > 1e6 / 450e9
+    True
+    """
+    group = Group(np.asarray(float(stages)), np.asarray(float(stride)))
+    return point_to_point_seconds(size, group, _links(prices))
+
+
+def _links(prices: KernelPrices) -> Links:
+    """Return the links of the cluster: over PCIe, with the share of it that collectives reach."""
+    links = links_of(prices.cluster, prices.kernels)
+    fabric = prices.cluster.node.fabric
+    if fabric.topology not in {"pcie-switch", "host"}:
+        return links
+    reached = _PCIE_SHARE * fabric.bandwidth.value
+    return replace(links, tables=(), least=(), fabric_bandwidth=reached, pair_bandwidth=reached)

@@ -36,8 +36,6 @@ def attention_matrices(scope: EngineScope) -> list[Matrix]:
     [h, (q + 2k)/t] and [q/t, h]; a device has at least one key head. Latent: [h, r + l + p],
     [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
     >>> [matrix[:2] for matrix in attention_matrices(scope)]
     [(1536, 4096), (4096, 1024)]
@@ -73,8 +71,6 @@ def dense_matrices(scope: EngineScope, layer: int) -> list[Matrix]:
 
     [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention replicates shared experts on every device.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
     >>> [matrix[:2] for matrix in dense_matrices(scope, 0)]
     [(7168, 4096), (4096, 3584)]

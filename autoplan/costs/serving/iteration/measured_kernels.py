@@ -61,7 +61,6 @@ class MeasuredKernels:
     def gemm(self, weights: WeightFormat) -> SmallGemmTable | None:
         """Return the table of products in a format; where the engine has none, that of another engine.
 
-        >>> from autoplan.catalog import engine_kernels_for
         >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
         >>> measured.gemm("fp16").weights, measured.gemm("fp8").engine, measured.gemm("int4-awq")
         ('bf16', 'vllm', None)
@@ -75,7 +74,6 @@ class MeasuredKernels:
 
         What the smallest product takes above that of 16 bits, whose input needs none.
 
-        >>> from autoplan.catalog import engine_kernels_for
         >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
         >>> measured.quantization(measured.gemm("bf16"), measured.measured_on)
         0.0
@@ -94,7 +92,6 @@ class MeasuredKernels:
 
         Prefill with keys and values in 8 bits has the tables of 16 bits, since only those were measured.
 
-        >>> from autoplan.catalog import engine_kernels_for
         >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
         >>> measured.kernel("decode-attention", "bf16", 128)[0].engine
         'vllm'
@@ -108,7 +105,6 @@ class MeasuredKernels:
     def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
         """Return sizes [byte] and times [us] of all-reduces; None where they were not measured.
 
-        >>> from autoplan.catalog import engine_kernels_for
         >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
         >>> sizes, times = measured.all_reduce(8, graph=True)
         >>> len(sizes) == len(times), measured.all_reduce(3, graph=True)
@@ -132,7 +128,6 @@ def table_seconds(
     interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
     the least times. Where another table reaches further, it says how the time changes beyond the first.
 
-    >>> from autoplan.catalog import engine_kernels_for
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> tables, h100 = measured.kernel("decode-attention", "bf16", 128), measured.measured_on
     >>> seconds = table_seconds(tables, (np.array(512.0), np.array(1024.0), np.array(4.0)), h100, h100)

@@ -35,7 +35,6 @@ __all__ = ["SpeculativeIteration", "drafts_wait_for_host", "speculative_iteratio
 def drafts_wait_for_host(job: ServingJob) -> bool:
     """Return whether drafts are made from tokens on the host, so that it cannot run ahead of the device.
 
-    >>> from autoplan.catalog import load_serving_job
     >>> drafts_wait_for_host(load_serving_job("llama3.1-8b-1x-h100"))
     False
 
@@ -121,9 +120,6 @@ def speculative_iteration(
 ) -> SpeculativeIteration:
     """Return the prices of iterations of an engine that is ``plain`` without its drafts.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> from autoplan.schema.serving.serving_choices import SpeculationSpec
     >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> costs = kernels_for(h100), engine_kernels_for(h100)

@@ -17,7 +17,7 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
-from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, all_reduce_seconds, nccl_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
 from autoplan.schema.costmodel.engine_kernels import KernelName
 
@@ -51,13 +51,7 @@ def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: 
 
     An attention data-parallel rank has m/q tokens, and the experts see all of them.
 
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> seconds = token_seconds(EngineScope(job, EngineLayout()), prices, np.array([1.0, 8192.0]), graph=True)
+    >>> seconds = token_seconds(h100_scope(), h100_prices(), np.array([1.0, 8192.0]), graph=True)
     >>> bool(seconds[0] > 4.1e-3), bool(seconds[1] > 2 * 7e9 * 8192 / 989e12)  # reads, FLOPs
     (True, True)
     """
@@ -77,18 +71,20 @@ def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: 
         total = total + count * (layer + layer_collectives(scope, prices, m, sparse=sparse, graph=graph))
     # The embedding is divided by words, so its output is reduced; and read once.
     size = 2.0 * rank_tokens * model.hidden_size
-    return total + prices.all_reduce(size, layout.tp, graph=graph) + size / prices.bandwidth + prices.launch
+    return (
+        total
+        + all_reduce_seconds(prices, size, layout.tp, graph=graph)
+        + size / prices.bandwidth
+        + prices.launch
+    )
 
 
 def expert_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     """Return the time of the routed experts of a layer for ``m`` tokens on the fullest device [s].
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> job, h200 = load_serving_job("deepseek-v3-8x-h200"), "h200-sxm-141gb"
     >>> measured = MeasuredKernels(*engine_kernels_for(h200), engine="sglang")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for(h200))
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(job, EngineLayout(tp=8, ep=8, weights="fp8-block"))
     >>> few, many = expert_seconds(scope, prices, np.array([1.0, 1024.0]))
     >>> bool(few < many)
@@ -114,14 +110,8 @@ def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, spars
 
     Norms with their residuals, rotation of queries and keys with the write to the cache, the activation.
 
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
     >>> few, many = traffic_seconds(
-    ...     EngineScope(job, EngineLayout()), prices, np.array([1.0, 8192.0]), sparse=False)
+    ...     h100_scope(), h100_prices(), np.array([1.0, 8192.0]), sparse=False)
     >>> bool(few < many)
     True
     """
@@ -146,27 +136,24 @@ def layer_collectives(
     Two all-reduces of m h elements over tp. With data-parallel attention tokens go to the experts and back:
     each way the cheaper of an all-gather or reduce-scatter of all, and an all-to-all of the rows.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> measured = MeasuredKernels(*engine_kernels_for(h100), engine="vllm")
     >>> prices = KernelPrices(job.cluster, measured, kernels_for(h100))
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> scope = EngineScope(job, EngineLayout())
     >>> float(layer_collectives(scope, prices, np.ones(1), sparse=False, graph=True)[0])
     0.0
     """
     h, moe, layout = scope.model.hidden_size, scope.model.moe, scope.layout
     rank_tokens = np.ceil(m / layout.adp)
-    reduced = prices.all_reduce(2.0 * rank_tokens * h, layout.tp, graph=graph)
+    reduced = all_reduce_seconds(prices, 2.0 * rank_tokens * h, layout.tp, graph=graph)
     if layout.adp == 1 or not sparse or moe is None:
         return reduced * 2
     devices = layout.tp * layout.adp
     everything = 2.0 * m * h
-    gathered = prices.collective("all_gather", everything, devices)
-    scattered = prices.collective("reduce_scatter", everything, devices)
+    gathered = nccl_seconds(prices, "all_gather", everything, devices)
+    scattered = nccl_seconds(prices, "reduce_scatter", everything, devices)
     visited = min(moe.top_k, layout.ep)
-    rows = prices.collective("all_to_all", 2.0 * rank_tokens * h * visited, devices)
+    rows = nccl_seconds(prices, "all_to_all", 2.0 * rank_tokens * h * visited, devices)
     return np.asarray(reduced + np.minimum(gathered + scattered, 2.0 * rows))
 
 
@@ -176,9 +163,7 @@ def launched_kernels(scope: EngineScope) -> int:
     Products with the quantization of their input, attention, memory-bound kernels, all-reduces; experts have
     two products, and kernels that sort tokens by expert and gather them.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> launched_kernels(EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())) / 32
+    >>> launched_kernels(h100_scope()) / 32
     9.0
 
     Leaves out: views, copies and reductions that engines add.
@@ -204,13 +189,7 @@ def head_seconds(scope: EngineScope, prices: KernelPrices, sequences: Array) -> 
 
     Logits of the parts of the vocabulary are gathered, and sampled in fp32 on one device.
 
-    >>> from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for("h100-sxm5-80gb"))
-    >>> seconds = head_seconds(EngineScope(job, EngineLayout()), prices, np.array([1.0]))
+    >>> seconds = head_seconds(h100_scope(), h100_prices(), np.array([1.0]))
     >>> bool(seconds[0] * 3.35e12 > 2 * 128_256 * 4096)  # the output projection, bytes
     True
     """
@@ -220,7 +199,7 @@ def head_seconds(scope: EngineScope, prices: KernelPrices, sequences: Array) -> 
     seconds = prices.product(rank_sequences, Matrix(words, model.hidden_size, "bf16"))
     logits = rank_sequences * model.vocabulary
     if layout.tp > 1:
-        seconds = seconds + prices.collective("all_gather", 2.0 * logits, layout.tp)
+        seconds = seconds + nccl_seconds(prices, "all_gather", 2.0 * logits, layout.tp)
     return np.asarray(
         seconds + 4.0 * _SAMPLER_PASSES * logits / prices.bandwidth + _SAMPLER_KERNELS * prices.launch
     )

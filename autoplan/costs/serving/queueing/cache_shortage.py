@@ -101,8 +101,6 @@ def alike_at_the_edge(
     Which of them the scheduler preempts, and when they resume, is a cycle of its rules that means do not
     describe, so some rounds of the clients are simulated, of at most twice the clients that run.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(8, 64, BlockPool(6, 4))
     >>> lengths = length_moments(RequestLoad((8,), (5,)), rules)  # two of 3 blocks fit
     >>> run = alike_at_the_edge(3, 2, lengths, rules, AffineIteration(1.0))

@@ -228,7 +228,6 @@ def shared_by_class(load: RequestLoad, rules: SchedulerRules) -> list[int]:
 def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
     """Raise UnsupportedError for a request that never fits.
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> check_admissible(RequestLoad((8,), (2,), (0.0,)), SchedulerRules(4, 8, BlockPool(3, 4)))
     """
     in_iterations = rules.in_iterations()
@@ -252,7 +251,6 @@ def check_admissible(load: RequestLoad, rules: SchedulerRules) -> None:
 def in_iterations(iteration: Iteration, rules: SchedulerRules) -> Iteration:
     """Return the iterations of ``simulate``, in whose units contexts grow by one.
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> in_iterations(AffineIteration(1.0), SchedulerRules(4, 8, BlockPool(9, 4))).seconds(1, 1)
     1.0
 

@@ -1,4 +1,4 @@
-"""Event simulation of an engine's scheduler and its clients.
+"""Event simulation of an engine and its clients: when each iteration runs, and what it gives to requests.
 
 Notation (this file only)::
 
@@ -8,9 +8,7 @@ Notation (this file only)::
 One iteration at a time while prompts are computed; stretches of decodes alone jump to the next end of a
 request, arrival or shortage of blocks, so that the work grows with requests and not with tokens.
 
-Source of the rules: vLLM 0.33.0, v1/core/sched/scheduler.py (schedule) and async_scheduler.py; SGLang 0.5.23,
-srt/managers/schedule_policy.py (PrefillAdder) and scheduler.py; TensorRT-LLM, GUARANTEED_NO_EVICT of
-_torch/pyexecutor/scheduler.py.
+Source of the rules: those of ``engine_scheduler``.
 """
 
 from __future__ import annotations
@@ -19,22 +17,13 @@ from collections import deque
 from math import ceil, inf, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.costs.serving.queueing.decoding_set import (
-    DecodingSet,
-    ReservedShare,
-    check_admissible,
-    in_iterations,
-    shared_by_class,
-)
+from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
+from autoplan.costs.serving.queueing.engine_scheduler import Scheduler
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 
-__all__ = ["SimulatedEngine", "simulate"]
-
-#: Most tokens that a request is thought to have left (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION), and iterations
-#: after which admission by such an estimate is reconsidered.
-_MOST_LEFT, _ESTIMATE_STEPS = 4096, 16
+__all__ = ["Arrivals", "SimulatedEngine", "simulate"]
 
 
 def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> SimulatedRun:
@@ -42,282 +31,144 @@ def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> 
 
     Deterministic. Raises UnsupportedError for a request that is never admitted.
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
     >>> run = simulate(RequestLoad((6, 6), (3, 1), (0.0, 0.0)), rules, AffineIteration(1.0))
     >>> run.first, run.last  # 6 and 2 tokens, then a decode and 4 tokens, then a decode
     ([1.0, 2.0], [3.0, 2.0])
     """
     check_admissible(load, rules)
-    return SimulatedEngine(load, rules, in_iterations(iteration, rules)).run()
+    engine = SimulatedEngine(load, rules, in_iterations(iteration, rules), _Clients(load))
+    requests = len(load)
+    while engine.done < requests:
+        engine.advance()
+    return engine.finished_run()
+
+
+class Arrivals:
+    """Requests that are on their way to an engine, in order of the time at which they arrive."""
+
+    def __init__(self) -> None:
+        self.incoming: deque[tuple[float, int]] = deque()
+
+    def next_time(self) -> float:
+        """Return when the next request may arrive [s]; infinite where none does."""
+        return self.incoming[0][0] if self.incoming else inf
+
+    def ended(self, request: int, time: float) -> None:
+        """Take note that ``request`` has its last token."""
+
+
+class _Clients(Arrivals):
+    """Requests that are sent at their times, or as clients have the answers to those before them."""
+
+    def __init__(self, load: RequestLoad) -> None:
+        super().__init__()
+        self.load = load
+        times = (0.0,) * min(load.clients, len(load)) if load.clients else load.arrivals
+        self.incoming.extend((time, request) for request, time in enumerate(times))
+        self.sent = len(times)
+
+    def ended(self, request: int, time: float) -> None:
+        """Send the client's next request."""
+        del request
+        if self.load.clients and self.sent < len(self.load):
+            self.incoming.append((time + self.load.client_seconds, self.sent))
+            self.sent += 1
 
 
 class SimulatedEngine:
-    """The state of a simulation."""
+    """The time of an engine, and the times at which requests get their tokens."""
 
-    def __init__(self, load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> None:
-        self.load, self.rules, self.iteration = load, rules.in_iterations(), iteration
-        #: The same with the cache in tokens.
-        self.token_rules = rules
-        self.decoding = DecodingSet(self.rules.pool)
+    def __init__(
+        self, load: RequestLoad, rules: SchedulerRules, iteration: Iteration, arrivals: Arrivals
+    ) -> None:
+        self.load, self.iteration, self.arrivals = load, iteration, arrivals
         size = len(load)
-        self.run_ = SimulatedRun(load, [0.0] * size, [-1.0] * size, [-1.0] * size, [-1.0] * size)
-        self.counts = self.run_.counts
-        self.counts.least_free = self.decoding.free
+        self.run = SimulatedRun(load, [0.0] * size, [-1.0] * size, [-1.0] * size, [-1.0] * size)
+        self.counts = self.run.counts
+        self.scheduler = Scheduler(load, rules, self.counts)
+        self.asynchronous = rules.asynchronous
+        #: Whether decodes and prefill share iterations.
+        self.mixed = rules.prefill == "mixed"
         #: Time now, and when the last iteration began.
         self.now = self.before = 0.0
-        self.incoming: deque[tuple[float, int]] = deque()
-        self.waiting: deque[int] = deque()
-        #: Requests that were admitted, the youngest last; some have ended.
-        self.admitted: list[int] = []
-        self.left = list(load.outputs)
-        #: Class of each request, and its tokens that the cache holds once for the class.
-        self.kinds = load.kinds or (0,) * size
-        self.shared = shared_by_class(load, self.rules)
-        #: Tokens of the prompt that a request computes: with what it had generated when it was preempted.
-        self.prompt = list(load.inputs)
-        #: The one prompt that is computed in part, its tokens so far; -1: none.
-        self.partial, self.partial_done = -1, 0
-        self.active: set[int] = set()
-        #: Blocks and places that ended requests give back after the next iteration.
-        self.returned_blocks = self.returned_seqs = 0
-        self.window_allocated: dict[int, int] = {}
-        self.reserved: dict[int, int] = {}
-        self.reserve = ReservedShare()
-        self.stall, self.blocked = 0.0, ""
-        self.stalled = self.sent = self.done = 0
+        #: Time for which decodes waited since their last tokens, and how many did.
+        self.stall, self.stalled = 0.0, 0
+        self.done = 0
 
-    def run(self) -> SimulatedRun:
-        """Return the run of all requests."""
-        self._send_first()
-        total = len(self.load)
-        while self.done < total:
-            self._ingest()
-            if not self.active and not self.waiting:
-                self._wait()
-                continue
-            self._step()
-        self.run_.free = self.decoding.free + self.returned_blocks
+    def finished_run(self) -> SimulatedRun:
+        """Return the run, once all requests have ended."""
+        running = self.scheduler.running
+        self.run.free = running.decoding.free + running.returned_blocks
         self.counts.seconds = self.now
-        return self.run_
+        return self.run
 
-    def _send_first(self) -> None:
-        clients = self.load.clients
-        if clients:
-            self.sent = min(clients, len(self.load))
-            self.incoming.extend((0.0, request) for request in range(self.sent))
+    def advance(self) -> None:
+        """Run one iteration, or a stretch of decodes; where nothing runs, go to the next arrival."""
+        scheduler = self.scheduler
+        self._ingest()
+        if not scheduler.active and not scheduler.waiting:
+            scheduler.running.give_back()
+            self.now = self.before = max(self.now, self.arrivals.incoming[0][0])
+            return
+        chunks = scheduler.chunks()
+        if chunks:
+            self._iterate(chunks)
+        elif scheduler.decoding.count:
+            self._decode_stretch()
         else:
-            self.incoming.extend((time, request) for request, time in enumerate(self.load.arrivals))
+            # Nothing runs, and what waits needs what ended requests have not returned yet.
+            scheduler.running.give_back()
+            self.before = self.now
 
     def _ingest(self) -> None:
         """Queue requests that the scheduler has seen; those that came while it ran wait an iteration."""
-        seen = self.before if self.rules.asynchronous else self.now
-        while self.incoming and self.incoming[0][0] <= seen:
-            time, request = self.incoming.popleft()
-            self.run_.queued[request] = time
-            self.waiting.append(request)
+        incoming, seen = self.arrivals.incoming, self.before if self.asynchronous else self.now
+        while incoming and incoming[0][0] <= seen:
+            time, request = incoming.popleft()
+            self.run.queued[request] = time
+            self.scheduler.waiting.append(request)
 
-    def _wait(self) -> None:
-        """Go to the next arrival: nothing runs."""
-        self._give_back()
-        self.now = self.before = max(self.now, self.incoming[0][0])
-
-    def _give_back(self) -> None:
-        self.decoding.free += self.returned_blocks
-        self.returned_blocks = self.returned_seqs = 0
-
-    def _step(self) -> None:
-        rules = self.rules
-        if rules.prefill == "first":
-            chunks = self._compose(rules.max_num_batched_tokens)
-            if chunks:
-                self._iterate(chunks, decodes=False)
-                return
-            if self.decoding.count:
-                self._make_room()
-                self._decode_stretch()
-                return
-        else:
-            preempted = self._make_room() if self.decoding.count else False
-            budget = rules.max_num_batched_tokens - rules.decode_tokens * self.decoding.count
-            chunks = [] if preempted and self.partial < 0 else self._compose(budget, new=not preempted)
-            if chunks:
-                self._iterate(chunks, decodes=True)
-                return
-            if self.decoding.count:
-                self._decode_stretch()
-                return
-        # Nothing runs, and what waits needs what ended requests have not returned yet.
-        self._give_back()
-        self.before = self.now
-
-    # What goes into an iteration.
-
-    def _compose(self, budget: int, *, new: bool = True) -> list[tuple[int, Chunk]]:
-        """Return the chunks of the next iteration with their requests: the begun prompt, then waiting."""
-        chunks: list[tuple[int, Chunk]] = []
-        self.blocked = ""
-        if self.partial >= 0:
-            took = self._continue(budget)
-            chunks.append(took)
-            budget -= took[1].new_tokens
-        while new and self.waiting:
-            if budget <= 0 or self.partial >= 0:
-                self.blocked = "tokens"
-                break
-            request = self.waiting[0]
-            if len(self.active) + self.returned_seqs >= self.rules.max_num_seqs:
-                self.blocked = "seqs"
-                break
-            if not self._admits(request, budget):
-                break
-            self.waiting.popleft()
-            chunks.append(self._admit(request, budget))
-            budget -= chunks[-1][1].new_tokens
-        return chunks
-
-    def _continue(self, budget: int) -> tuple[int, Chunk]:
-        request, done = self.partial, self.partial_done
-        size = min(self.prompt[request] - done, max(1, budget))
-        self.partial_done += size
-        if self.partial_done == self.prompt[request]:
-            self.partial = -1
-        return request, Chunk(size, done)
-
-    def _blocks(self, request: int, tokens: int) -> int:
-        return self.rules.pool.request_blocks(tokens - self.shared[request])
-
-    def _cached(self, request: int) -> int:
-        return self.token_rules.cached_tokens(self.prompt[request], self.kinds[request])
-
-    def _admits(self, request: int, budget: int) -> bool:
-        """Return whether blocks, and tokens of a prompt that is not divided, are free for a request."""
-        rules, tokens = self.rules, self.prompt[request]
-        decoding, pool = self.decoding, rules.pool
-        if not rules.chunked and tokens - self._cached(request) > budget:
-            self.blocked = "tokens"
-            return False
-        tokens = rules.scaled_tokens(tokens)
-        if rules.admission == "reserve":
-            fits = self._blocks(request, tokens + self.left[request] - 1) <= decoding.free
-        elif rules.admission == "estimate":
-            block = pool.block_tokens * pool.groups
-            free = decoding.free - self.reserve.share * decoding.remaining / block
-            fits = self._blocks(request, tokens + min(self.left[request], _MOST_LEFT)) <= free or (
-                not self.active and self._blocks(request, tokens) <= decoding.free
-            )
-        else:
-            # The complete prompt has to fit, and what decodes needs its blocks first.
-            fits = self._blocks(request, tokens) <= decoding.free - decoding.needed() * (
-                rules.prefill == "mixed"
-            )
-        if not fits:
-            self.blocked = "blocks"
-        return fits
-
-    def _admit(self, request: int, budget: int) -> tuple[int, Chunk]:
-        rules, tokens, pool = self.rules, self.prompt[request], self.rules.pool
-        allocated = rules.scaled_tokens(tokens)
-        if rules.admission == "reserve":
-            allocated += self.left[request] - 1
-            self.reserved[request] = allocated
-        self.decoding.free -= self._blocks(request, allocated)
-        unshared = max(0, allocated - self.shared[request] - pool.shared_tokens)
-        self.window_allocated[request] = pool.window_part(unshared)
-        self.active.add(request)
-        self.admitted.append(request)
-        if self.run_.scheduled[request] < 0:
-            self.run_.scheduled[request] = max(
-                self.before if rules.asynchronous else self.now, self.run_.queued[request]
-            )
-        cached = self._cached(request)
-        size = min(tokens - cached, budget)
-        if cached + size < tokens:
-            self.partial, self.partial_done = request, cached + size
-        return request, Chunk(size, cached)
-
-    def _make_room(self) -> bool:
-        """Preempt the youngest until the next decodes have their blocks; return whether any was."""
-        decoding, preempted = self.decoding, False
-        if self.rules.admission == "reserve":
-            return False
-        while decoding.needed() > decoding.free:
-            preempted = True
-            if self.returned_blocks:
-                self._give_back()
-                continue
-            self._preempt()
-        return preempted
-
-    def _preempt(self) -> None:
-        while (youngest := self.admitted.pop()) not in self.active:
-            pass
-        self.active.remove(youngest)
-        self.counts.preempted += 1
-        decoding = self.decoding
-        if youngest == self.partial:
-            decoding.free += self._blocks(youngest, self.rules.scaled_tokens(self.prompt[youngest]))
-            self.partial = -1
-        else:
-            tokens, left = decoding.remove(youngest)
-            decoding.free += self._allocated_blocks(youngest, tokens)
-            self.left[youngest], self.prompt[youngest] = left, round(tokens * self.rules.growth) + 1
-            self.counts.recomputed += self.prompt[youngest]
-        self.waiting.appendleft(youngest)
-        self.reserve.rise()
-
-    def _allocated_blocks(self, request: int, tokens: int) -> int:
-        """Return the blocks that a request has."""
-        pool, tokens = self.rules.pool, self.reserved.pop(request, tokens)
-        unshared = max(0, tokens - self.shared[request] - pool.shared_tokens)
-        return pool.groups * -(-unshared // pool.block_tokens) + self.window_allocated.pop(request)
-
-    # Time.
-
-    def _iterate(self, chunks: list[tuple[int, Chunk]], *, decodes: bool) -> None:
+    def _iterate(self, chunks: list[tuple[int, Chunk]]) -> None:
         """Run one iteration with chunks of prefill, with the decodes or alone."""
-        decoding = self.decoding
-        count = decoding.count if decodes else 0
-        context = decoding.context if decodes else 0
+        self._note_scheduled(chunks)
+        scheduler, decoding = self.scheduler, self.scheduler.decoding
+        count = decoding.count if self.mixed else 0
+        context = decoding.context if self.mixed else 0
         seconds = self.iteration.seconds(count, context, [chunk for _, chunk in chunks])
-        self._pass(seconds, 1, last=seconds)
+        scheduler.passed(seconds, 1)
+        self.now += seconds
+        self.before = self.now - seconds
         self.counts.prefilled += sum(chunk.new_tokens for _, chunk in chunks)
-        self._give_back()
         if count:
-            self._advance(1)
-            self._gaps(seconds, 1)
-            self._finish_decoded()
+            self._give_tokens(seconds, 1)
         elif decoding.count:
             self.stall, self.stalled = self.stall + seconds, decoding.count
         for request, chunk in chunks:
-            if chunk.past_tokens + chunk.new_tokens == self.prompt[request]:
+            if chunk.past_tokens + chunk.new_tokens == scheduler.prompt[request]:
                 self._first_token(request)
+
+    def _note_scheduled(self, chunks: list[tuple[int, Chunk]]) -> None:
+        """Record when the requests of ``chunks`` were first scheduled."""
+        run, begun = self.run, self.before if self.asynchronous else self.now
+        for request, _ in chunks:
+            if run.scheduled[request] < 0:
+                run.scheduled[request] = max(begun, run.queued[request])
 
     def _decode_stretch(self) -> None:
         """Run decodes alone up to the next end, arrival or shortage of blocks."""
-        decoding = self.decoding
-        steps = decoding.steps_to_next_end()
-        if self.rules.admission != "reserve":
-            steps = max(1, min(steps, decoding.steps_that_fit(steps)))
-        if self.waiting and (self.returned_blocks or self.returned_seqs):
-            steps = 1
-        elif self.waiting and self.rules.admission == "estimate":
-            steps = min(steps, _ESTIMATE_STEPS)
-        elif not self.waiting and self._next_arrival() < inf:
+        scheduler, decoding = self.scheduler, self.scheduler.decoding
+        steps = scheduler.decode_steps()
+        if not scheduler.waiting and self.arrivals.next_time() < inf:
             steps = min(steps, self._steps_to_arrival(steps))
         count, context = decoding.count, decoding.context
         seconds = self.iteration.decode_run(count, context, steps)
-        several = steps > 1 and self.rules.asynchronous
+        several = steps > 1 and self.asynchronous
         last = self.iteration.seconds(count, context + count * (steps - 1)) if several else seconds
-        self._pass(seconds, steps, last=last)
-        self._give_back()
-        self._advance(steps)
-        self._gaps(seconds, steps)
-        self._finish_decoded()
-
-    def _next_arrival(self) -> float:
-        """Return when the next request may come [s]; infinite where none does."""
-        return self.incoming[0][0] if self.incoming else inf
+        scheduler.passed(seconds, steps)
+        self.now += seconds
+        self.before = self.now - last
+        self._give_tokens(seconds, steps)
 
     def _steps_to_arrival(self, most: int) -> int:
         """Return the iterations until the next arrival is seen [1], at most ``most``.
@@ -325,8 +176,9 @@ class SimulatedEngine:
         Iterations become longer as contexts grow, on a straight line between the first and the one in which
         the arrival would fall if none did: t k + s k**2 / 2 is the time of k of them.
         """
-        count, context = self.decoding.count, self.decoding.context
-        gap = self._next_arrival() - self.now
+        decoding = self.scheduler.decoding
+        count, context = decoding.count, decoding.context
+        gap = self.arrivals.next_time() - self.now
         if gap <= 0 or most == 1:
             return 1
         price = self.iteration.seconds
@@ -338,62 +190,30 @@ class SimulatedEngine:
         steps = 2.0 * gap / (first + sqrt(first * first + 2.0 * growth * gap))
         return max(1, min(most, ceil(steps)))
 
-    def _pass(self, seconds: float, steps: int, *, last: float) -> None:
-        counts = self.counts
-        if self.blocked and self.waiting:
-            counts.wait(self.blocked, seconds)
-        counts.steps += steps
-        self.now += seconds
-        self.before = self.now - last
-        self.reserve.fall(steps)
+    def _give_tokens(self, seconds: float, steps: int) -> None:
+        """Give the decodes their tokens of ``steps`` iterations, and record the gaps between them.
 
-    def _advance(self, steps: int) -> None:
-        decoding = self.decoding
-        free = decoding.free
-        decoding.advance(steps)
-        if self.rules.admission == "reserve":
-            decoding.free = free
-        self.counts.least_free = min(self.counts.least_free, decoding.free)
-        self.counts.decoded += steps * decoding.count
-
-    def _gaps(self, seconds: float, steps: int) -> None:
-        """Record the gaps between tokens; where prefill went first, decodes waited for it, too."""
-        gaps, count = self.run_.gaps, self.decoding.count
-        each = seconds / steps
+        Where prefill went first, decodes waited for it, too.
+        """
+        running, gaps = self.scheduler.running, self.run.gaps
+        running.decode(steps)
+        each, count = seconds / steps, running.decoding.count
         waited = min(self.stalled, count)
         if waited:
             gaps.append((each + self.stall, waited))
         if count * steps > waited:
             gaps.append((each, count * steps - waited))
         self.stall, self.stalled = 0.0, 0
-
-    # Ends.
+        for request in running.ended():
+            self._end(request)
 
     def _first_token(self, request: int) -> None:
-        if self.run_.first[request] < 0:
-            self.run_.first[request] = self.now
-        left = self.left[request] - 1
-        tokens = self.rules.scaled_tokens(self.prompt[request])
-        if not left:
-            self._end(request, tokens)
-            return
-        self.decoding.add(request, tokens, left, self.shared[request])
+        if self.run.first[request] < 0:
+            self.run.first[request] = self.now
+        if not self.scheduler.prefilled(request):
+            self._end(request)
 
-    def _finish_decoded(self) -> None:
-        for request in self.decoding.ended():
-            tokens, _ = self.decoding.remove(request)
-            self._end(request, tokens)
-
-    def _end(self, request: int, tokens: int) -> None:
-        self.run_.last[request] = self.now
-        self.active.remove(request)
+    def _end(self, request: int) -> None:
+        self.run.last[request] = self.now
         self.done += 1
-        blocks = self._allocated_blocks(request, tokens)
-        if self.rules.asynchronous:
-            self.returned_blocks += blocks
-            self.returned_seqs += 1
-        else:
-            self.decoding.free += blocks
-        if self.load.clients and self.sent < len(self.load):
-            self.incoming.append((self.now + self.load.client_seconds, self.sent))
-            self.sent += 1
+        self.arrivals.ended(request, self.now)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.candidates import distinct
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
@@ -73,7 +74,6 @@ def length_moments(load: RequestLoad, rules: SchedulerRules) -> LengthMoments:
     A request decodes O - 1 times, so that means over iterations weigh it by O - 1: the context is
     E[(O - 1)(I + (O - 1)/2)] / E[O - 1].
 
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((10, 10), (5, 5), (0.0, 0.0))
     >>> moments = length_moments(load, SchedulerRules(4, 8, BlockPool(9, 4)))
     >>> moments.context, moments.total, moments.context_blocks
@@ -122,7 +122,7 @@ def _prompts(
     computed: NDArray[np.int64], cached: NDArray[np.int64], kinds: NDArray[np.int64]
 ) -> tuple[PromptClass, ...]:
     """Return the prompts of each class; empty where all classes compute about as many tokens."""
-    numbers = np.unique(kinds)
+    numbers = distinct(kinds)
     if len(numbers) < 2:
         return ()
     prompts = tuple(

@@ -39,9 +39,6 @@ def open_loop(
     ahead, the iterations of its prompt, and the wait for prompts before it. Stable where r is less than
     the maximum; above it the wait grows without end.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(64, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> point = open_loop(0.5, lengths, rules, AffineIteration(1.0))

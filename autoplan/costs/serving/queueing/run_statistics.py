@@ -65,8 +65,6 @@ def run_statistics(
     of the classes of requests, by number.
 
     >>> from autoplan.costs.serving.queueing.event_simulation import simulate
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
     >>> load = RequestLoad((5, 5), (3, 3), (0.0, 0.0))
     >>> run = simulate(load, SchedulerRules(2, 64, BlockPool(9, 16)), AffineIteration(1.0))
     >>> seen = run_statistics(run)

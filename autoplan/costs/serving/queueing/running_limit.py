@@ -51,9 +51,6 @@ def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bo
     the drift -D I / O and the variance D / O (I + O)**2: (I + O)**2 / 2 I tokens on average, of the youngest,
     whose contexts are O / D tokens apart.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> load = RequestLoad((96, 96), (33, 33), (0.0, 0.0))
     >>> rules = SchedulerRules(256, 8192, BlockPool(80, 16), admission="reserve")
     >>> running_limit(length_moments(load, rules), rules, together=True)  # 10 of 8 blocks

@@ -24,9 +24,7 @@ __all__ = ["scheduler_rules"]
 def scheduler_rules(scope: EngineScope) -> SchedulerRules:
     """Return the rules of one engine of ``layout``, or of one of its attention data-parallel ranks.
 
-    >>> from autoplan.catalog import load_serving_job
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
-    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout())
+    >>> scope = h100_scope()
     >>> rules = scheduler_rules(scope)
     >>> rules.pool.own_blocks == predict_capacity(scope).pool.blocks, rules.max_num_batched_tokens
     (True, 8192)

@@ -46,9 +46,6 @@ def steady_point(
 
     Each preempted request recomputes its prompt and what it had generated.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> rate, _ = steady_point(5.0, lengths, rules, AffineIteration(2.0))
@@ -102,9 +99,6 @@ def maximum(
     ``at_once``: requests that are alike and came together stay together, in groups of as many prompts as an
     iteration takes.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> point = maximum(lengths, rules, AffineIteration(2.0))  # 8 places, an answer in 11 iterations
@@ -205,9 +199,6 @@ def closed_loop(
     then for those of its prompt. It sees the other N - 1 clients as they are on average. Clients that do not
     run wait: TTFT follows from Little's law.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
     >>> point = closed_loop(1, lengths, rules, AffineIteration(2.0))  # a prompt, and 10 decodes

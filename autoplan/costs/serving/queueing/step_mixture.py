@@ -81,9 +81,6 @@ def step_mixture(
     of iterations is full of prompts and the others have none, as with requests that are alike and began
     together. Without ``with_prompt`` the time of a prompt is left out.
 
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
     >>> lengths = length_moments(RequestLoad((10, 10), (6, 4), (0.0, 0.0)), rules)
     >>> steps = step_mixture(2, 0.5, lengths, rules, AffineIteration(1.0, per_token=0.1))
@@ -144,15 +141,21 @@ class _StepPrices:
         self.decodes, self.lengths, self.iteration = decodes, lengths, iteration
         taken = (rules.prefill == "mixed") * rules.decode_tokens * decodes
         self.capacity = max(1.0, rules.max_num_batched_tokens - taken)
+        # The iterations of a mixture and those of a prompt are mostly the same ones.
+        self.times: dict[float, float] = {}
 
     def of_class(self, prompt: PromptClass) -> _StepPrices:
         """Return the prices of iterations whose prompts are all of one class."""
         price = copy(self)
         price.lengths = replace(self.lengths, computed=prompt.computed, cached=prompt.cached, prompts=())
+        price.times = {}
         return price
 
     def mixed(self, tokens: float) -> float:
-        return self.timed(self.decodes, self._chunks(tokens))
+        seconds = self.times.get(tokens)
+        if seconds is None:
+            seconds = self.times[tokens] = self.timed(self.decodes, self._chunks(tokens))
+        return seconds
 
     def alone(self, tokens: float) -> float:
         return self.timed(0.0, self._chunks(tokens))
@@ -239,9 +242,6 @@ def prefill_ends(
 
     Iterations of T tokens follow each other; the last prompt of one is divided where the engine does that.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 16, BlockPool(99, 4), prefill="first")
     >>> lengths = length_moments(RequestLoad((12,), (6,)), rules)
     >>> prefill_ends(4, lengths, rules, AffineIteration(1.0))  # 12, 24, 36 and 48 tokens
@@ -278,9 +278,6 @@ def prompt_seconds(
 
     Empty where all classes have about the same prompts.
 
-    >>> from autoplan.costs.serving.queueing.length_moments import length_moments
-    >>> from autoplan.costs.serving.queueing.request_load import RequestLoad
-    >>> from autoplan.costs.serving.queueing.scheduler_rules import BlockPool
     >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
     >>> lengths = length_moments(RequestLoad((10, 60), (6, 6), kinds=(0, 1)), rules)
     >>> prompt_seconds(0, 0.0, lengths, rules, AffineIteration(1.0, per_token=0.1))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from importlib.resources import files
-from typing import Any, Final
+from typing import Final
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import Interface, interface, listed_data
 
 __all__ = ["ArgumentList", "EngineArgument", "argument_list", "listed_as", "listed_versions"]
 
@@ -56,6 +55,16 @@ class ArgumentList:
     source: str
     complete: bool
     arguments: Mapping[str, EngineArgument] = field(repr=False)
+
+    @property
+    def table(self) -> Interface:
+        """The bindings of the engine."""
+        return interface("vllm" if _is_vllm(self.engine) else self.engine)
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Flags by the names of their bindings."""
+        return self.table.keys
 
     def find(self, flag: str) -> tuple[EngineArgument | None, bool]:
         """Return the argument that a flag is of, and whether the flag switches it off.
@@ -107,20 +116,13 @@ def _closest(flag: str, names: tuple[str, ...]) -> str | None:
     return near[0] if near else None
 
 
-@cache
-def _table(engine: str) -> Mapping[str, Any]:
-    text = (files(__package__) / "argument_lists" / f"{engine}.json").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = json.loads(text)
-    return table
-
-
 def listed_versions(engine: str) -> tuple[str, ...]:
     """Return the versions whose arguments are listed, the oldest first.
 
     >>> listed_versions("tensorrt-llm")
     ('1.0', '1.1', '1.2')
     """
-    return tuple(_shortened(version, engine) for version in _table(listed_as(engine))["versions"])
+    return tuple(_shortened(version, engine) for version in listed_data(listed_as(engine))["versions"])
 
 
 def listed_as(engine: str) -> str:
@@ -149,7 +151,7 @@ def argument_list(engine: str, version: str) -> ArgumentList:
         raise UnsupportedError(
             f"the arguments of {engine} {version} are not listed: known versions are {', '.join(names)}"
         )
-    table, place = _table(listed_as(engine)), names.index(version)
+    table, place = listed_data(listed_as(engine)), names.index(version)
     order = {name: at for at, name in enumerate(table["versions"])}
     arguments: dict[str, EngineArgument] = {}
     for row in table["arguments"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.arguments.argument_list import ArgumentList
@@ -24,6 +24,13 @@ __all__ = [
 PoolRole = Literal["prefill", "decode"]
 #: Where drafts come from, as in the section ``speculation`` of a job.
 DraftMethod = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
+
+#: What the numbers of a layout are for, where they are not called so.
+PARTS: Final = {
+    "pp": "pipeline stages",
+    "dcp": "decode context parallelism",
+    "ep": "expert parallelism",
+}
 
 
 class InexpressibleEngineError(UnsupportedError):
@@ -72,22 +79,26 @@ class WrittenArguments:
     document: dict[str, Any] = field(default_factory=dict)
 
     def add(
-        self, flag: str, value: object = None, *, part: str, nearest: Sequence[EngineLayout] = ()
+        self, name: str, value: object = None, *, part: str, nearest: Sequence[EngineLayout] = ()
     ) -> None:
-        """Add a flag with its value; ``part`` names what it is for, where the version does not have it."""
+        """Add the flag of a binding with its value; ``part`` is what it is for, where a version lacks it."""
+        flag = self.known.flags[name]
         argument = self.known.arguments.get(flag)
-        name = f"{self.known.engine} {self.known.version}"
+        title = f"{self.known.engine} {self.known.version}"
         if argument is None:
-            raise InexpressibleEngineError(f"{part}: {name} has no {flag}", nearest)
+            raise InexpressibleEngineError(f"{part}: {title} has no {flag}", nearest)
         if argument.choices and value is not None and value not in argument.choices:
             shown = ", ".join(map(str, argument.choices))
-            raise InexpressibleEngineError(f"{part}: {flag} of {name} takes {shown}", nearest)
+            raise InexpressibleEngineError(f"{part}: {flag} of {title} takes {shown}", nearest)
         words = () if value is None else (json.dumps(value) if isinstance(value, Mapping) else str(value),)
         self.options.append((flag, *words))
 
-    def add_size(self, key: str, flag: str, value: int, *, part: str) -> None:
-        """Add the flag of a number of the layout, where that is not the default of its key."""
-        usual = getattr(EngineLayout(), key)
-        if value != usual:
-            without: Any = {key: usual}
-            self.add(flag, value, part=part, nearest=(replace(self.layout, **without),))
+    def add_sizes(self, *names: str, parts: Mapping[str, str] | None = None) -> None:
+        """Add the flags of numbers of the layout, where they are not the default of their keys."""
+        usual = EngineLayout()
+        for name in names:
+            value = getattr(self.layout, name)
+            if value != getattr(usual, name):
+                without: Any = {name: getattr(usual, name)}
+                part = (parts or PARTS).get(name, name)
+                self.add(name, value, part=part, nearest=(replace(self.layout, **without),))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from autoplan.errors import Problem
+from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
@@ -20,6 +21,7 @@ __all__ = [
     "parse_words",
     "parsed_keys",
     "plain_type",
+    "read_names",
 ]
 
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).
@@ -67,8 +69,9 @@ class GivenArguments:
         """Add a problem."""
         self.problems.append(Problem(sentence, path, self.file, line))
 
-    def find(self, flag: str) -> GivenArgument | None:
-        """Return the argument that a flag was given for, in any spelling; None where its value is open."""
+    def find(self, name: str) -> GivenArgument | None:
+        """Return the argument of a binding, in any spelling; None where its value is open."""
+        flag = self.known.flags[name]
         argument = self.known.arguments.get(flag)
         given = self.given.get(argument.flag) if argument else None
         if given is None or given.unknown is None:
@@ -78,17 +81,17 @@ class GivenArguments:
         self.refuse(f"its value depends on {cause.reason} (line {cause.line}){how}", flag, given.line)
         return None
 
-    def text(self, flag: str) -> Written | None:
+    def text(self, name: str) -> Written | None:
         """Return a value as text."""
-        given = self.find(flag)
+        given = self.find(name)
         if given is None:
             return None
         value = given.value[0] if isinstance(given.value, list) and given.value else given.value
         return Written(str(value), given.line, given.words)
 
-    def switch(self, flag: str) -> Written | None:
+    def switch(self, name: str) -> Written | None:
         """Return whether a switch is on."""
-        given = self.find(flag)
+        given = self.find(name)
         if given is None:
             return None
         value = given.value
@@ -96,23 +99,23 @@ class GivenArguments:
             value = value.lower() in {"true", "1", "yes"}
         return Written(bool(value), given.line, given.words)
 
-    def count(self, flag: str, least: int = 1) -> Written | None:
+    def count(self, name: str, least: int = 1) -> Written | None:
         """Return an integer of at least ``least``; sizes such as 8k are read."""
-        return self._read(flag, lambda text: _count(text, least), f"an integer of at least {least}")
+        return self._read(name, lambda text: _count(text, least), f"an integer of at least {least}")
 
-    def share(self, flag: str) -> Written | None:
+    def share(self, name: str) -> Written | None:
         """Return a share of more than 0 and at most 1."""
-        return self._read(flag, _share, "a number of more than 0 and at most 1")
+        return self._read(name, _share, "a number of more than 0 and at most 1")
 
-    def mapping(self, flag: str) -> Written | None:
+    def mapping(self, name: str) -> Written | None:
         """Return a JSON object."""
-        return self._read(flag, _mapping, "a JSON object")
+        return self._read(name, _mapping, "a JSON object")
 
-    def _read(self, flag: str, parse: Callable[[Any], Any], wanted: str) -> Written | None:
-        given = self.find(flag)
+    def _read(self, name: str, parse: Callable[[Any], Any], wanted: str) -> Written | None:
+        given = self.find(name)
         if given is None or given.value is None:
             return None
-        value = parse(given.value)
+        value, flag = parse(given.value), self.known.flags[name]
         if value is None:
             if not any(problem.path == flag for problem in self.problems):
                 self.refuse(f"{_shown(given.value)} is not {wanted}", flag, given.line)
@@ -280,6 +283,12 @@ def named_format(given: GivenArguments, text: Written | None, names: Mapping[str
         return replace(text, value=names[text.value])
     given.notes.append(f"{text.words} (line {text.line}) says no format that is priced")
     return None
+
+
+def read_names(table: Interface) -> Mapping[str, str]:
+    """Return the formats of a cache by all names that an engine has for them."""
+    names = {theirs: ours for ours, theirs in table["kv"].names.items()}
+    return {**names, **table.data["kv_read"]}
 
 
 def plain_type(dtype: Written | None) -> Written | None:

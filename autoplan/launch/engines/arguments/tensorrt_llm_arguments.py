@@ -8,10 +8,12 @@ its ``LlmArgs``, as aiconfigurator 0.12.0 writes them for 1.0.0 to 1.2.0rc6
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_values import nested
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
@@ -22,86 +24,45 @@ from autoplan.launch.engines.arguments.given_arguments import GivenArguments
 
 __all__ = ["KNOWN_KEYS", "tensorrt_llm_options", "tensorrt_llm_values"]
 
-_SIZES: Final = {
-    "tp": "--tp_size",
-    "pp": "--pp_size",
-    "ep": "--ep_size",
-    "seqs": "--max_batch_size",
-    "tokens": "--max_num_tokens",
-}
+_TABLE: Final = interface("tensorrt-llm")
+_SIZES: Final = ("tp", "pp", "ep", "seqs", "tokens", "longest_request")
 #: Sizes in the file of options, by path.
 _KEYS: Final = {
-    "tp": "tensor_parallel_size",
-    "pp": "pipeline_parallel_size",
-    "ep": "moe_expert_parallel_size",
-    "seqs": "max_batch_size",
-    "tokens": "max_num_tokens",
-    "longest_request": "max_seq_len",
-    "block_tokens": "kv_cache_config.tokens_per_block",
+    name.removeprefix("file_"): _TABLE.keys[name]
+    for name in _TABLE.groups["file"]
+    if _TABLE[name].kind == "count"
 }
 #: Keys of the file, of which one letter off is refused; others are listed and not read.
-KNOWN_KEYS: Final = frozenset(
-    {
-        *(path.partition(".")[0] for path in _KEYS.values()),
-        "attention_dp_config",
-        "backend",
-        "build_config",
-        "cache_transceiver_config",
-        "cuda_graph_config",
-        "disable_overlap_scheduler",
-        "enable_attention_dp",
-        "enable_autotuner",
-        "enable_chunked_prefill",
-        "enable_iter_perf_stats",
-        "kv_cache_config",
-        "moe_config",
-        "moe_tensor_parallel_size",
-        "num_postprocess_workers",
-        "print_iter_log",
-        "quant_config",
-        "scheduler_config",
-        "speculative_config",
-        "stream_interval",
-        "torch_compile_config",
-        "trust_remote_code",
-    }
-)
-_KV_READ: Final = {"auto": "auto", "fp8": "fp8", "bfloat16": "bf16", "float16": "fp16"}
+KNOWN_KEYS: Final = frozenset(_TABLE.data["known"])
 #: Methods of drafts with TensorRT-LLM's types, and the key of the number of drafts.
-_DRAFTS: Final = {
-    "mtp": ("MTP", "num_nextn_predict_layers"),
-    "ngram": ("NGram", "max_draft_len"),
-}
+_DRAFTS: Final[Mapping[str, Sequence[str]]] = _TABLE.data["draft_methods"]
 
 
 def tensorrt_llm_options(settings: EngineSettings, written: WrittenArguments) -> None:
     """Add flags and keys; raises InexpressibleEngineError for what the engine cannot express."""
     layout = settings.layout
     _refuse_missing(settings)
-    written.add(_SIZES["tp"], layout.tp * layout.adp, part="tensor parallelism")
-    written.add_size("pp", _SIZES["pp"], layout.pp, part="pipeline stages")
-    written.add_size("ep", _SIZES["ep"], layout.ep, part="expert parallelism")
-    for key in ("seqs", "tokens"):
-        written.add_size(key, _SIZES[key], getattr(layout, key), part=key)
+    written.add("tp", layout.tp * layout.adp, part="tensor parallelism")
+    written.add_sizes("pp", "ep", "seqs", "tokens")
     if settings.longest_request is not None:
-        written.add("--max_seq_len", settings.longest_request, part="the longest request")
+        written.add("longest_request", settings.longest_request, part="the longest request")
     cache: dict[str, Any] = {}
     if settings.utilization is not None:
         share = f"{settings.utilization:g}"
-        written.add("--kv_cache_free_gpu_memory_fraction", share, part="the share of memory")
-        cache["free_gpu_memory_fraction"] = float(share)
+        written.add("gpu_memory_utilization", share, part="the share of memory")
+        cache["file_share"] = float(share)
     if settings.block_tokens is not None:
-        cache["tokens_per_block"] = settings.block_tokens
+        cache["file_block_tokens"] = settings.block_tokens
     if layout.kv != "auto":
-        cache["dtype"] = layout.kv
-    if layout.adp > 1:
-        written.document["enable_attention_dp"] = True
+        cache["file_kv"] = layout.kv
     # The section of the file takes the place of what the command says of the cache.
-    if cache.keys() - {"free_gpu_memory_fraction"}:
-        written.document["kv_cache_config"] = cache
-    if layout.spec and settings.draft_method in _DRAFTS:
+    values = {"groups": True} if layout.adp > 1 else {}
+    values |= cache if cache.keys() - {"file_share"} else {}
+    written.document |= nested(_TABLE, values)
+    if layout.spec and settings.draft_method is not None and settings.draft_method in _DRAFTS:
         kind, number = _DRAFTS[settings.draft_method]
-        written.document["speculative_config"] = {"decoding_type": kind, number: layout.spec}
+        section, _, key = _TABLE.keys["drafts"].partition(".")
+        written.document[section] = {key: kind, number: layout.spec}
 
 
 def _refuse_missing(settings: EngineSettings) -> None:
@@ -112,7 +73,7 @@ def _refuse_missing(settings: EngineSettings) -> None:
     missing = (
         (
             layout.tp > 1 and layout.adp > 1,
-            f"tp={layout.tp} beside adp={layout.adp}: each device is a group of attention, or none is",
+            f"tp={layout.tp} beside adp={layout.adp}: data-parallel attention is on every device, or on none",
             (replace(layout, tp=1, adp=group, dcp=1), replace(layout, tp=group, adp=1)),
         ),
         (
@@ -143,23 +104,23 @@ def _refuse_missing(settings: EngineSettings) -> None:
 def tensorrt_llm_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments and of the file of options, by field of a layout or a job."""
     del experts
-    values: dict[str, Written | None] = {key: given.count(flag) for key, flag in _SIZES.items()}
-    values["longest_request"] = given.count("--max_seq_len")
-    values["gpu_memory_utilization"] = given.share("--kv_cache_free_gpu_memory_fraction")
+    values: dict[str, Written | None] = {key: given.count(key) for key in _SIZES}
+    values["gpu_memory_utilization"] = given.share("gpu_memory_utilization")
     document = given.document
     for key, path in _KEYS.items():
         # Up to 1.1 these sizes may stand in build_config.
         entry = document.get(path) or document.get(f"build_config.{path}")
         if entry is not None:
             values[key] = _number(given, path, entry)
-    share = document.get("kv_cache_config.free_gpu_memory_fraction")
+    share = document.get(_TABLE.keys["file_share"])
     if share is not None:
         values["gpu_memory_utilization"] = _part(given, share)
-    kv = document.get("kv_cache_config.dtype")
-    if kv is not None and str(kv.value) in _KV_READ:
-        values["kv"] = replace(kv, value=_KV_READ[str(kv.value)])
+    kv = document.get(_TABLE.keys["file_kv"])
+    named = _TABLE["file_kv"].ours(str(kv.value)) if kv is not None else None
+    if kv is not None and named is not None:
+        values["kv"] = replace(kv, value=named)
     _drafts(given, values)
-    groups = document.get("enable_attention_dp")
+    groups = document.get(_TABLE.keys["groups"])
     devices = values["tp"]
     if groups is not None and groups.value is True:
         values["adp"] = replace(groups, value=devices.value if devices else 1)
@@ -178,18 +139,19 @@ def _number(given: GivenArguments, path: str, entry: Written) -> Written | None:
 def _part(given: GivenArguments, entry: Written) -> Written | None:
     if isinstance(entry.value, int | float) and 0 < entry.value <= 1:
         return replace(entry, value=float(entry.value))
-    path = "kv_cache_config.free_gpu_memory_fraction"
+    path = _TABLE.keys["file_share"]
     given.refuse(f"{entry.value!r} is not a number of more than 0 and at most 1", path, entry.line)
     return None
 
 
 def _drafts(given: GivenArguments, values: dict[str, Written | None]) -> None:
-    kind = given.document.get("speculative_config.decoding_type")
+    drafts = _TABLE.keys["drafts"]
+    kind = given.document.get(drafts)
     if kind is None:
         return
-    methods: Mapping[str, tuple[str, str]] = {name: (method, key) for method, (name, key) in _DRAFTS.items()}
+    methods = {name: (method, key) for method, (name, key) in _DRAFTS.items()}
     method, key = methods.get(str(kind.value), ("", ""))
-    number = given.document.get(f"speculative_config.{key}")
+    number = given.document.get(f"{drafts.partition('.')[0]}.{key}")
     if not method or number is None:
         given.notes.append(f"drafts of {kind.value} are not read")
         return

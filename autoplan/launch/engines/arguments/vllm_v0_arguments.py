@@ -2,7 +2,7 @@
 
 The engine of that time schedules prompts before decodes and takes prompts in one piece unless chunked prefill
 is asked for, so that ``max_num_batched_tokens`` holds the longest request (vllm 0.7.0 config.py,
-SchedulerConfig). Drafts have flags of their own, and nothing splits experts or groups of attention.
+SchedulerConfig). Drafts have flags of their own, and nothing splits experts or makes attention data-parallel.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from autoplan.launch.engines.arguments.vllm_arguments import vllm_options, vllm_
 
 __all__ = ["vllm_v0_options", "vllm_v0_values"]
 
-_CHUNKS: Final = "--enable-chunked-prefill"
-_MODEL, _NUMBER = "--speculative-model", "--num-speculative-tokens"
 #: Value of ``--speculative-model`` for drafts from the prompt, and the longest match that they look for.
 _FROM_PROMPT: Final = "[ngram]"
-_MATCH: Final = ("--ngram-prompt-lookup-max", 4)
+_MATCH: Final = 4
 #: Version whose parser has pipeline stages and whose engine refuses them (vllm 0.4.0 config.py).
 _WITHOUT_STAGES: Final = "0.4"
 
@@ -35,18 +33,18 @@ def vllm_v0_options(settings: EngineSettings, written: WrittenArguments) -> None
     layout = settings.layout
     _refuse_missing(settings, written)
     vllm_options(replace(settings, layout=replace(layout, spec=0)), written)
-    known = written.known.arguments.get(_CHUNKS)
+    known = written.known.arguments.get(written.known.flags["chunked"])
     if known is not None and known.optional:
         # Left out, prompts of models with over 32,768 positions are chunked.
-        written.add(_CHUNKS, "False", part="prompts in one piece")
+        written.add("chunked", "False", part="prompts in one piece")
     if layout.spec:
         plain = (replace(layout, spec=0),)
         from_prompt = settings.draft_method == "ngram"
         draft = _FROM_PROMPT if from_prompt else settings.draft_checkpoint
-        written.add(_MODEL, draft, part="speculation", nearest=plain)
-        written.add(_NUMBER, layout.spec, part="speculation", nearest=plain)
+        written.add("draft_model", draft, part="speculation", nearest=plain)
+        written.add("draft_tokens", layout.spec, part="speculation", nearest=plain)
         if from_prompt:
-            written.add(_MATCH[0], _MATCH[1], part="drafts from the prompt", nearest=plain)
+            written.add("draft_match", _MATCH, part="drafts from the prompt", nearest=plain)
 
 
 def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None:
@@ -54,7 +52,7 @@ def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None
     layout, longest = settings.layout, settings.longest_request or 0
     version = f"vLLM {written.known.version}"
     missing = (
-        (layout.adp > 1, "attention groups", (replace(layout, adp=1, ep=1),)),
+        (layout.adp > 1, "data-parallel attention", (replace(layout, adp=1, ep=1),)),
         (layout.ep > 1, "expert parallelism", (replace(layout, ep=1),)),
         (layout.dcp > 1, "decode context parallelism", (replace(layout, dcp=1),)),
         (
@@ -83,7 +81,7 @@ def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None
 def vllm_v0_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments, as ``vllm_values`` does."""
     values = vllm_values(given, experts=experts)
-    draft, number = given.text(_MODEL), given.count(_NUMBER)
+    draft, number = given.text("draft_model"), given.count("draft_tokens")
     if draft is not None and number is not None:
         from_prompt = draft.value == _FROM_PROMPT
         values |= {

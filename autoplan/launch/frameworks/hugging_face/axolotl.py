@@ -6,28 +6,46 @@ Keys are those of ``axolotl/utils/schemas/`` of the version that TARGET names; h
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
-from autoplan.launch.frameworks.hugging_face.axolotl_values import is_axolotl, read_axolotl
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     ATTENTION_TARGETS,
     OPTIM,
     checked_kind,
-    compiled,
-    deepspeed_section,
     formats,
-    fsdp_section,
+    fsdp_values,
     refuse_beyond_data,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
+from autoplan.launch.frameworks.hugging_face.training_fields import (
+    OPEN,
+    adapter_values,
+    alone,
+    batch_of,
+    deepspeed_values,
+    key_names,
+    model_of,
+    optimizer_of,
+    precision_of,
+    shipped_deepspeed,
+    stands,
+    without_open,
+)
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
-from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
@@ -36,13 +54,16 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["TARGET", "emit_axolotl"]
 
+#: Files that axolotl ships in deepspeed_configs.
+_SHIPPED: Final = re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json")
+AXOLOTL: Final = interface("axolotl")
+_CHECKPOINTING: Final[Sequence[str]] = AXOLOTL.data["checkpointing"]
+#: ZeRO stages of FSDP1's strategies.
+_STRATEGIES: Final[Mapping[str, int]] = AXOLOTL.data["strategies"]
 _FILE: Final = "axolotl.yaml"
-_LIGER: Final = {
+_LIGER: Final[Mapping[str, Any]] = {
     "plugins": ["axolotl.integrations.liger.LigerPlugin"],
-    "liger_rope": True,
-    "liger_rms_norm": True,
-    "liger_glu_activation": True,
-    "liger_fused_linear_cross_entropy": True,
+    **dict.fromkeys(("liger_rope", "liger_norms", "liger_glu", "liger_loss"), True),
 }
 
 
@@ -63,20 +84,20 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     refuse_software(job, ("compile",), adapters=True)
     kind = _kind(job, layout)
-    return {
+    values = {
+        **plan_values(AXOLOTL, "written", job, layout),
         **_model(job),
-        "sequence_len": job.workload.sequence_length,
-        "micro_batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
+        "steps": microbatches(job, layout),
         **formats(job),
         **_optimizer(job, kind),
-        "gradient_checkpointing": layout.mode == "full",
-        **({"activation_offloading": "hidden_states"} if layout.activation_offload else {}),
+        "recompute": layout.mode == "full",
+        "activation_offload": "hidden_states" if layout.activation_offload else None,
         **(_fsdp(layout) if kind == "fsdp" else {}),
-        **({"deepspeed": deepspeed_section(job, layout)} if kind == "deepspeed" else {}),
-        **compiled(job),
+        "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
+        "compiled": job.software.compile,
         **(_LIGER if job.stack.name.endswith("-liger") else {}),
     }
+    return nested(AXOLOTL, values)
 
 
 def _kind(job: Job, layout: Layout) -> str:
@@ -88,13 +109,15 @@ def _kind(job: Job, layout: Layout) -> str:
 
 def _model(job: Job) -> dict[str, Any]:
     """Return the keys of the model and of low-rank adapters."""
-    name = hub_name(job.model)
-    base = {"base_model": name} if name else {}
+    model = {"model": hub_name(job.model)}
     if job.adapters is None:
-        return base
+        return model
     every = job.adapters.targets == "all"
-    targets = {"lora_target_linear": True} if every else {"lora_target_modules": list(ATTENTION_TARGETS)}
-    return {**base, "adapter": "lora", "lora_r": job.adapters.rank, **targets}
+    return {
+        **model,
+        "adapter": "lora",
+        **({"adapted_all": True} if every else {"adapted": list(ATTENTION_TARGETS)}),
+    }
 
 
 def _optimizer(job: Job, kind: str) -> dict[str, str]:
@@ -112,21 +135,22 @@ def _optimizer(job: Job, kind: str) -> dict[str, str]:
 def _fsdp(layout: Layout) -> dict[str, Any]:
     """Return the keys of FSDP2 and of its mesh."""
     replicate, shard = mesh_sizes(layout)
-    attention = {"attn_implementation": "flash_attention_2"} if layout.cp > 1 else {}
     return {
-        "fsdp_version": 2,
-        "fsdp_config": {**fsdp_section(layout), "offload_params": False},
-        "dp_replicate_size": replicate,
-        "dp_shard_size": shard,
-        "tensor_parallel_size": layout.tp,
-        "context_parallel_size": layout.cp,
-        **attention,
+        **fsdp_values(layout),
+        "state_offload": False,
+        "replicas": replicate,
+        "shards": shard,
+        "tp": layout.tp,
+        "cp": layout.cp,
+        "attention": "flash_attention_2" if layout.cp > 1 else None,
     }
 
 
 def _notes(job: Job) -> tuple[str, ...]:
     model = (
-        () if hub_name(job.model) else (f"set base_model: the hub has no known name for {job.model.name}",)
+        ()
+        if hub_name(job.model)
+        else (f"set {AXOLOTL.keys['model']}: the hub has no known name for {job.model.name}",)
     )
     return (
         *model,
@@ -135,10 +159,198 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def is_axolotl(file: LaunchFile) -> bool:
+    """Return whether a file is one of axolotl."""
+    named = re.search(rf"(?m)^{AXOLOTL.keys['model']}\s*:", file.text)
+    sizes = (re.search(rf"(?m)^{AXOLOTL.keys[name]}\s*:", file.text) for name in ("mbs", "sequence_length"))
+    return named is not None or all(size is not None for size in sizes)
+
+
+def read_axolotl(file: LaunchFile) -> Configuration:
+    """Return what a YAML file of axolotl says; raises SpecError with all problems."""
+    document = read_yaml(file, AXOLOTL)
+    document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
+    known = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
+    document.check_names("fsdp_config", known | {f"fsdp_{name}" for name in known} | {"version"}, "axolotl")
+    values = {**alone(), **_precision(document), "optimizer": optimizer_of(document)}
+    values |= _sharding(document, file)
+    values |= _recompute(document, values)
+    _accumulation(document)
+    values |= batch_of(document, file, values)
+    values |= document.bound("sequence_length")
+    values |= _adapters(document) | _software(document)
+    document.stop_at_problems()
+    model = model_of(document)
+    return assembled("axolotl", file, without_open(values), model=model, warnings=document.notes)
+
+
+def _precision(document: WrittenDocument) -> dict[str, Written]:
+    """Return the precision; axolotl's default, and ``auto``, is bf16 where the devices have it."""
+    values = precision_of(document)
+    if values and not values["precision"].default:
+        return values
+    bf16 = document.entries.get("bf16")
+    if bf16 is None or bf16.value == "auto":
+        return {"precision": Written("bf16", default=True)}
+    return values
+
+
+def _accumulation(document: WrittenDocument) -> None:
+    """Derive the steps where a file has the earlier key ``batch_size`` of a device."""
+    batch, mbs = document.number("device_batch_size"), document.number("mbs")
+    if batch is None or mbs is None or document.given("steps") is not None:
+        return
+    if batch.value % mbs.value:
+        document.refuse(f"microbatches of {mbs.value} do not divide {batch.value}", "device_batch_size")
+        return
+    document.entries[AXOLOTL.keys["steps"]] = replace(batch, value=batch.value // mbs.value)
+
+
+def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    config = document.entries[document.path("fsdp_section")] if stands(document, "fsdp_section") else None
+    fsdp = config or document.given("fsdp")
+    if stands(document, "deepspeed"):
+        if fsdp is not None:
+            document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
+        return _degrees(document) | _deepspeed(document)
+    if fsdp is None:
+        shard = document.number("shards")
+        if shard is not None and shard.value > 1:
+            needed = f"{document.path('shards')} needs {document.path('fsdp_section')}"
+            document.refuse(needed, "shards")
+        return _degrees(document)
+    degrees = _degrees(document)
+    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp)}
+
+
+def _degrees(document: WrittenDocument) -> dict[str, Written]:
+    tp = document.number("tp")
+    cp = document.number("cp") or document.number("earlier_cp")
+    ep = document.number("ep")
+    if ep is not None and ep.value > 1:
+        document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; not priced")
+    return {key: degree for key, degree in (("tp", tp), ("cp", cp)) if degree is not None}
+
+
+def _deepspeed(document: WrittenDocument) -> dict[str, Written]:
+    values = deepspeed_values(document) or shipped_deepspeed(document, _SHIPPED, "axolotl")
+    return values or {"zero": OPEN}
+
+
+def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Written]) -> dict[str, Written]:
+    """Return the data-parallel degree and what it shards; ranks that are left over replicate."""
+    replicate, shard = document.number("replicas"), document.number("shards")
+    model = 1
+    for written in degrees.values():
+        model *= written.value
+    if shard is None:
+        return {}
+    times = replicate.value if replicate else 1
+    if replicate is None and file.devices and file.devices % (model * shard.value) == 0:
+        times = file.devices // (model * shard.value)
+    values = {"dp": Written(times * shard.value, shard.line, shard.words)}
+    if file.devices is None:
+        values["devices"] = Written(times * shard.value * model, shard.line, shard.words)
+    if times > 1:
+        cp = degrees["cp"].value if "cp" in degrees else 1
+        values["dp_shard"] = Written(shard.value * cp, shard.line, shard.words)
+    return values
+
+
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+    """Return the ZeRO stage and the offload of FSDP2, or of FSDP1 by its strategy."""
+    document.number("fsdp_version")
+    items = fsdp.value if isinstance(fsdp.value, list) else []
+    strategy = next((str(item).lower() for item in items if str(item).lower() in _STRATEGIES), None)
+    zero = Written(_STRATEGIES[strategy], fsdp.line, fsdp.words) if strategy else Written(3, default=True)
+    for strategy_name, name in (("strategy", "resharded"), ("earlier_strategy", "earlier_resharded")):
+        zero = _earlier_strategy(document, strategy_name) or zero
+        written = document.given(name)
+        if written is not None:
+            flag = document.flag(name)
+            zero = Written(3 if flag is None or flag.value else 2, written.line, written.words)
+    values = {"zero": zero}
+    states = document.flag("state_offload") or document.flag("earlier_state_offload")
+    if states is not None and states.value:
+        values["offload"] = Written("optimizer", states.line, states.words)
+        document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
+    return values
+
+
+def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
+    """Return the ZeRO stage of a strategy of FSDP1, which is a name or a number."""
+    written = document.given(path)
+    if written is None:
+        return None
+    numbered = dict(enumerate(list(_STRATEGIES)[:4], 1))
+    name = str(numbered.get(written.value, written.value)).lower()
+    if name not in _STRATEGIES:
+        document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES)}", path)
+        return None
+    if name.startswith("hybrid"):
+        document.notes.append(f"{written.words}: sharded inside of each machine, whose devices are not known")
+    return Written(_STRATEGIES[name], written.line, written.words)
+
+
+def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return recompute, and offload of what is stored for it."""
+    written = document.given("recompute")
+    if written is not None and str(written.value).lower() not in _CHECKPOINTING:
+        sentence = f"{str(written.value)[:40]!r} is none of {', '.join(_CHECKPOINTING)}"
+        document.refuse(sentence, "recompute")
+    moved = document.given("activation_offload")
+    on = written is not None and str(written.value).lower() != "false"
+    inner = document.flag("fsdp_recompute")
+    where = written if on else inner if inner is not None and inner.value else written
+    full = on or (inner is not None and bool(inner.value))
+    offloaded = moved is not None and str(moved.value).lower() != "false"
+    if offloaded and not full:
+        document.refuse(f"it needs {document.path('recompute')}", "activation_offload")
+    if where is None:
+        return {}
+    fields = {"recompute": Written("full" if full else "none", where.line, where.words)}
+    if stands(document, "selective") and full:
+        document.notes.append(f"{document.path('selective')} is read as recompute of all of each layer")
+    offloads = written is not None and str(written.value) in {"offload", "offload_disk"}
+    if full and (offloads or offloaded):
+        place = moved if offloaded and moved is not None else where
+        states = "offload" in values
+        name = "optimizer+activations" if states else "activations"
+        fields["offload"] = Written(name, place.line, place.words)
+    return fields
+
+
+def _adapters(document: WrittenDocument) -> dict[str, Written]:
+    adapter = document.text("adapter")
+    if adapter is None:
+        return {}
+    if adapter.value != "lora":
+        document.notes.append(f"{adapter.words}: read as low-rank adapters of weights in 16 bits")
+    every = document.flag("adapted_all")
+    targets = document.given("adapted")
+    return adapter_values(
+        document.number("adapter_rank"), targets, every=every is not None and bool(every.value)
+    )
+
+
+def _software(document: WrittenDocument) -> dict[str, Written]:
+    values: dict[str, Any] = {}
+    compiled = document.flag("compiled")
+    if compiled is not None:
+        values["compile"] = compiled.value
+    fused = document.flag("liger_loss") or document.flag("cut_loss")
+    if fused is not None and fused.value:
+        values["loss"] = "chunked"
+    norms = document.flag("liger_norms")
+    if norms is not None and norms.value:
+        values["fused_kernels"] = True
+    return {"software": Written(values)} if values else {}
+
+
 TARGET: Final = Target(
     name="axolotl",
-    framework="axolotl",
-    version="0.19.0",
+    framework=AXOLOTL.data["title"],
+    version=AXOLOTL.data["version"],
     check="accepted by the framework's parser",
     emit=emit_axolotl,
     recognises=is_axolotl,

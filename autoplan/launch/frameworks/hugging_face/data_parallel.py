@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.frameworks.deepspeed import deepspeed_document
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
@@ -14,26 +15,22 @@ from autoplan.schema.layout import Layout
 __all__ = [
     "ATTENTION_TARGETS",
     "OPTIM",
+    "TRAINER",
     "checked_kind",
-    "compiled",
-    "deepspeed_section",
     "formats",
-    "fsdp_section",
+    "fsdp_values",
     "optim_name",
     "refuse_beyond_data",
 ]
 
+#: The table of the Trainer, whose names what builds on it shares.
+TRAINER: Final = interface("trainer")
 #: Names of ``optim`` by our optimizers; the Trainer has no other ones of ours.
-OPTIM: Final = {
-    "adamw": "adamw_torch_fused",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "sgd": "sgd",
-    "lion": "lion_32bit",
-}
+OPTIM: Final[Mapping[str, str]] = TRAINER.data["optim"]
 _PRECISIONS: Final = {"fp32": (), "bf16": ("bf16",), "fp16": ("fp16",)}
 _STAGES: Final = "the Trainer has none"
 #: Products of attention by the names that low-rank adapters are given for.
-ATTENTION_TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
+ATTENTION_TARGETS: Final[Sequence[str]] = TRAINER.data["attention_targets"]
 
 
 def checked_kind(job: Job, layout: Layout) -> str:
@@ -75,22 +72,11 @@ def optim_name(job: Job) -> str:
     return OPTIM[job.optimizer]
 
 
-def compiled(job: Job) -> dict[str, bool]:
-    """Return whether layers are compiled, where the job says it."""
-    return {} if job.software.compile is None else {"torch_compile": job.software.compile}
-
-
-def fsdp_section(layout: Layout) -> dict[str, Any]:
-    """Return the content of ``fsdp_config``."""
+def fsdp_values(layout: Layout) -> dict[str, Any]:
+    """Return the values of ``fsdp_config`` by binding."""
     return {
-        "reshard_after_forward": layout.zero == 3,
-        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_version": 2,
+        "resharded": layout.zero == 3,
+        "wrapped": "TRANSFORMER_BASED_WRAP",
+        "checkpoint_format": "SHARDED_STATE_DICT",
     }
-
-
-def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
-    """Return DeepSpeed's own configuration, without recompute, which the Trainer turns on."""
-    document = deepspeed_document(job, layout)
-    document.pop("activation_checkpointing", None)
-    return document

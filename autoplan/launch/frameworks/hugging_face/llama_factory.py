@@ -6,28 +6,44 @@ that they extend. Data sets, templates, the learning rate and the like are the u
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     ATTENTION_TARGETS,
     checked_kind,
-    compiled,
-    deepspeed_section,
     formats,
-    fsdp_section,
+    fsdp_values,
     optim_name,
     refuse_beyond_data,
 )
-from autoplan.launch.frameworks.hugging_face.llama_factory_values import is_llama_factory, read_llama_factory
+from autoplan.launch.frameworks.hugging_face.trainer import sharding_values
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
+from autoplan.launch.frameworks.hugging_face.training_fields import (
+    OPEN,
+    adapter_values,
+    alone,
+    batch_of,
+    key_names,
+    model_of,
+    optimizer_of,
+    precision_of,
+    shipped_deepspeed,
+    with_defaults,
+    without_open,
+)
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
-from autoplan.launch.frameworks.written_document import read_yaml
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
@@ -36,7 +52,11 @@ from autoplan.schema.layout import Layout
 
 __all__ = ["TARGET", "emit_llama_factory"]
 
+LLAMA_FACTORY: Final = interface("llama-factory")
+#: Files that LLaMA-Factory ships in examples/deepspeed.
+_SHIPPED: Final = re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json")
 _FILE: Final = "llama_factory.yaml"
+_FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
 
 
 def emit_llama_factory(run: PlannedRun) -> Emission:
@@ -58,19 +78,21 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     _refuse_offload(layout)
     kind = checked_kind(job, layout)
-    return {
+    values = {
+        **plan_values(LLAMA_FACTORY, "written", job, layout),
         **_model(job),
-        "cutoff_len": job.workload.sequence_length,
-        "per_device_train_batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
-        **_formats(job),
-        **({} if kind == "deepspeed" else {"optim": optim_name(job)}),
-        "disable_gradient_checkpointing": layout.mode != "full",
-        **(_fsdp(layout) if kind == "fsdp" else {}),
-        **({"deepspeed": deepspeed_section(job, layout)} if kind == "deepspeed" else {}),
-        **compiled(job),
-        **({"enable_liger_kernel": True} if job.stack.name.endswith("-liger") else {}),
+        "steps": microbatches(job, layout),
+        **formats(job),
+        "pure_bf16": job.software.pure_bf16 or None,
+        "optimizer": None if kind == "deepspeed" else optim_name(job),
+        "not_recomputed": layout.mode != "full",
+        # Reentrant recompute is none of FSDP2.
+        **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
+        "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
+        "compiled": job.software.compile,
+        "liger": True if job.stack.name.endswith("-liger") else None,
     }
+    return nested(LLAMA_FACTORY, values)
 
 
 def _refuse_offload(layout: Layout) -> None:
@@ -80,23 +102,11 @@ def _refuse_offload(layout: Layout) -> None:
 
 def _model(job: Job) -> dict[str, Any]:
     """Return the keys of the model and of what is trained of it."""
-    name = hub_name(job.model)
-    base = {"model_name_or_path": name} if name else {}
+    model = {"model": hub_name(job.model)}
     if job.adapters is None:
-        return {**base, "finetuning_type": "full"}
+        return {**model, "finetuning": "full"}
     targets = "all" if job.adapters.targets == "all" else ",".join(ATTENTION_TARGETS)
-    return {**base, "finetuning_type": "lora", "lora_rank": job.adapters.rank, "lora_target": targets}
-
-
-def _formats(job: Job) -> dict[str, bool]:
-    pure = {"pure_bf16": True} if job.software.pure_bf16 else {}
-    return {**formats(job), **pure}
-
-
-def _fsdp(layout: Layout) -> dict[str, Any]:
-    """Return the keys of FSDP2; reentrant recompute is none of it."""
-    section = {"version": 2, **fsdp_section(layout)}
-    return {"use_reentrant_gc": False, "fsdp": "full_shard auto_wrap", "fsdp_config": section}
+    return {**model, "finetuning": "lora", "adapted": targets}
 
 
 def _usage(job: Job) -> str:
@@ -106,7 +116,7 @@ def _usage(job: Job) -> str:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    unknown = f"set model_name_or_path: the hub has no known name for {job.model.name}"
+    unknown = f"set {LLAMA_FACTORY.keys['model']}: the hub has no known name for {job.model.name}"
     model = () if hub_name(job.model) else (unknown,)
     return (
         *model,
@@ -115,10 +125,94 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def is_llama_factory(file: LaunchFile) -> bool:
+    """Return whether a file is one of LLaMA-Factory."""
+    keys = {key for key in LLAMA_FACTORY.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)}
+    return (len(keys) >= 2 and LLAMA_FACTORY.keys["model"] in file.text) or LLAMA_FACTORY.keys[
+        "finetuning"
+    ] in keys
+
+
+def read_llama_factory(file: LaunchFile) -> Configuration:
+    """Return what a YAML file of LLaMA-Factory says; raises SpecError with all problems."""
+    document = read_yaml(file, LLAMA_FACTORY)
+    others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
+    megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
+    known = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
+    document.check_names("", known, "LLaMA-Factory")
+    values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
+    values |= _sharding(document)
+    values |= _recompute(document)
+    values |= _megatron(document)
+    with_defaults(document, "mbs", "steps")
+    values |= batch_of(document, file, values)
+    values |= document.bound("sequence_length")
+    values |= _adapters(document) | _software(document)
+    document.stop_at_problems()
+    model = model_of(document)
+    return assembled("llama-factory", file, without_open(values), model=model, warnings=document.notes)
+
+
+def _sharding(document: WrittenDocument) -> dict[str, Written]:
+    notes = list(document.notes)
+    values = sharding_values(document)
+    if values.get("zero") is not OPEN:
+        return values
+    shipped = shipped_deepspeed(document, _SHIPPED, "LLaMA-Factory")
+    if shipped:
+        document.notes[:] = [note for note in document.notes if note in notes or "ships" in note]
+    return shipped or values
+
+
+def _recompute(document: WrittenDocument) -> dict[str, Written]:
+    """Return recompute, which is on unless a file turns it off."""
+    off = document.flag("not_recomputed")
+    if off is None:
+        return {"recompute": Written("full", default=True)}
+    return {"recompute": Written("none" if off.value else "full", off.line, off.words)}
+
+
+def _megatron(document: WrittenDocument) -> dict[str, Written]:
+    """Return the degrees of Megatron-LM by mcore_adapter."""
+    values = document.bound("tp", "pp", "cp", "ep", "vpp")
+    sp, sharded = document.flag("sp"), document.flag("distributed_optimizer")
+    if sp is not None and "tp" in values and values["tp"].value > 1:
+        values["sp"] = sp
+    if sharded is not None:
+        values["zero"] = Written(int(bool(sharded.value)), sharded.line, sharded.words)
+    values |= document.bound("recompute")
+    if values and not (values.keys() <= {"cp"}):
+        document.notes.append("degrees of Megatron-LM: they need USE_MCA=1 and mcore_adapter")
+    return values
+
+
+def _adapters(document: WrittenDocument) -> dict[str, Written]:
+    kind = document.text("finetuning", ("lora", "oft", "freeze", "full"))
+    if kind is not None and kind.value in {"full", "freeze", "oft"}:
+        if kind.value != "full":
+            document.notes.append(f"{kind.words}: read as training of the whole model")
+        return {}
+    rank = document.number("adapter_rank") or Written(8, default=True)
+    targets = document.given("adapted")
+    return adapter_values(rank, targets, every=targets is None or targets.value == "all")
+
+
+def _software(document: WrittenDocument) -> dict[str, Written]:
+    values: dict[str, Any] = {}
+    for name, key in (("compiled", "compile"), ("pure_bf16", "pure_bf16")):
+        flag = document.flag(name)
+        if flag is not None:
+            values[key] = flag.value
+    liger = document.flag("liger")
+    if liger is not None and liger.value:
+        values |= {"loss": "chunked", "fused_kernels": True}
+    return {"software": Written(values)} if values else {}
+
+
 TARGET: Final = Target(
     name="llama-factory",
-    framework="LLaMA-Factory",
-    version="0.9.5",
+    framework=LLAMA_FACTORY.data["title"],
+    version=LLAMA_FACTORY.data["version"],
     check="accepted by the framework's parser",
     emit=emit_llama_factory,
     recognises=is_llama_factory,

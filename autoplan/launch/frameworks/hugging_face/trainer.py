@@ -7,35 +7,61 @@ are no part of them: the launcher and the training program have them.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from autoplan.launch.configuration import LaunchFile
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.argument_array import torchrun_words
+from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
+    TRAINER,
     checked_kind,
-    compiled,
-    deepspeed_section,
     formats,
-    fsdp_section,
+    fsdp_values,
     optim_name,
     refuse_beyond_data,
 )
-from autoplan.launch.frameworks.hugging_face.trainer_values import (
-    is_key_file,
-    is_trainer,
-    read_arguments,
-    read_trainer,
-)
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_fields import (
+    OPEN,
+    alone,
+    batch_of,
+    deepspeed_values,
+    key_names,
+    model_of,
+    optimizer_of,
+    precision_of,
+    recompute_of,
+    stands,
+    with_defaults,
+    without_open,
+)
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices, training_command
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "emit_trainer"]
+__all__ = ["TARGET", "emit_trainer", "sharding_values"]
 
+_BATCH: Final = TRAINER.keys["mbs"]
+#: What training programs call the tokens of a sequence.
+_LENGTHS: Final[Sequence[str]] = TRAINER.data["lengths"]
+_PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"])
+#: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
+_WANTED: Final = frozenset(
+    {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
+)
+#: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
+_STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
 
 
@@ -62,21 +88,21 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
-    return {
-        "per_device_train_batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
+    values = {
+        **plan_values(TRAINER, "written", job, layout),
+        "steps": microbatches(job, layout),
         **formats(job),
         **sections[kind](job, layout),
         **_recompute(layout, kind),
-        **compiled(job),
-        **({"use_liger_kernel": True} if job.stack.name.endswith("-liger") else {}),
+        "compiled": job.software.compile,
+        "liger": True if job.stack.name.endswith("-liger") else None,
     }
+    return nested(TRAINER, values)
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
-    checkpoints = {"activation_checkpointing": layout.mode == "full" and not layout.activation_offload}
-    section = {"version": 2, **fsdp_section(layout), **checkpoints}
-    return {"optim": optim_name(job), "fsdp": True, "fsdp_config": section}
+    recomputes = layout.mode == "full" and not layout.activation_offload
+    return {"optimizer": optim_name(job), "fsdp": True, **fsdp_values(layout), "fsdp_recompute": recomputes}
 
 
 def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
@@ -85,20 +111,20 @@ def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
 
 def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
     del layout
-    return {"optim": optim_name(job)}
+    return {"optimizer": optim_name(job)}
 
 
 def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
     """Return the fields of recompute, which FSDP has its own one for unless inputs go to host memory."""
     if layout.activation_offload:
-        return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"offload": True}}
-    return {} if kind == "fsdp" else {"activation_checkpointing": layout.mode == "full"}
+        return {"recompute": True, "activation_offload": True}
+    return {} if kind == "fsdp" else {"recompute": layout.mode == "full"}
 
 
 def _words(key: str, value: object) -> tuple[str, ...]:
     """Return a field as arguments; a mapping is one word of JSON."""
-    if key == "fsdp":
-        return ("--fsdp",)
+    if key == TRAINER.keys["fsdp"]:
+        return (f"--{key}",)
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
     return (f"--{key}", text)
 
@@ -114,10 +140,211 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def is_trainer(file: LaunchFile) -> bool:
+    """Return whether a file has TrainingArguments, as a JSON file or as arguments in a script."""
+    if file.text.lstrip().startswith("{"):
+        return f'"{_BATCH}"' in file.text
+    lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
+    return any(f"--{name}" in line for name in (_BATCH, _BATCH.replace("_", "-")) for line in lines)
+
+
+def read_trainer(file: LaunchFile) -> Configuration:
+    """Return what a JSON file or a script says; raises SpecError with all problems."""
+    document, devices = read_arguments(file)
+    document.check_names("", key_names("trainer") | frozenset(_PROGRAM), "TrainingArguments")
+    values = {**alone(), **({"devices": devices} if devices else {})}
+    values |= {**precision_of(document), "optimizer": optimizer_of(document)}
+    values |= sharding_values(document)
+    values |= _read_recompute(document, values)
+    with_defaults(document, "mbs", "steps")
+    values |= batch_of(document, file, values)
+    length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
+    values |= {"sequence_length": length} if length else {}
+    values |= _software(document)
+    document.stop_at_problems()
+    model = model_of(document)
+    values = without_open(values)
+    return assembled("trainer", file, values, model=model, warnings=document.notes)
+
+
+def is_key_file(file: LaunchFile) -> bool:
+    """Return whether a file is keys and values rather than a script."""
+    return file.values is not None or file.text.lstrip().startswith("{")
+
+
+def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return TrainingArguments as a file has them, and the devices that a script starts; raises SpecError."""
+    if not is_key_file(file):
+        return _script(file)
+    document = read_yaml(file, TRAINER)
+    add_options(document, [Word(text, 0) for text in file.arguments])
+    return document, None
+
+
+def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return the arguments of the training program of a script, and the number of devices."""
+    script = read_script(file.text, file.name, file.variables)
+    names = key_names("trainer")
+    known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
+    words, command = training_command(script, known)
+    devices, why = launched_devices(script, command)
+    if not words:
+        raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
+    document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
+    if devices is None and file.devices is None and why:
+        document.notes.append(why)
+    add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
+    return document, devices
+
+
+def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
+    """Add the options of a command line to a document; a value that is a JSON object becomes a mapping."""
+    for at, word in enumerate(words):
+        if not word.text.startswith("--"):
+            continue
+        name, equals, value = word.text[2:].partition("=")
+        behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
+        given = Word(value, word.line, word.unknown) if equals else behind
+        _set(document, name.replace("-", "_"), word, given)
+
+
+def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -> None:
+    line = (given.line if given else word.line) or None
+    unknown = given.unknown if given else None
+    if unknown is not None and name not in _WANTED:
+        return
+    if unknown is not None:
+        do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
+        document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+        return
+    text = given.text if given else "true"
+    for path in [path for path in document.entries if path.startswith(f"{name}.")]:
+        del document.entries[path]
+    document.entries[name] = Written(text, line, f"--{name} {text}"[:200])
+    if text.startswith("{"):
+        _add_mapping(document, name, text, line)
+
+
+def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | None) -> None:
+    try:
+        root = json.loads(text)
+    except (ValueError, RecursionError):
+        document.refuse_key("it is no JSON object", name, line)
+        return
+    document.entries[name] = Written(None, line, f"--{name}")
+    _leaves(document, f"{name}.", root, line)
+
+
+def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], line: int | None) -> None:
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict):
+            document.entries[path] = Written(None, line, f"{key}:")
+            _leaves(document, f"{path}.", value, line)
+        else:
+            document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
+
+
+def sharding_values(document: WrittenDocument) -> dict[str, Written]:
+    """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
+    if stands(document, "deepspeed"):
+        _refuse_both(document)
+        return _read_deepspeed(document)
+    fsdp = document.entries.get("fsdp")
+    if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
+        return {}
+    other = document.text("fsdp_file")
+    if other is not None and document.path("fsdp_version") not in document.entries:
+        document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
+    return _read_fsdp(document, fsdp)
+
+
+def _refuse_both(document: WrittenDocument) -> None:
+    fsdp = document.given("fsdp")
+    if fsdp is not None and str(fsdp.value).lower() not in {"false", ""}:
+        document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
+
+
+def _read_deepspeed(document: WrittenDocument) -> dict[str, Written]:
+    values = deepspeed_values(document)
+    if "zero" not in values:
+        return {"zero": OPEN}
+    return values
+
+
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+    """Return the sharding of FSDP: a truth value of FSDP2's, or the strategy of earlier versions."""
+    items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
+    names = {str(item).lower() for item in items}
+    strategy = next((name for name in _STRATEGIES if name in names), None)
+    unknown = names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}
+    if unknown:
+        document.refuse(f"{min(unknown)[:40]!r} is none of {', '.join(_STRATEGIES)}", "fsdp")
+    zero, hybrid = _STRATEGIES[strategy] if strategy else (3, False)
+    values = {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)}
+    values |= _resharded(document)
+    if hybrid:
+        document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
+    states = document.flag("cpu_offload") or document.flag("state_offload")
+    if "offload" in names or (states is not None and states.value):
+        where = states or fsdp
+        values["offload"] = Written("optimizer", where.line, where.words)
+        document.notes.append(f"{where.words}: parameters are in host memory as well, which is not priced")
+    return values
+
+
+def _resharded(document: WrittenDocument) -> dict[str, Written]:
+    """Return the ZeRO stage that ``reshard_after_forward`` says, as FSDP2 or as FSDP1 has it."""
+    for path in ("resharded", "earlier_resharded"):
+        written = document.given(path)
+        if written is None:
+            continue
+        name = str(written.value).lower()
+        stages = {"true": 3, "false": 2, **{key: zero for key, (zero, _) in _STRATEGIES.items()}}
+        if name in stages:
+            return {"zero": Written(stages[name], written.line, written.words)}
+        document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
+    return {}
+
+
+def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return recompute and offload of its inputs; FSDP's own flag counts where it is on."""
+    paths = ("fsdp_recompute", "recompute", "earlier_recompute")
+    flags = [flag for path in paths if (flag := document.flag(path)) is not None]
+    on = next((flag for flag in flags if flag.value), None)
+    if on is None:
+        return recompute_of(document, *paths)
+    fields = {"recompute": Written("full", on.line, on.words)}
+    for every_name, offload_name in (
+        ("recompute_every", "activation_offload"),
+        ("earlier_every", "earlier_offload"),
+    ):
+        every = document.number(every_name)
+        if every is not None and every.value > 1:
+            document.notes.append(f"{every.words}: recompute of every {every.value}th layer is not read")
+            fields["recompute"] = OPEN
+        offload = document.flag(offload_name)
+        if offload is not None and offload.value:
+            states = values["offload"].value if "offload" in values else None
+            both = "optimizer+activations" if states else "activations"
+            fields["offload"] = Written(both, offload.line, offload.words)
+    return fields
+
+
+def _software(document: WrittenDocument) -> dict[str, Written]:
+    compiled, liger = document.flag("compiled"), document.flag("liger")
+    values: dict[str, Any] = {}
+    if compiled is not None:
+        values["compile"] = compiled.value
+    if liger is not None and liger.value:
+        values |= {"loss": "chunked", "fused_kernels": True}
+    return {"software": Written(values)} if values else {}
+
+
 TARGET: Final = Target(
     name="trainer",
-    framework="transformers",
-    version="5.23.0",
+    framework=TRAINER.data["title"],
+    version=TRAINER.data["version"],
     check="accepted by the framework's parser",
     emit=emit_trainer,
     recognises=is_trainer,

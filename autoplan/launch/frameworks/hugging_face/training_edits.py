@@ -7,24 +7,21 @@ edited where the file has it, and added where it has not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.configuration import Written
 from autoplan.launch.file_comparison import FileEdit
-from autoplan.launch.frameworks.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import Layout
 
 __all__ = ["script_edits", "training_edits"]
 
 #: Other keys of the same meaning, which an edit changes where the file has them.
-_SYNONYMS: Final = {
-    "activation_checkpointing": ("gradient_checkpointing",),
-    "activation_checkpointing_kwargs": ("gradient_checkpointing_kwargs",),
-    "fsdp_config.activation_checkpointing": ("activation_checkpointing", "gradient_checkpointing"),
-}
+_SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
 #: Sections that may be the name of another file, whose text these edits do not have.
 _SECTIONS: Final = ("deepspeed", "fsdp_config")
 
@@ -58,7 +55,9 @@ def _argument_edit(entries: Mapping[str, Written], name: str, value: object) -> 
     """Return the edit that gives the argument ``name`` a value, or removes it where that is None."""
     written = entries.get(name)
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, Mapping) else str(value)
-    after = "" if value is None else f"--{name}" if name == "fsdp" else f"--{name} {_quoted(text)}"
+    after = (
+        "" if value is None else f"--{name}" if name == TRAINER.keys["fsdp"] else f"--{name} {_quoted(text)}"
+    )
     before = written.words if written is not None and not written.default else ""
     return FileEdit(before, after, written.line if before and written else None) if before != after else None
 

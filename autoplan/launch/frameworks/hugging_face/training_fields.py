@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
+from autoplan.catalog import model_called
+from autoplan.launch.bindings.interface import listed_data
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import zero_values
-from autoplan.launch.frameworks.deepspeed_keys import check_key_names
-from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS
-from autoplan.launch.frameworks.written_document import WrittenDocument
-from autoplan.launch.known_models import named_on_hub
+from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, zero_values
+from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS, TRAINER
 
 __all__ = [
     "OPEN",
@@ -30,22 +28,10 @@ __all__ = [
     "recompute_of",
     "shipped_deepspeed",
     "stands",
+    "with_defaults",
     "without_open",
 ]
 
-_OPTIMIZERS: Final = {
-    "adamw_torch": "adamw",
-    "adamw_torch_fused": "adamw",
-    "adamw_hf": "adamw",
-    "adamw_bnb_8bit": "adamw-8bit",
-    "adamw_8bit": "adamw-8bit",
-    "adamw_torch_8bit": "adamw-8bit",
-    "paged_adamw_8bit": "adamw-8bit",
-    "sgd": "sgd",
-    "lion_32bit": "lion",
-    "lion": "lion",
-    "muon": "muon",
-}
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
 #: What holds where a file says nothing else.
@@ -60,15 +46,22 @@ _ALONE: Final[Mapping[str, Any]] = {
 }
 
 
+def with_defaults(document: WrittenDocument, *names: str) -> None:
+    """Give the keys that a document lacks the defaults of their bindings."""
+    for name in names:
+        binding = document.table[name]
+        document.entries.setdefault(binding.key, Written(binding.default, default=True))
+
+
 @cache
 def key_names(framework: str) -> frozenset[str]:
     """Return the keys of ``trainer``, ``axolotl``, ``llama-factory`` or a part, ``axolotl.plugins``."""
-    text = (files(__package__) / "key_names.json").read_text(encoding="utf-8")
-    return frozenset(json.loads(text)[framework])
+    return frozenset(listed_data("training-keys")[framework])
 
 
 def stands(document: WrittenDocument, path: str) -> bool:
     """Return whether a value or a mapping stands at ``path``, not null."""
+    path = document.path(path)
     return document.given(path) is not None or any(key.startswith(f"{path}.") for key in document.entries)
 
 
@@ -97,22 +90,22 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
     return {"precision": Written("fp32", default=True)}
 
 
-def optimizer_of(document: WrittenDocument, path: str, default: str = "adamw") -> Written:
-    """Return the optimizer at ``path``; one that is not priced is read as AdamW, with a note."""
-    written = document.text(path)
+def optimizer_of(document: WrittenDocument) -> Written:
+    """Return the optimizer; one that is not priced is read as AdamW, with a note."""
+    written, names = document.text("optimizer"), TRAINER.data["optimizers"]
     if written is None:
-        return Written(default, default=True)
+        return Written("adamw", default=True)
     name = written.value.lower()
-    if name not in _OPTIMIZERS:
+    if name not in names:
         document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-    return Written(_OPTIMIZERS.get(name, "adamw"), written.line, written.words)
+    return Written(names.get(name, "adamw"), written.line, written.words)
 
 
 def batch_of(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written], mbs: str, steps: str
+    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
 ) -> dict[str, Written]:
     """Return microbatch and batch: the product of the microbatch, the steps and the data-parallel ranks."""
-    each, count = document.number(mbs), document.number(steps)
+    each, count = document.number("mbs"), document.number("steps")
     fields = {"mbs": each} if each else {}
     devices = values["devices"].value if "devices" in values else file.devices
     degrees = [values[key].value for key in ("tp", "pp", "cp") if key in values]
@@ -137,16 +130,10 @@ def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
 def deepspeed_values(document: WrittenDocument) -> dict[str, Written]:
     """Return what a mapping ``deepspeed`` says; where it is the name of a file, that decides the sharding."""
     other = document.text("deepspeed")
-    inner = WrittenDocument(document.file)
-    inner.entries |= {
-        path.removeprefix("deepspeed."): written
-        for path, written in document.entries.items()
-        if path.startswith("deepspeed.")
-    }
+    inner = inner_document(document)
     if other is not None and not inner.entries:
         document.notes.append(f"{other.words} (line {other.line}): read that file for the sharding")
         return {}
-    check_key_names(inner)
     values = zero_values(inner)
     ranks = _ranks(inner)
     document.problems += inner.problems
@@ -174,23 +161,22 @@ def shipped_deepspeed(
 
 def _ranks(inner: WrittenDocument) -> dict[str, Written]:
     """Return the data-parallel degree that the batches of DeepSpeed's configuration say."""
-    names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    batch, mbs, steps = (inner.number(name) for name in names)
+    batch, mbs, steps = (inner.number(name) for name in BATCHES)
     if not (batch and mbs and steps):
         return {}
     if batch.value % (mbs.value * steps.value):
         product = f"{mbs.value} x {steps.value} = {mbs.value * steps.value}"
-        inner.refuse(f"{product} does not divide train_batch_size {batch.value}", "train_batch_size")
+        inner.refuse(f"{product} does not divide {inner.path(BATCHES[0])} {batch.value}", BATCHES[0])
         return {}
     return {"dp": Written(batch.value // (mbs.value * steps.value), batch.line, batch.words)}
 
 
-def model_of(document: WrittenDocument, path: str) -> str | None:
+def model_of(document: WrittenDocument) -> str | None:
     """Return the entry of the catalogue that the name of a model on the hub stands for."""
-    written = document.text(path)
+    written = document.text("model")
     if written is None:
         return None
-    entry = named_on_hub(written.value.strip())
+    entry = model_called(written.value.strip())
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry

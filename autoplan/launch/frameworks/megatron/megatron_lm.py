@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from typing import Final
 
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
-from autoplan.launch.frameworks.megatron.documents.argument_documents import (
+from autoplan.launch.frameworks.megatron.argument_documents import (
     document_edits,
     is_argument_document,
     is_nested_document,
     read_argument_document,
 )
-from autoplan.launch.frameworks.megatron.edits import megatron_edits
-from autoplan.launch.frameworks.megatron.layout_arguments import layout_arguments
-from autoplan.launch.frameworks.megatron.model_arguments import arguments_left_out, model_arguments
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, arities, parse_arguments
+from autoplan.launch.frameworks.megatron.emitted_arguments import (
+    arguments_left_out,
+    layout_values,
+    model_values,
+    training_values,
+    words_by_flag,
+)
 from autoplan.launch.frameworks.megatron.reading import is_megatron, read_megatron
-from autoplan.launch.frameworks.megatron.training_arguments import training_arguments
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import training_command
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -34,13 +43,14 @@ def emit_megatron(run: PlannedRun) -> Emission:
     """
     job, layout = run.job, run.layout
     groups = {
-        "model and sequences": tuple(model_arguments(job)),
-        "layout": tuple(layout_arguments(job, layout)),
-        "precision, optimizer and overlap": tuple(training_arguments(job, layout)),
+        "model and sequences": model_values(job),
+        "layout": layout_values(job, layout),
+        "precision, optimizer and overlap": training_values(job, layout),
     }
+    words = {title: tuple(words_by_flag(values).values()) for title, values in groups.items()}
     environment = _environment(layout)
-    arguments = tuple(word for group in groups.values() for words in group for word in words)
-    text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job), *_left_out(job)), groups, environment)
+    arguments = tuple(word for group in words.values() for argument in group for word in argument)
+    text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job), *_left_out(job)), words, environment)
     return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job), by_arguments=True)
 
 
@@ -89,10 +99,45 @@ def _edited(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileE
     return edits(file, job, old, new)
 
 
+def megatron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``.
+
+    Raises InexpressibleError for a layout that Megatron-LM cannot express.
+    """
+    script = read_script(file.text, file.name, file.variables)
+    words, _ = training_command(script, arities().__contains__)
+    words += [Word(text, 0) for text in file.arguments]
+    given = parse_arguments(words, file.name, frozenset()).given
+    before, after = _flags(job, old), _flags(job, new)
+    return tuple(_edits(given, before, after))
+
+
+def _flags(job: Job, layout: Layout) -> dict[str, tuple[str, ...]]:
+    return words_by_flag(layout_values(job, layout) | training_values(job, layout))
+
+
+def _edits(
+    given: dict[str, Argument], before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
+) -> Iterator[FileEdit]:
+    """Yield the edits of arguments in which two layouts differ."""
+    also = {FLAGS[name]: FLAGS[other] for name, other in TABLE.data["also"].items()}
+    for flag in dict.fromkeys((*before, *after)):
+        old, new = before.get(flag), after.get(flag)
+        if old == new:
+            continue
+        entry = given.get(flag) or given.get(also.get(flag, ""))
+        words = shlex.join(new) if new else ""
+        if entry is not None:
+            line = next((value.line for value in entry.values if value.line), entry.line)
+            yield FileEdit(entry.words, words, line or None)
+        elif words:
+            yield FileEdit("", words)
+
+
 TARGET: Final = Target(
     name="megatron-lm",
-    framework="Megatron-LM",
-    version="core_v0.19.0",
+    framework=TABLE.data["title"],
+    version=TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_megatron,
     recognises=_recognised,

@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.megatron.argument_table import Arguments, arities, parse_arguments
-from autoplan.launch.frameworks.megatron.layout_values import LAYOUT_FLAGS, layout_values
-from autoplan.launch.frameworks.megatron.model_values import MODEL_FLAGS, ReadModel, read_model
+from autoplan.launch.frameworks.megatron.arguments import (
+    FLAGS,
+    READ_FLAGS,
+    TABLE,
+    Arguments,
+    arities,
+    parse_arguments,
+)
+from autoplan.launch.frameworks.megatron.read_layout import read_layout
+from autoplan.launch.frameworks.megatron.read_model import ReadModel, read_model
 from autoplan.launch.known_models import named_model
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["READ_FLAGS", "configured", "is_megatron", "read_megatron"]
-
-#: Arguments whose values are read.
-READ_FLAGS: Final = LAYOUT_FLAGS | MODEL_FLAGS
-#: Arguments of which a few make a text one for Megatron-LM.
-_SIGNS: Final = (
-    "--tensor-model-parallel-size",
-    "--micro-batch-size",
-    "--num-attention-heads",
-    "--seq-length",
-)
-#: Arguments that take others from elsewhere.
-_ELSEWHERE: Final = {
-    "--yaml-cfg": "arguments come from another file",
-    "--use-checkpoint-args": "sizes of the model come from the checkpoint, where it has them",
-    "--rampup-batch-size": "the global batch grows to its size during training",
-    "--step-batch-size-schedule": "the global batch changes during training",
-    "--mtp-num-layers": "layers of multi-token prediction are not priced",
-    "--hybrid-layer-pattern": "layers that are no transformer layers are not read",
-    "--hybrid-override-pattern": "layers that are no transformer layers are not read",
-    "--heterogeneous-layers-config-path": "layers that differ are not read",
-    "--extra-vocab-size": "it is not read",
-}
+__all__ = ["configured", "is_megatron", "read_megatron", "sharded_ranks"]
 
 
 def is_megatron(file: LaunchFile) -> bool:
     """Return whether a file has arguments of Megatron-LM."""
-    return sum(sign in file.text for sign in _SIGNS) >= 2
+    return sum(FLAGS[name] in file.text for name in TABLE.data["signs"]) >= 2
 
 
 def read_megatron(file: LaunchFile) -> Configuration:
@@ -89,10 +74,10 @@ def configured(
     Where the model is not ``described``, of its sizes only the layers are taken.
     """
     model = read_model(given, file.name) if described else ReadModel(None)
-    layers = model.lines.get("layers") if described else given.number("--num-layers")
+    layers = model.lines.get("layers") if described else given.number("layers")
     given.stop_at_problems()
-    experts = "moe" in model.fields if model.fields else "--num-experts" in given.given
-    values = layout_values(given, layers.value if layers else None, experts=experts)
+    experts = "moe" in model.fields if model.fields else given.has("experts")
+    values = read_layout(given, layers.value if layers else None, experts=experts)
     if not complete:
         values = {key: written for key, written in values.items() if not written.default}
     if devices is not None:
@@ -100,7 +85,7 @@ def configured(
     given.stop_at_problems()
     values = dict(with_devices(file, values))
     if complete:
-        values |= _following(given, values, file)
+        values |= _following(given, values)
     given.stop_at_problems()
     chosen, hints = named_model(model.fields)
     if model.fields is not None:
@@ -117,22 +102,27 @@ def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> li
     )
 
 
-def _following(given: Arguments, values: Mapping[str, Written], file: LaunchFile) -> dict[str, Written]:
+def _following(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return the values that follow from the data-parallel degree."""
     fields: dict[str, Written] = {}
-    dp, mbs, cp = (values.get(key) for key in ("dp", "mbs", "cp"))
+    dp, mbs = values.get("dp"), values.get("mbs")
     if dp is not None and mbs is not None and "global_batch_size" not in values:
         fields["global_batch_size"] = Written(dp.value * mbs.value, default=True)
-    instances = given.number("--num-distributed-optimizer-instances")
-    if instances is None or instances.value == 1 or values["zero"].value == 0 or dp is None or cp is None:
-        return fields
+    return fields | sharded_ranks(given, values)
+
+
+def sharded_ranks(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return the ranks that optimizer states are sharded over, where there are several instances."""
+    instances = given.number("optimizer_instances")
+    dp, cp, zero = (values.get(key) for key in ("dp", "cp", "zero"))
+    if instances is None or instances.value == 1 or not (dp and cp and zero) or zero.value == 0:
+        return {}
     ranks = dp.value * cp.value
     if ranks % instances.value:
         message = f"{instances.value} instances do not divide the {ranks} data-parallel ranks"
-        given.refuse(message, "--num-distributed-optimizer-instances", instances.line)
-    del file
-    return {**fields, "dp_shard": Written(ranks // instances.value, instances.line, instances.words)}
+        given.refuse(message, "optimizer_instances", instances.line)
+    return {"dp_shard": Written(ranks // instances.value, instances.line, instances.words)}
 
 
 def _elsewhere(given: Arguments) -> list[str]:
-    return [f"{flag}: {sentence}" for flag, sentence in _ELSEWHERE.items() if flag in given.given]
+    return [f"{flag}: {sentence}" for flag, sentence in TABLE.data["aside"].items() if flag in given.given]

@@ -8,50 +8,47 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.torchtitan.config_functions import DEFAULTS
-from autoplan.launch.frameworks.written_document import WrittenDocument
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["SECTIONS", "is_toml", "read_overrides", "read_toml"]
+__all__ = [
+    "CONFIG_FUNCTIONS",
+    "DEFAULTS",
+    "FUNCTION",
+    "KEYS",
+    "SECTIONS",
+    "TABLE",
+    "function_of",
+    "is_toml",
+    "read_overrides",
+    "read_toml",
+]
 
-#: Keys of the sections that decide a layout, those of versions before 0.3.0 included.
+#: Settings that have no default.
+_OPEN: Final = ("modules", "components")
+TABLE: Final = interface("torchtitan")
+#: Paths of settings by the names of their bindings.
+KEYS: Final = TABLE.keys
+#: Arguments that name the module and the configuration function.
+FUNCTION: Final = tuple(f"--{KEYS[name]}" for name in ("module", "function"))
+#: What holds for a configuration that says nothing else, by path; of some settings nothing does.
+DEFAULTS: Final[Mapping[str, Any]] = {
+    binding.key: binding.default
+    for binding in TABLE
+    if binding.name not in _OPEN and (binding.name not in TABLE.groups["read"] or binding.default is not None)
+}
+#: Functions of ``--config`` that make a configuration, by name.
+CONFIG_FUNCTIONS: Final[Mapping[str, Mapping[str, Any]]] = TABLE.data["functions"]
+#: Keys of the sections that decide a layout.
 SECTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "parallelism": frozenset(
-        {
-            *("data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward"),
-            *("enable_fsdp_symm_mem", "tensor_parallel_degree", "enable_sequence_parallel", "spmd_backend"),
-            *("pipeline_parallel_degree", "module_fqns_per_model_part", "pipeline_parallel_schedule"),
-            *("pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers"),
-            *("pipeline_parallel_layers_per_stage", "pipeline_parallel_schedule_csv"),
-            *("pipeline_parallel_microbatch_size", "context_parallel_degree", "expert_parallel_degree"),
-            *("context_parallel_load_balancer", "context_parallel_ptrr_mask_key"),
-            # Of versions before 0.3.0.
-            *("disable_loss_parallel", "enable_async_tensor_parallel", "expert_tensor_parallel_degree"),
-            *("pipeline_parallel_expert_parallel_overlap", "context_parallel_rotate_method"),
-            *("expert_parallel_comm_backend", "enable_compiled_autograd", "pipeline_parallel_split_points"),
-        }
-    ),
-    "training": frozenset(
-        {
-            *("local_batch_size", "global_batch_size", "seq_len", "max_norm", "steps", "enable_cpu_offload"),
-            *("disable_cuda_graphs", "dtype", "mixed_precision_param", "mixed_precision_reduce", "gc_freq"),
-            *("gc_debug", "dataset", "dataset_path", "dataloader", "compile", "seed", "deterministic"),
-        }
-    ),
-    "compile": frozenset({"enable", "enable_async_tensor_parallel", "components", "backend"}),
-    "activation_checkpoint": frozenset(
-        {
-            *("mode", "selective_ac_option", "per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop"),
-            *("memory_budget", "visualize_memory_budget_pareto", "preserve_rng_state", "determinism_check"),
-            *("debug", "force_recompute_mm_shapes_by_fqns"),
-        }
-    ),
+    section: frozenset(names) for section, names in TABLE.data["sections"].items()
 }
 #: Values other than those with a default that decide a layout or what it costs.
-_WANTED: Final = frozenset({"parallelism.module_fqns_per_model_part", "compile.components"})
+_WANTED: Final = frozenset(KEYS[name] for name in _OPEN)
 _FRAMEWORK: Final = "torchtitan"
 _SUBCOMMAND: Final = "activation-checkpoint:"
 _TABLE: Final = re.compile(r"\[\s*([\w.\"'-]+)\s*\]\s*(?:#.*)?")
@@ -126,7 +123,7 @@ def read_overrides(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
 def _known(name: str) -> bool:
     section, _, key = name.removeprefix("--").partition(".")
     key = key.replace("-", "_").removeprefix("no_")
-    return name in {"--module", "--config", "torchtitan.train"} or key in SECTIONS.get(section, ())
+    return name in (*FUNCTION, "torchtitan.train") or key in SECTIONS.get(section, ())
 
 
 def _add(document: WrittenDocument, words: Sequence[Word]) -> None:
@@ -137,7 +134,7 @@ def _add(document: WrittenDocument, words: Sequence[Word]) -> None:
         position += 1
         if word.text.startswith(_SUBCOMMAND):
             mode = word.text.removeprefix(_SUBCOMMAND).replace("-", "_")
-            document.entries["activation_checkpoint.mode"] = Written(mode, word.line or None, word.text)
+            document.entries[KEYS["recompute"]] = Written(mode, word.line or None, word.text)
         elif word.text.startswith("--"):
             name, equals, value = word.text.partition("=")
             behind = [] if equals else _values(words[position:])
@@ -171,7 +168,7 @@ def _set(document: WrittenDocument, name: str, line: int, given: Sequence[Word])
         return
     texts = [word.text for word in given]
     value: Any = texts[0] if len(texts) == 1 else texts or not off
-    if key == "module_fqns_per_model_part":
+    if path == KEYS["modules"]:
         value = [text.split(",") for text in texts]
     shown = " ".join((f"--{name}", *texts))
     document.entries[path] = Written(value, line or None, shown[:200])
@@ -182,3 +179,19 @@ def _checked(document: WrittenDocument) -> WrittenDocument:
     for section, names in SECTIONS.items():
         document.check_names(section, names, _FRAMEWORK)
     return document
+
+
+def function_of(model: str) -> tuple[str, str] | None:
+    """Return module and function of a model of the catalogue; None where torchtitan has none.
+
+    >>> function_of("llama3-8b"), function_of("gpt2")
+    (('llama3', 'llama3_8b'), None)
+    """
+    return next(
+        (
+            (function["module"], name)
+            for name, function in CONFIG_FUNCTIONS.items()
+            if model in function["models"]
+        ),
+        None,
+    )

@@ -4,62 +4,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.catalog import load_entry
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.torchtitan.config_functions import CONFIG_FUNCTIONS, DEFAULTS
-from autoplan.launch.frameworks.torchtitan.override_words import is_toml, read_overrides, read_toml
-from autoplan.launch.frameworks.torchtitan.stage_modules import even_split, layers_in
-from autoplan.launch.frameworks.torchtitan.titan_settings import TitanSettings
-from autoplan.launch.frameworks.torchtitan.training_values import (
-    batch_values,
-    recompute_values,
-    training_values,
+from autoplan.launch.frameworks.torchtitan.override_words import (
+    CONFIG_FUNCTIONS,
+    DEFAULTS,
+    KEYS,
+    TABLE,
+    is_toml,
+    read_overrides,
+    read_toml,
 )
-from autoplan.launch.frameworks.written_document import WrittenDocument
+from autoplan.launch.frameworks.torchtitan.stage_modules import even_split, layers_in
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stage_layers import chunks_of
 
 __all__ = ["is_torchtitan", "read_torchtitan"]
 
 _SIGNS: Final = ("--parallelism.", "--training.", "--compile.", "activation-checkpoint:")
-#: Models by name and flavor of TOML files.
-_FLAVORS: Final[Mapping[tuple[str, str], str]] = {
-    ("llama3", "8B"): "llama3.1-8b",
-    ("llama3", "70B"): "llama3.1-70b",
-    ("llama3", "405B"): "llama3.1-405b",
-    ("llama4", "17bx16e"): "llama4-scout",
-    ("llama4", "17bx128e"): "llama4-maverick",
-    ("qwen3", "0.6B"): "qwen3-0.6b",
-    ("qwen3", "1.7B"): "qwen3-1.7b",
-    ("qwen3", "4B"): "qwen3-4b",
-    ("qwen3", "8B"): "qwen3-8b",
-    ("qwen3", "14B"): "qwen3-14b",
-    ("qwen3", "32B"): "qwen3-32b",
-    ("qwen3", "30B-A3B"): "qwen3-30b-a3b",
-    ("deepseek_v3", "16B"): "deepseek-v2-lite",
-    ("deepseek_v3", "671B"): "deepseek-v3",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
-}
-_SCHEDULES: Final = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved"}
+_SCHEDULES: Final = {name.lower(): ours for ours, name in TABLE.data["schedules"].items()}
 #: Schedules of several virtual stages that are priced as interleaved 1F1B.
-_LOOPED: Final = frozenset({"loopedbfs", "interleavedzerobubble", "zbvzerobubble", "dualpipev"})
-#: Unlike 0.3.0: recompute of every second layer, and no captured steps.
+_LOOPED: Final = frozenset(TABLE.data["looped"])
 _TOML_DEFAULTS: Final[Mapping[str, Any]] = {
     **DEFAULTS,
-    "activation_checkpoint.mode": "selective",
-    "activation_checkpoint.selective_ac_option": "2",
-    "training.disable_cuda_graphs": True,
+    **{KEYS[name]: value for name, value in TABLE.data["toml_defaults"].items()},
 }
-_DEGREES: Final = {
-    "tp": "tensor_parallel_degree",
-    "pp": "pipeline_parallel_degree",
-    "cp": "context_parallel_degree",
-    "ep": "expert_parallel_degree",
-}
+
+
+@dataclass(slots=True)
+class TitanSettings:
+    """A document with what holds where it says nothing, by path; empty where that is not known.
+
+    Look-ups are by the names of bindings.
+    """
+
+    document: WrittenDocument
+    defaults: Mapping[str, Any]
+    model: ModelSpec | None
+
+    def number(self, name: str, least: int = 1) -> Written | None:
+        """Return the integer of a setting, or that of the configuration function; None for neither."""
+        return self._or_default(self.document.number(KEYS[name], least), name)
+
+    def flag(self, name: str) -> Written | None:
+        """Return the truth value of a setting, or that of the configuration function."""
+        return self._or_default(self.document.flag(KEYS[name]), name)
+
+    def text(self, name: str, known: tuple[str, ...] = ()) -> Written | None:
+        """Return the text of a setting, one of the ``known`` ones, or that of the configuration function."""
+        return self._or_default(self.document.text(KEYS[name], known), name)
+
+    def _or_default(self, written: Written | None, name: str) -> Written | None:
+        if written is not None or self.defaults.get(KEYS[name]) is None:
+            return written
+        return Written(self.defaults[KEYS[name]], default=True)
+
+    def any(self, name: str) -> Written | None:
+        """Return whatever stands of a setting, or in the configuration function."""
+        return self._or_default(self.document.given(KEYS[name]), name)
+
+    def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
+        """Add a problem of a setting."""
+        self.document.refuse(sentence, KEYS[name], line)
 
 
 def is_torchtitan(file: LaunchFile) -> bool:
@@ -85,30 +96,33 @@ def read_torchtitan(file: LaunchFile) -> Configuration:
         values["devices"] = devices
     values |= _sharding(settings, values, count)
     values |= _stages(settings, values)
-    values |= batch_values(settings, values)
-    values |= {**recompute_values(settings, values), **training_values(settings)}
+    values |= _batch_values(settings, values)
+    values |= {**_recompute_values(settings, values), **_training_values(settings)}
     document.stop_at_problems()
     return assembled("torchtitan", file, values, model=name, warnings=document.notes)
 
 
 def _function(document: WrittenDocument) -> tuple[str | None, Mapping[str, Any]]:
     """Return the model and the values of the configuration function; nothing where it is not known."""
-    config = document.text("config")
+    config = document.text(KEYS["function"])
     entry = CONFIG_FUNCTIONS.get(config.value) if config else None
     if entry is not None:
-        return entry.models[0], {**DEFAULTS, **entry.values}
+        return entry["models"][0], {**DEFAULTS, **entry["values"]}
     shown = f"{config.words[:60]}: " if config else ""
     document.notes.append(f"{shown}what its configuration function sets is not known, and left open")
     return None, {}
 
 
 def _flavor(document: WrittenDocument) -> str | None:
-    name, flavor = document.text("model.name"), document.text("model.flavor")
-    return _FLAVORS.get((name.value, flavor.value)) if name and flavor else None
+    name, flavor = document.text(KEYS["model"]), document.text(KEYS["flavor"])
+    known: str | None = (
+        TABLE.data["flavors"].get(name.value, {}).get(flavor.value) if name and flavor else None
+    )
+    return known
 
 
 def _degrees(settings: TitanSettings) -> dict[str, Written]:
-    fields = {key: settings.number(f"parallelism.{name}") for key, name in _DEGREES.items()}
+    fields = {key: settings.number(key) for key in ("tp", "pp", "cp", "ep")}
     values = {key: written for key, written in fields.items() if written is not None}
     moe = settings.model is None or settings.model.moe is not None
     tp, ep = values.get("tp"), values.get("ep")
@@ -117,9 +131,9 @@ def _degrees(settings: TitanSettings) -> dict[str, Written]:
             settings.document.notes.append(f"{ep.words} has no effect on a model without experts")
         values["ep"] = Written(1, default=True)
     elif ep is not None and ep.value > 1:
-        split = settings.document.number("parallelism.expert_tensor_parallel_degree")
+        split = settings.document.number(KEYS["etp"])
         values["etp"] = split or Written(1, default=True)
-    sp = settings.flag("parallelism.enable_sequence_parallel")
+    sp = settings.flag("sp")
     if tp is not None and (tp.value == 1 or sp is not None):
         values["sp"] = sp if sp is not None and tp.value > 1 else Written(value=False, default=True)
     return values
@@ -129,13 +143,12 @@ def _sharding(
     settings: TitanSettings, values: Mapping[str, Written], devices: int | None
 ) -> dict[str, Written]:
     """Return the data-parallel degree, what shards, and the ZeRO stage."""
-    section = "parallelism.data_parallel_"
-    replicate = settings.number(f"{section}replicate_degree")
-    shard = settings.number(f"{section}shard_degree", least=-1)
+    replicate = settings.number("replicas")
+    shard = settings.number("shards", least=-1)
     if replicate is None or shard is None or any(key not in values for key in ("tp", "pp", "cp")):
         return {}
     if shard.value == 0:
-        settings.document.refuse("a shard degree is -1 or at least 1", f"{section}shard_degree")
+        settings.refuse("a shard degree is -1 or at least 1", "shards")
         return {}
     cp, model = values["cp"].value, math.prod(values[key].value for key in ("tp", "pp", "cp"))
     ranks = shard.value if shard.value > 0 else devices // (model * replicate.value) if devices else None
@@ -153,7 +166,7 @@ def _sharding(
 
 def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bool) -> Written:
     """Return the ZeRO stage; by default, pipelines keep parameters gathered."""
-    policy = settings.text("parallelism.fsdp_reshard_after_forward", ("default", "always", "never"))
+    policy = settings.text("resharded", ("default", "always", "never"))
     if not sharded:
         return Written(0, default=True)
     name = policy.value if policy else "default"
@@ -168,15 +181,14 @@ def _stages(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str,
     pp = values.get("pp")
     if pp is None or pp.value == 1:
         return {"vpp": Written(1, default=True)} if pp else {}
-    written = settings.text("parallelism.pipeline_parallel_schedule")
+    written = settings.text("schedule")
     name = written.value.lower() if written else "1f1b"
     looped = name in _LOOPED
     if looped and written:
         settings.document.notes.append(f"{written.words or written.value}: priced as interleaved 1F1B")
     if not looped and name not in _SCHEDULES:
         known = ", ".join((*_SCHEDULES, *sorted(_LOOPED)))
-        path = "parallelism.pipeline_parallel_schedule"
-        settings.document.refuse(f"{name[:40]!r} is no schedule of PyTorch that is read: {known}", path)
+        settings.refuse(f"{name[:40]!r} is no schedule of PyTorch that is read: {known}", "schedule")
     schedule = "interleaved" if looped else _SCHEDULES.get(name, "1f1b")
     split, said = _split(settings, pp.value, interleaved=schedule == "interleaved")
     fields = _virtual(settings, pp.value, split, schedule, said)
@@ -188,17 +200,11 @@ def _split(
     settings: TitanSettings, pp: int, *, interleaved: bool
 ) -> tuple[tuple[int, ...] | int | None, Written | None]:
     """Return the layers of each virtual stage, or how many there are of them, and what says so."""
-    names = settings.document.given("parallelism.module_fqns_per_model_part")
+    names = settings.document.given(KEYS["modules"])
     if names is not None:
         return _named(settings, names), names
-    first, last, each = (
-        settings.number(f"parallelism.pipeline_parallel_{name}", least=least)
-        for name, least in (
-            ("first_stage_less_layers", 0),
-            ("last_stage_less_layers", 0),
-            ("layers_per_stage", 1),
-        )
-    )
+    first, last = (settings.number(f"{end}_stage_less", least=0) for end in ("first", "last"))
+    each = settings.number("layers_per_stage")
     layers = settings.model.layers if settings.model else None
     count = pp * (2 if interleaved else 1)
     if each is not None and layers is not None and first is not None and last is not None:
@@ -217,15 +223,14 @@ def _split(
 
 
 def _named(settings: TitanSettings, names: Written) -> tuple[int, ...] | None:
-    path = "parallelism.module_fqns_per_model_part"
     value = names.value
     if not isinstance(value, list) or not all(isinstance(part, list) for part in value):
-        settings.document.refuse("it is no list of lists of modules", path)
+        settings.refuse("it is no list of lists of modules", "modules")
         return None
     try:
         return layers_in([[str(name) for name in part] for part in value])
     except ValueError as error:
-        settings.document.refuse(str(error), path)
+        settings.refuse(str(error), "modules")
         return None
 
 
@@ -244,7 +249,7 @@ def _virtual(
     vpp, left = divmod(count, pp)
     if left or (vpp > 1) != (schedule == "interleaved"):
         sentence = f"{count} virtual stages do not suit {pp} ranks and the schedule {schedule}"
-        settings.document.refuse(sentence, "parallelism.pipeline_parallel_degree", line)
+        settings.refuse(sentence, "pp", line)
         return {}
     values = {"vpp": Written(vpp, line, words, default=where is None)}
     if isinstance(split, int):
@@ -257,3 +262,138 @@ def _virtual(
             f"virtual stages of {shown} layers are priced as equal parts of stages"
         )
     return {**values, "stages": Written(stages, line, words, default=where is None or where.default)}
+
+
+def _batch_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return microbatch, batch and sequences; a pass of the pipeline has several microbatches."""
+    local = settings.number("local_batch_size")
+    total = settings.number("global_batch_size", least=-1)
+    length = settings.number("sequence_length")
+    fields = {"sequence_length": length} if length else {}
+    pp, dp = values.get("pp"), values.get("dp")
+    if pp is None or local is None:
+        return fields
+    mbs = settings.number("mbs") if pp.value > 1 else local
+    if mbs is not None:
+        fields["mbs"] = mbs
+        _check_pass(settings, local, mbs)
+    if total is not None and total.value > 0:
+        fields["global_batch_size"] = total
+        _check_accumulation(settings, total, local, dp, pp)
+    elif dp is not None:
+        batch = local.value * dp.value
+        fields["global_batch_size"] = Written(batch, local.line, local.words, default=local.default)
+    return fields
+
+
+def _check_pass(settings: TitanSettings, local: Written, mbs: Written) -> None:
+    if local.value % mbs.value:
+        sentence = f"microbatches of {mbs.value} do not divide the local batch of {local.value}"
+        settings.refuse(sentence, "local_batch_size", local.line or mbs.line)
+
+
+def _check_accumulation(
+    settings: TitanSettings, total: Written, local: Written, dp: Written | None, pp: Written
+) -> None:
+    """Refuse a batch that is no multiple of the ranks' ones; note several passes of a pipeline."""
+    if dp is None:
+        return
+    together = local.value * dp.value
+    if total.value % together:
+        sentence = (
+            f"a local batch of {local.value} x dp={dp.value} = {together} does not divide {total.value}"
+        )
+        settings.refuse(sentence, "global_batch_size", total.line)
+    elif pp.value > 1 and total.value > together:
+        settings.document.notes.append(
+            f"{total.value // together} passes of the pipeline make a step, each with a bubble: priced as one"
+        )
+
+
+def _recompute_values(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return what is recomputed; nothing where the compiler or the number of layers decides it."""
+    mode = settings.text("recompute", ("none", "selective", "full", "memory_budget"))
+    if mode is None:
+        return {}
+    option = settings.any("recompute_option")
+    if mode.value == "memory_budget":
+        settings.document.notes.append(f"{mode.words}: the compiler decides what is recomputed; not read")
+        return {}
+    if mode.value != "selective" or option is None or not _numbered(option):
+        return {"recompute": mode}
+    every = int(str(option.value))
+    if every == 1:
+        return {"recompute": Written("full", mode.line, mode.words)}
+    layers, pp = settings.model.layers if settings.model else None, values.get("pp")
+    if layers is None or pp is None or pp.value > 1:
+        settings.document.notes.append(
+            f"recompute of every {every}th layer is not read: their number is open"
+        )
+        return {}
+    return {"recompute": Written(f"full:{layers // every}", option.line, option.words, option.default)}
+
+
+def _numbered(option: Written) -> bool:
+    """Return whether ``selective_ac_option`` of a TOML file recomputes one of so many layers."""
+    text = str(option.value)
+    return text.isascii() and text.isdigit() and 0 < int(text[:4]) < 1000
+
+
+def _training_values(settings: TitanSettings) -> dict[str, Written]:
+    """Return precision, optimizer, and choices of software."""
+    values = {}
+    param = settings.text("precision", ("bfloat16", "float32"))
+    dtype = settings.text("parameters", ("bfloat16", "float32"))
+    if param is not None:
+        pure = dtype is not None and dtype.value == "bfloat16"
+        name = "bf16" if param.value == "bfloat16" or pure else "fp32"
+        values["precision"] = Written(name, param.line, param.words, param.default)
+    values |= _converted(settings)
+    optimizer = _optimizer(settings)
+    if optimizer is not None:
+        values["optimizer"] = optimizer
+    software = _software(settings, dtype)
+    if software:
+        values["software"] = Written(software)
+    offload = settings.flag("offload")
+    if offload is not None and offload.value:
+        values["offload"] = Written("optimizer", offload.line, offload.words)
+        settings.document.notes.append(f"{offload.words}: parameters are in host memory as well, not priced")
+    return values
+
+
+def _converted(settings: TitanSettings) -> dict[str, Written]:
+    """Return the precision that converters of a TOML file choose."""
+    converters = settings.document.given(KEYS["converters"])
+    if converters is None or not isinstance(converters.value, list):
+        return {}
+    names = [str(name) for name in converters.value]
+    values = next(
+        (ours for name in names for theirs, ours in TABLE.data["converters"].items() if name == theirs), None
+    )
+    return {"precision": Written(values, converters.line, converters.words)} if values else {}
+
+
+def _optimizer(settings: TitanSettings) -> Written | None:
+    named = settings.document.text(KEYS["optimizer"])
+    if named is None:
+        return Written("adamw", default=True) if settings.defaults else None
+    names = TABLE.data["optimizers"]
+    if named.value.lower() not in names:
+        settings.document.notes.append(f"the optimizer {named.value[:40]!r} is read as adamw")
+    return Written(names.get(named.value.lower(), "adamw"), named.line, named.words)
+
+
+def _software(settings: TitanSettings, dtype: Written | None) -> dict[str, Any]:
+    compiled = settings.flag("compiled") or settings.flag("earlier_compiled")
+    parts = settings.document.given(KEYS["components"])
+    components = parts.value if parts else settings.defaults.get(KEYS["components"], "model")
+    values: dict[str, Any] = {}
+    if compiled is not None and compiled.value and "model" in components:
+        values["compile"] = True
+    if dtype is not None and dtype.value == "bfloat16":
+        values["pure_bf16"] = True
+    uncaptured = settings.flag("uncaptured")
+    if uncaptured is not None and not uncaptured.value:
+        values["cuda_graphs"] = True
+    return values

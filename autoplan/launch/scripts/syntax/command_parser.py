@@ -13,7 +13,13 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     ShellWord,
     SimpleCommand,
 )
-from autoplan.launch.scripts.syntax.word_parser import BLANKS, Source
+from autoplan.launch.scripts.syntax.word_parser import (
+    BLANKS,
+    Source,
+    complete_word,
+    condition_words,
+    shell_word,
+)
 
 __all__ = ["CommandParser", "literal_text"]
 
@@ -69,7 +75,7 @@ class CommandParser:
         text = "".join(lines)
         if document.literal:
             return (Literal(text, begin, quoted=True),)
-        return Source(text, source.file, begin).complete_word()
+        return complete_word(Source(text, source.file, begin))
 
     def keyword(self) -> str:
         """Return the reserved word or the closing sign that is next; empty where there is none."""
@@ -101,7 +107,7 @@ class CommandParser:
         if end is None:
             source.refuse("'))' is missing")
         source.take(2)
-        text = Source(source.text[source.at : end], source.file, source.line).complete_word()
+        text = complete_word(Source(source.text[source.at : end], source.file, source.line))
         source.take(end - source.at + 2)
         return ArithmeticCommand(line, text)
 
@@ -110,7 +116,7 @@ class CommandParser:
         words: list[ShellWord] = []
         while True:
             self.blanks()
-            if not (word := self.source.word()):
+            if not (word := shell_word(self.source)):
                 return tuple(words)
             words.append(word)
 
@@ -130,11 +136,11 @@ class CommandParser:
             if match and (assignment := self._assignment(match.group())):
                 assignments.append(assignment)
                 continue
-            if not (word := source.word()):
+            if not (word := shell_word(source)):
                 break
             words.append(word)
             if literal_text(word) == "[[" and len(words) == 1:
-                words += source.condition_words()
+                words += condition_words(source)
             declaring = literal_text(words[0]) in _DECLARING
         if not words and not assignments and not body:
             source.refuse(f"{source.peek() or 'the end of the file'!r} is not expected here")
@@ -151,9 +157,9 @@ class CommandParser:
         self.blanks()
         if not sign.startswith("<<") or sign == "<<<":
             source.accept("-")
-            source.word()
+            shell_word(source)
             return True
-        end = source.word()
+        end = shell_word(source)
         literal = any(isinstance(part, Literal) and part.quoted for part in end)
         document = HereDocument(literal_text(end), sign == "<<-", literal)
         self.documents.append(document)
@@ -167,7 +173,7 @@ class CommandParser:
         source.take(len(name))
         index = None
         if source.accept("["):
-            index = source.word("]\n")
+            index = shell_word(source, "]\n")
             if not source.accept("]"):
                 source.at, source.line = start, line
                 return None
@@ -177,7 +183,7 @@ class CommandParser:
             return None
         if source.peek() == "(":
             return Assignment(name, line, items=self._items(), append=append)
-        return Assignment(name, line, source.word(), index=index, append=append)
+        return Assignment(name, line, shell_word(source), index=index, append=append)
 
     def _items(self) -> tuple[tuple[ShellWord | None, ShellWord], ...]:
         """Return the items of an array, each with its index where it has one."""
@@ -193,9 +199,9 @@ class CommandParser:
             key = None
             if match:
                 source.take()
-                key = source.word("]")
+                key = shell_word(source, "]")
                 source.take(2)
-            word = source.word()
+            word = shell_word(source)
             if not word and key is None:
                 source.refuse(
                     "an array is not closed" if not source.peek() else "an array has no such item", line

@@ -16,7 +16,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.syntax.word_parser import Source
+from autoplan.launch.scripts.syntax.word_parser import Source, shell_word
 
 __all__ = ["parse_script"]
 
@@ -145,7 +145,7 @@ class _ScriptParser(CommandParser):
         line = source.line
         source.take(4)
         self.blanks()
-        word = source.word()
+        word = shell_word(source)
         self.expect("in")
         branches: list[_Branch] = []
         falling: list[bool] = []
@@ -169,7 +169,7 @@ class _ScriptParser(CommandParser):
         patterns = []
         while True:
             self.blanks()
-            patterns.append(self.source.word())
+            patterns.append(shell_word(self.source))
             self.blanks()
             if not self.source.accept("|"):
                 break
@@ -180,13 +180,13 @@ class _ScriptParser(CommandParser):
     def _for(self) -> Loop:
         source = self.source
         line = source.line
-        source.word()
+        shell_word(source)
         self.blanks()
         name, words = "", None
         if source.peek(2) == "((":
             self.arithmetic()
         else:
-            name = literal_text(source.word())
+            name = literal_text(shell_word(source))
             self.blanks(lines=True)
             if self.keyword() == "in":
                 source.take(2)
@@ -212,7 +212,7 @@ class _ScriptParser(CommandParser):
     def _function(self) -> FunctionDefinition:
         self.source.take(len("function"))
         self.blanks()
-        name = literal_text(self.source.word())
+        name = literal_text(shell_word(self.source))
         self.blanks()
         if self.source.accept("("):
             self.expect(")")

@@ -15,7 +15,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     WordPart,
 )
 
-__all__ = ["BLANKS", "METACHARACTERS", "Source"]
+__all__ = ["BLANKS", "METACHARACTERS", "Source", "complete_word", "condition_words", "shell_word"]
 
 BLANKS: Final = " \t\r"
 METACHARACTERS: Final = f"{BLANKS}\n;&|<>()"
@@ -36,7 +36,8 @@ class Source:
         self.file = file
         self.at = 0
         self.line = line
-        self._depth = 0
+        #: Expansions that are being read, one in the other.
+        self.depth = 0
 
     def peek(self, length: int = 1) -> str:
         """Return the next characters; empty at the end."""
@@ -65,132 +66,6 @@ class Source:
         match = pattern.match(self.text, self.at)
         return self.take(match.end() - self.at) if match else ""
 
-    def word(self, stops: str = METACHARACTERS) -> ShellWord:
-        """Return the word that begins here; it ends at one of ``stops`` outside of quotes."""
-        parts: list[WordPart] = []
-        while (character := self.peek()) and (character not in stops or self.peek(2) in {"<(", ">("}):
-            self._part(parts, stops)
-        return tuple(parts)
-
-    def condition_words(self) -> list[ShellWord]:
-        """Return the words of a test up to ``]]``, in which signs are words of their own."""
-        words: list[ShellWord] = []
-        begin = self.line
-        while True:
-            self.match(_TEST_GAP)
-            sign = self.match(_TEST_SIGN)
-            word = (Literal(sign, self.line, quoted=False),) if sign else self.word(f"{BLANKS}\n;")
-            if not word:
-                self.refuse("']]' is missing", begin)
-            words.append(word)
-            if _closes(word):
-                return words
-
-    def _part(self, parts: list[WordPart], stops: str) -> None:
-        character = self.peek()
-        if character == "\\":
-            self.take()
-            following = self.take()
-            if following != "\n":
-                parts.append(Literal(following, self.line, quoted=True))
-        elif character == "'":
-            self._single_quoted(parts)
-        elif character == '"':
-            self.take()
-            self.quoted(parts, '"')
-        elif self.peek(2) in {"$'", '$"'}:
-            self.take()
-            self._part(parts, stops)
-        elif character in "$`":
-            parts.append(self.expansion(quoted=False))
-        elif self.peek(2) in {"<(", ">("}:
-            parts.append(self._command(self.line, 2, quoted=False))
-        else:
-            text = self.match(_PLAIN) or self.take()
-            parts.append(Literal(text, self.line, quoted=False))
-
-    def _single_quoted(self, parts: list[WordPart]) -> None:
-        begin = self.line
-        self.take()
-        end = self.text.find("'", self.at)
-        if end < 0:
-            self.refuse("a quote ' is not closed", begin)
-        parts.extend(_lines(self.text[self.at : end], self.line))
-        self.take(end - self.at + 1)
-
-    def quoted(self, parts: list[WordPart], end: str) -> None:
-        """Add what stands up to ``end`` in double quotes; an empty ``end`` is that of the text."""
-        begin = self.line
-        parts.append(Literal("", self.line, quoted=True))
-        while (character := self.peek()) != end or not end:
-            if not character:
-                if end:
-                    self.refuse(f"a quote {end} is not closed", begin)
-                return
-            if character == "\\" and self.peek(2)[1:] in {"$", "`", '"', "\\", "\n"}:
-                self.take()
-                escaped = self.take()
-                if escaped != "\n":
-                    parts.append(Literal(escaped, self.line, quoted=True))
-            elif character in "$`":
-                parts.append(self.expansion(quoted=True))
-            else:
-                line = self.line
-                parts.append(Literal(self.match(_QUOTED) or self.take(), line, quoted=True))
-        self.take()
-
-    def expansion(self, *, quoted: bool) -> WordPart:
-        """Return the expansion that begins here with a dollar sign or a backquote."""
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            self.refuse("nested too deeply")
-        try:
-            return self._expansion(quoted=quoted)
-        finally:
-            self._depth -= 1
-
-    def _expansion(self, *, quoted: bool) -> WordPart:
-        line = self.line
-        if self.peek() == "`":
-            end = self.text.find("`", self.at + 1)
-            if end < 0:
-                self.refuse("a backquote is not closed")
-            return CommandText(self.take(end - self.at + 1), line, quoted)
-        if self.peek(3) == "$((":
-            arithmetic = self._arithmetic(quoted=quoted)
-            if arithmetic is not None:
-                return arithmetic
-        if self.peek(2) == "$(":
-            return self._command(line, 2, quoted=quoted)
-        if self.peek(2) == "${":
-            return self._braced(quoted=quoted)
-        self.take()
-        name = self.match(_NAME) if self.peek() != "-" else ""
-        if not name:
-            return Literal("$", line, quoted)
-        if len(name) > 1 and name.isdigit():  # $10 is $1 and a 0
-            self.at -= len(name) - 1
-            name = name[0]
-        every = name if name in "@*" else ""
-        return Parameter(name, line, quoted, every=every)
-
-    def _arithmetic(self, *, quoted: bool) -> Arithmetic | None:
-        """Return the arithmetic expansion here; None where the parentheses are those of a subshell."""
-        end = self.closing(self.at + 3, "))")
-        if end is None:
-            return None
-        line = self.line
-        self.take(3)
-        inner = Source(self.text[self.at : end], self.file, self.line)
-        self.take(end - self.at + 2)
-        return Arithmetic(inner.complete_word(), line, quoted)
-
-    def complete_word(self) -> ShellWord:
-        """Return all that is left as one word in double quotes."""
-        parts: list[WordPart] = []
-        self.quoted(parts, "")
-        return tuple(parts)
-
     def closing(self, start: int, end: str) -> int | None:
         """Return where ``end`` closes what began before ``start``; None where the parentheses differ."""
         depth, at = 0, start
@@ -205,43 +80,180 @@ class Source:
             at += 1
         return None
 
-    def _command(self, line: int, opening: int, *, quoted: bool) -> CommandText:
-        start = self.at
-        self.take(opening)
-        depth = 1
-        while depth:
-            character = self.peek()
-            if not character:
-                self.refuse("a command substitution is not closed", line)
-            if character == "'":
-                self._single_quoted([])
-                continue
-            if character == "\\":
-                self.take()
-            depth += {"(": 1, ")": -1}.get(self.take(), 0)
-        return CommandText(self.text[start : self.at], line, quoted)
 
-    def _braced(self, *, quoted: bool) -> Parameter:
-        line = self.line
-        self.take(2)
-        length = self.peek() == "#" and self.peek(2) not in {"#}", "#:"} and self.accept("#")
-        indirect = self.peek() == "!" and self.peek(2) != "!}" and self.accept("!")
-        name = self.match(_NAME)
-        if not name:
-            self.refuse(f"{self.text[self.at - 2 : self.at + 20]!r} is no expansion", line)
-        index, every = None, name if name in "@*" else ""
-        if self.accept("["):
-            if self.peek(2) in {"@]", "*]"}:
-                every = self.take()
-            else:
-                index = self.word("]")
-            if not self.accept("]"):
-                self.refuse("an index is not closed", line)
-        operator = self.match(_OPERATOR)
-        argument = self.word("}") if operator else ()
-        if not self.accept("}"):
-            self.refuse(f"the expansion of {name} is not closed", line)
-        return Parameter(name, line, quoted, index, every, operator, argument, length, indirect)
+def shell_word(source: Source, stops: str = METACHARACTERS) -> ShellWord:
+    """Return the word that begins here; it ends at one of ``stops`` outside of quotes."""
+    parts: list[WordPart] = []
+    while (character := source.peek()) and (character not in stops or source.peek(2) in {"<(", ">("}):
+        _part(source, parts, stops)
+    return tuple(parts)
+
+
+def condition_words(source: Source) -> list[ShellWord]:
+    """Return the words of a test up to ``]]``, in which signs are words of their own."""
+    words: list[ShellWord] = []
+    begin = source.line
+    while True:
+        source.match(_TEST_GAP)
+        sign = source.match(_TEST_SIGN)
+        word = (Literal(sign, source.line, quoted=False),) if sign else shell_word(source, f"{BLANKS}\n;")
+        if not word:
+            source.refuse("']]' is missing", begin)
+        words.append(word)
+        if _closes(word):
+            return words
+
+
+def _part(source: Source, parts: list[WordPart], stops: str) -> None:
+    character = source.peek()
+    if character == "\\":
+        source.take()
+        following = source.take()
+        if following != "\n":
+            parts.append(Literal(following, source.line, quoted=True))
+    elif character == "'":
+        _single_quoted(source, parts)
+    elif character == '"':
+        source.take()
+        _quoted(source, parts, '"')
+    elif source.peek(2) in {"$'", '$"'}:
+        source.take()
+        _part(source, parts, stops)
+    elif character in "$`":
+        parts.append(_expansion(source, quoted=False))
+    elif source.peek(2) in {"<(", ">("}:
+        parts.append(_command(source, source.line, 2, quoted=False))
+    else:
+        text = source.match(_PLAIN) or source.take()
+        parts.append(Literal(text, source.line, quoted=False))
+
+
+def _single_quoted(source: Source, parts: list[WordPart]) -> None:
+    begin = source.line
+    source.take()
+    end = source.text.find("'", source.at)
+    if end < 0:
+        source.refuse("a quote ' is not closed", begin)
+    parts.extend(_lines(source.text[source.at : end], source.line))
+    source.take(end - source.at + 1)
+
+
+def _quoted(source: Source, parts: list[WordPart], end: str) -> None:
+    """Add what stands up to ``end`` in double quotes; an empty ``end`` is that of the text."""
+    begin = source.line
+    parts.append(Literal("", source.line, quoted=True))
+    while (character := source.peek()) != end or not end:
+        if not character:
+            if end:
+                source.refuse(f"a quote {end} is not closed", begin)
+            return
+        if character == "\\" and source.peek(2)[1:] in {"$", "`", '"', "\\", "\n"}:
+            source.take()
+            escaped = source.take()
+            if escaped != "\n":
+                parts.append(Literal(escaped, source.line, quoted=True))
+        elif character in "$`":
+            parts.append(_expansion(source, quoted=True))
+        else:
+            line = source.line
+            parts.append(Literal(source.match(_QUOTED) or source.take(), line, quoted=True))
+    source.take()
+
+
+def _expansion(source: Source, *, quoted: bool) -> WordPart:
+    """Return the expansion that begins here with a dollar sign or a backquote."""
+    source.depth += 1
+    if source.depth > _DEEPEST:
+        source.refuse("nested too deeply")
+    try:
+        return _read_expansion(source, quoted=quoted)
+    finally:
+        source.depth -= 1
+
+
+def _read_expansion(source: Source, *, quoted: bool) -> WordPart:
+    line = source.line
+    if source.peek() == "`":
+        end = source.text.find("`", source.at + 1)
+        if end < 0:
+            source.refuse("a backquote is not closed")
+        return CommandText(source.take(end - source.at + 1), line, quoted)
+    if source.peek(3) == "$((":
+        arithmetic = _arithmetic(source, quoted=quoted)
+        if arithmetic is not None:
+            return arithmetic
+    if source.peek(2) == "$(":
+        return _command(source, line, 2, quoted=quoted)
+    if source.peek(2) == "${":
+        return _braced(source, quoted=quoted)
+    source.take()
+    name = source.match(_NAME) if source.peek() != "-" else ""
+    if not name:
+        return Literal("$", line, quoted)
+    if len(name) > 1 and name.isdigit():  # $10 is $1 and a 0
+        source.at -= len(name) - 1
+        name = name[0]
+    every = name if name in "@*" else ""
+    return Parameter(name, line, quoted, every=every)
+
+
+def _arithmetic(source: Source, *, quoted: bool) -> Arithmetic | None:
+    """Return the arithmetic expansion here; None where the parentheses are those of a subshell."""
+    end = source.closing(source.at + 3, "))")
+    if end is None:
+        return None
+    line = source.line
+    source.take(3)
+    inner = Source(source.text[source.at : end], source.file, source.line)
+    source.take(end - source.at + 2)
+    return Arithmetic(complete_word(inner), line, quoted)
+
+
+def complete_word(source: Source) -> ShellWord:
+    """Return all that is left as one word in double quotes."""
+    parts: list[WordPart] = []
+    _quoted(source, parts, "")
+    return tuple(parts)
+
+
+def _command(source: Source, line: int, opening: int, *, quoted: bool) -> CommandText:
+    start = source.at
+    source.take(opening)
+    depth = 1
+    while depth:
+        character = source.peek()
+        if not character:
+            source.refuse("a command substitution is not closed", line)
+        if character == "'":
+            _single_quoted(source, [])
+            continue
+        if character == "\\":
+            source.take()
+        depth += {"(": 1, ")": -1}.get(source.take(), 0)
+    return CommandText(source.text[start : source.at], line, quoted)
+
+
+def _braced(source: Source, *, quoted: bool) -> Parameter:
+    line = source.line
+    source.take(2)
+    length = source.peek() == "#" and source.peek(2) not in {"#}", "#:"} and source.accept("#")
+    indirect = source.peek() == "!" and source.peek(2) != "!}" and source.accept("!")
+    name = source.match(_NAME)
+    if not name:
+        source.refuse(f"{source.text[source.at - 2 : source.at + 20]!r} is no expansion", line)
+    index, every = None, name if name in "@*" else ""
+    if source.accept("["):
+        if source.peek(2) in {"@]", "*]"}:
+            every = source.take()
+        else:
+            index = shell_word(source, "]")
+        if not source.accept("]"):
+            source.refuse("an index is not closed", line)
+    operator = source.match(_OPERATOR)
+    argument = shell_word(source, "}") if operator else ()
+    if not source.accept("}"):
+        source.refuse(f"the expansion of {name} is not closed", line)
+    return Parameter(name, line, quoted, index, every, operator, argument, length, indirect)
 
 
 def _closes(word: ShellWord) -> bool:

@@ -6,9 +6,11 @@ from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autoplan.catalog import load_job
-from autoplan.costs.core.candidates import joined, taken
+from autoplan.costs.core.candidates import distinct, joined, taken
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.sized_candidates import sized
 
@@ -70,3 +72,12 @@ def test_one_part_is_the_whole():
     whole = space_of(load_job("llama3-8b-8x-a100")).groups[0]
 
     assert joined([whole]) is whole
+
+
+@given(st.lists(st.one_of(st.integers(-3, 3), st.integers(-(10**15), 10**15)), max_size=40))
+def test_distinct_codes_are_those_of_numpy(codes):
+    """Dense or sparse, negative or none at all: the distinct integers in ascending order."""
+    column = np.array(codes, dtype=np.int64)
+    for shape in ((-1,), (-1, 1)):
+        assert distinct(column.reshape(shape)).tolist() == np.unique(column).tolist()
+    assert distinct(column > 0).tolist() == np.unique(column > 0).astype(int).tolist()

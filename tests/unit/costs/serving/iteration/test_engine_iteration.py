@@ -1,17 +1,20 @@
 """One iteration of an engine on jobs whose times are known from the design or from arithmetic."""
 
+from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_entry, load_serving_job
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.engine_iteration import GroupIteration
+from autoplan.costs.serving.iteration.engine_iteration import GroupIteration, RepeatedIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.token_prices import launched_kernels
 from autoplan.errors import UnsupportedError
 from autoplan.schema.serving.engine_layout import EngineLayout
+from tests.support.affine_iteration import AffineIteration
 
 
 def built(name="llama3.1-8b-1x-h100", layout=None, **changes):
@@ -138,3 +141,34 @@ def test_an_engine_without_times_of_a_step_is_refused():
 
     with pytest.raises(UnsupportedError, match="has no `step`"):
         engine_iteration(EngineScope(job, EngineLayout()), kernels_for("h100-sxm5-80gb"), None)
+
+
+class CountedIteration(AffineIteration):
+    """An iteration that counts how often it is asked for each step."""
+
+    asked: ClassVar[Counter] = Counter()
+
+    def seconds(self, decodes, context_tokens, chunks=()):
+        """Return the time of a sum, and count it."""
+        self.asked[decodes, context_tokens, tuple(chunks)] += 1
+        return super().seconds(decodes, context_tokens, chunks)
+
+
+def test_repeated_steps_are_priced_once_at_the_same_time():
+    """A step that is asked for again is not priced again, however many others were in between."""
+    counted = CountedIteration(1.0, 0.5, per_context=0.125, per_token=0.25)
+    repeated, steps = RepeatedIteration(counted), [[], [Chunk(3)], [Chunk(3), Chunk(1, 8)]]
+    for _ in range(2):
+        for decodes in range(300):
+            for chunks in steps:
+                price = repeated.seconds(decodes, 8.0 * decodes, chunks)
+                assert price == AffineIteration.seconds(counted, decodes, 8.0 * decodes, chunks)
+    assert set(counted.asked.values()) == {1}
+
+
+def test_no_more_than_the_last_steps_are_kept():
+    """A caller that never asks twice gets every price, and what is kept stays small."""
+    repeated = RepeatedIteration(AffineIteration(1.0, 0.5))
+    for decodes in range(5000):
+        assert repeated.seconds(decodes, 0.0) == 1.0 + 0.5 * decodes
+        assert len(repeated._kept) <= 1000

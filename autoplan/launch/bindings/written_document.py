@@ -1,0 +1,292 @@
+"""JSON and YAML files as values by dotted path, with their lines."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import Binding, Interface
+from autoplan.launch.configuration import LaunchFile, Written
+
+__all__ = ["WrittenDocument", "read_yaml"]
+
+#: Most values of a file: those of real ones are below a thousand.
+_MOST: Final = 20_000
+_SHOWN: Final = 40
+_DEEPEST: Final = 50
+#: How alike a name is to a known one that it is a misspelling of.
+_MISSPELT: Final = 0.85
+#: Least values of the kinds of bindings that are integers.
+_LEAST: Final = {"count": 1, "size": 0}
+_NO_TABLE: Final = Interface("", {}, {}, {})
+
+
+@dataclass(slots=True)
+class WrittenDocument:
+    """Values of a file by dotted path, such as ``zero_optimization.stage``.
+
+    A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
+    is read. A value ``auto`` is one that another program fills in: it counts as not given. Look-ups are by
+    the names of the bindings of ``table``, or by path.
+    """
+
+    file: str
+    entries: dict[str, Written] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    table: Interface = _NO_TABLE
+
+    def path(self, name: str) -> str:
+        """Return the path of a binding; a path is its own."""
+        return self.table.keys.get(name, name)
+
+    def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
+        """Add a problem of a binding with the line of its key."""
+        self.refuse_key(sentence, self.path(name), line)
+
+    def refuse_key(self, sentence: str, path: str, line: int | None = None) -> None:
+        """Add a problem of a key as the file has it, which may be called as a binding is."""
+        entry = self.entries.get(path)
+        self.problems.append(Problem(sentence, path, self.file, line or (entry.line if entry else None)))
+
+    def stop_at_problems(self) -> None:
+        """Raise SpecError with all problems, if there are some."""
+        if self.problems:
+            raise SpecError(list(dict.fromkeys(self.problems)))
+
+    def given(self, path: str) -> Written | None:
+        """Return what stands at ``path``; None where nothing, null or ``auto`` does."""
+        entry = self.entries.get(self.path(path))
+        return None if entry is None or entry.value is None or entry.value == "auto" else entry
+
+    def automatic(self, path: str) -> bool:
+        """Return whether the value at ``path`` is ``auto``."""
+        entry = self.entries.get(self.path(path))
+        return entry is not None and entry.value == "auto"
+
+    def section(self, path: str) -> bool:
+        """Return whether a mapping stands at ``path``."""
+        entry = self.entries.get(self.path(path))
+        return entry is not None and entry.words[-1:] == ":"
+
+    def bound(self, *names: str) -> dict[str, Written]:
+        """Return the values of bindings that are given or have a default, in our words."""
+        values = {}
+        for binding in map(self.table.__getitem__, names):
+            written = self._bound(binding)
+            if written is not None:
+                values[binding.name] = written
+        return values
+
+    def _bound(self, binding: Binding) -> Written | None:
+        written = self._typed(binding)
+        if written is None:
+            return None if binding.default is None else Written(binding.default, default=True)
+        if not binding.names:
+            return written
+        lowered = {str(name).lower(): ours for ours, name in reversed(list(binding.names.items()))}
+        return Written(lowered.get(written.value), written.line, written.words)
+
+    def _typed(self, binding: Binding) -> Written | None:
+        if binding.kind == "switch":
+            return self.flag(binding.name)
+        if binding.kind in _LEAST:
+            return self.number(binding.name, _LEAST[binding.kind])
+        return self.text(binding.name, tuple(str(name).lower() for name in binding.names.values()))
+
+    def number(self, path: str, least: int = 1) -> Written | None:
+        """Return the integer at ``path``; what is none is refused."""
+        written = self._known(path)
+        if written is None:
+            return None
+        value = written.value
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value.strip()):
+            value = int(value)
+        integral = isinstance(value, int) and not isinstance(value, bool)
+        if not integral or not least <= value < 10**9:
+            self.refuse(f"{_shown(written.value)} is not an integer of at least {least}", path)
+            return None
+        return Written(value, written.line, written.words)
+
+    def flag(self, path: str) -> Written | None:
+        """Return the truth value at ``path``; what is none is refused."""
+        written = self._known(path)
+        if written is None:
+            return None
+        text = str(written.value).lower()
+        if text not in {"true", "false"}:
+            self.refuse(f"{_shown(written.value)} is neither true nor false", path)
+            return None
+        return Written(text == "true", written.line, written.words)
+
+    def text(self, path: str, known: tuple[str, ...] = ()) -> Written | None:
+        """Return the text at ``path``; any but the ``known`` ones, in any case, is refused."""
+        written = self._known(path)
+        if written is None:
+            return None
+        if not isinstance(written.value, str) or (known and written.value.lower() not in known):
+            choices = f"none of {', '.join(known)}" if known else "no text"
+            self.refuse(f"{_shown(written.value)} is {choices}", path)
+            return None
+        return Written(written.value.lower() if known else written.value, written.line, written.words)
+
+    def _known(self, path: str) -> Written | None:
+        """Return what is given at ``path``; a value that another file or program decides is refused."""
+        written = self.given(path)
+        if written is not None and isinstance(written.value, str) and "${" in written.value:
+            do = f"give --arg {self.path(path)}=VALUE"
+            self.refuse(f"{_shown(written.value)} depends on what the file does not say: {do}", path)
+            return None
+        return written
+
+    def check_sections(self) -> None:
+        """Refuse misspelt keys of the sections that the table lists, and all unknown ones of strict ones."""
+        for name, listed in self.table.data["sections"].items():
+            whole = listed if isinstance(listed, dict) else {"keys": listed}
+            title = whole.get("of", self.table.data["title"])
+            section, strict = "" if name == "top" else name, whole.get("strict", False)
+            self.check_names(section, frozenset(whole["keys"]), title, strict=strict)
+
+    def check_names(
+        self, section: str, known: frozenset[str], framework: str, *, strict: bool = False
+    ) -> None:
+        """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses."""
+        unknown = []
+        for path, written in self.entries.items():
+            parent, _, name = path.rpartition(".")
+            if parent != section or name in known:
+                continue
+            near = difflib.get_close_matches(name, known, 1, _MISSPELT)
+            if near or strict:
+                hint = f": did you mean {near[0]}?" if near else ""
+                self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
+            else:
+                unknown.append(name[:_SHOWN])
+        if unknown:
+            self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
+
+
+class _Loader(yaml.SafeLoader):
+    """A loader that says how many more items of lists it takes: aliases can make a small file endless."""
+
+    left = _MOST
+
+
+def read_yaml(file: LaunchFile, table: Interface = _NO_TABLE) -> WrittenDocument:
+    """Return the values of a YAML or JSON file; a ``#`` comment in JSON is let through.
+
+    Values that a program has are taken as they are, without lines. Raises SpecError for what is neither, for
+    a key with two values, for an alias that has no end, and for what is no mapping.
+    """
+    document = WrittenDocument(file.name, table=table)
+    if file.values is not None:
+        _add(document, file.values, "")
+        document.stop_at_problems()
+        return document
+    try:
+        # JSON may be indented by tabs, which YAML refuses; neither has any in what is read here.
+        loader = _Loader(file.text.replace("\t", "    "))
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            _stop(file, "it is no mapping of keys to values")
+        _walk(document, loader, root, "")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        _stop(file, f"it is neither JSON nor YAML: {error.problem}", mark.line + 1 if mark else None)
+    except RecursionError:
+        _stop(file, "it is neither JSON nor YAML: nested too deeply")
+    except yaml.YAMLError as error:
+        _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
+    document.stop_at_problems()
+    return document
+
+
+def _walk(
+    document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str, *, merged: bool = False
+) -> None:
+    """Add the values of a mapping; of one that is merged (``<<``) those that its place does not have."""
+    merges: list[yaml.Node] = []
+    for key, value in node.value:
+        name, line = str(getattr(key, "value", "?"))[:200], key.start_mark.line + 1
+        path = f"{prefix}{name}"
+        if name == "<<":
+            merges += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        elif not isinstance(key, yaml.ScalarNode):
+            document.refuse_key("structured keys are not read", path, line)
+        elif path in document.entries:
+            if not merged:
+                _refuse_second(document, path, line, _value(loader, value))
+        elif len(document.entries) > _MOST:
+            raise yaml.YAMLError("it has too many values")
+        elif isinstance(value, yaml.MappingNode):
+            document.entries[path] = Written(None, line, f"{name}:")
+            _walk(document, loader, value, f"{path}.")
+        else:
+            plain = _value(loader, value)
+            document.entries[path] = Written(plain, line, f"{name}: {_shown(plain)}")
+    for other in merges:
+        if not isinstance(other, yaml.MappingNode):
+            raise yaml.YAMLError("what is merged is no mapping")
+        _walk(document, loader, other, prefix, merged=True)
+
+
+def _refuse_second(document: WrittenDocument, path: str, line: int, value: object) -> None:
+    """Refuse a key that has another value already; the same one is only said."""
+    first, name = document.entries[path], path.rpartition(".")[2]
+    if value is not None and first.value == value:
+        document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
+    else:
+        document.refuse_key(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+
+
+def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> None:
+    """Add the values that a program has, by path."""
+    for key, value in values.items():
+        path = f"{prefix}{str(key)[:200]}"
+        if len(document.entries) > _MOST or path.count(".") > _DEEPEST:
+            document.refuse_key("there are too many values, or they are nested too deeply", "$")
+            return
+        nested = isinstance(value, Mapping)
+        plain = None if nested else _plain_value(value)
+        document.entries[path] = Written(plain, None, f"{key}: {'' if nested else _shown(plain)}".strip())
+        if nested:
+            _add(document, value, f"{path}.")
+
+
+def _plain_value(value: object) -> Any:  # noqa: ANN401 - any value of a program
+    """Return a value as a file would have it; what no file can have is its text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain_value(item) if not isinstance(item, Mapping | list) else str(item) for item in value]
+    return str(value)
+
+
+def _value(loader: _Loader, node: yaml.Node) -> Any:  # noqa: ANN401 - any value of a file
+    """Return the value of a node; mappings in a list are not read."""
+    if isinstance(node, yaml.SequenceNode):
+        loader.left -= len(node.value)
+        if loader.left < 0:
+            raise yaml.YAMLError("it has too many values")
+        return [_value(loader, item) for item in node.value]
+    if not isinstance(node, yaml.ScalarNode):
+        return None
+    try:
+        return loader.construct_object(node)
+    except (ValueError, yaml.YAMLError):
+        return str(node.value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _stop(file: LaunchFile, sentence: str, line: int | None = None) -> NoReturn:
+    raise SpecError([Problem(sentence, "$", file.name, line)])

@@ -1,0 +1,332 @@
+"""The target ``llm-foundry``: the YAML file of ``scripts/train/train.py``, with Composer's ``fsdp_config``.
+
+Keys, defaults and meanings are those of ``llmfoundry/utils/config_utils.py`` and of Composer's
+``FSDPConfig``, of the versions that TARGET names. The number of devices is that of the launcher.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.document_edits import layout_edits
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.interpolated_values import overridden, resolved
+from autoplan.launch.frameworks.missing_parts import (
+    microbatches,
+    refuse_experts,
+    refuse_order,
+    refuse_pipeline,
+    refuse_software,
+)
+from autoplan.launch.known_models import named_model
+from autoplan.launch.target import InexpressibleError, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.model import ModelSpec
+
+__all__ = ["TARGET", "foundry_document", "read_foundry"]
+
+_TABLE: Final = interface("llm-foundry")
+#: ZeRO stages of the strategies of FSDP.
+_STRATEGIES: Final[Mapping[str, int]] = _TABLE.data["strategies"]
+#: Defaults, which an edit does not add to a file.
+_DEFAULTS: Final = {
+    "recompute": "false",
+    "activation_offload": "false",
+    "shards": "-1",
+    "replicas": "null",
+}
+
+
+def is_foundry(file: LaunchFile) -> bool:
+    """Return whether a file is one of llm-foundry."""
+    signs = _TABLE.data["signs"]
+    return sum(re.search(rf"(?m)^{sign}\s*:", file.text) is not None for sign in signs) >= 2
+
+
+def read_foundry(file: LaunchFile) -> Configuration:
+    """Return what a YAML file of llm-foundry says; raises SpecError with all problems."""
+    document = read_yaml(file, _TABLE)
+    overridden(document, file.arguments)
+    resolved(document, file)
+    document.check_sections()
+    values = {**_sharding(document, file), **_training(document)}
+    values |= _batches(document, file, values)
+    fields, defaults = _model(document)
+    document.stop_at_problems()
+    model, hints = named_model(fields)
+    if not isinstance(model, str):
+        values |= {name: Written(None, default=True) for name in defaults}
+    return assembled("llm-foundry", file, values, model=model, warnings=[*document.notes, *hints])
+
+
+def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return the degrees, sharding, recompute and offload; without an ``fsdp_config`` it is plain DDP."""
+    tp = document.number("tp") or Written(1, default=True)
+    values = {
+        "tp": tp,
+        **{key: Written(1, default=True) for key in ("pp", "cp", "ep")},
+        "sp": Written(value=False, default=True),
+        "recompute": Written("none", default=True),
+    }
+    if not document.section("fsdp_config"):
+        return {**values, "zero": Written(0, default=True)}
+    strategy = document.text("zero", tuple(_STRATEGIES))
+    name = strategy.value if strategy else "full_shard"
+    zero = _STRATEGIES.get(name, 3)
+    values["zero"] = Written(zero, strategy.line, strategy.words) if strategy else Written(zero, default=True)
+    values |= _groups(document, file, tp.value, hybrid=name == "hybrid_shard")
+    full = document.flag("recompute")
+    if full is not None:
+        values["recompute"] = Written("full" if full.value else "none", full.line, full.words)
+    moved = document.flag("activation_offload")
+    if moved is not None and moved.value:
+        values["offload"] = Written("activations", moved.line, moved.words)
+    states = document.flag("state_offload")
+    if states is not None and states.value:
+        document.refuse("parameters in host memory are not priced", "state_offload")
+    return values
+
+
+def _groups(document: WrittenDocument, file: LaunchFile, tp: int, *, hybrid: bool) -> dict[str, Written]:
+    """Return the data-parallel shard size where there are several groups."""
+    shard = document.number("shards", least=-1)
+    copies = document.number("replicas")
+    ranks = file.devices // tp if file.devices and file.devices % tp == 0 else None
+    if shard is not None and shard.value < 1:
+        shard = None
+    if shard is None and copies is None and hybrid:
+        needed = _TABLE.keys["shards"].rpartition(".")[2]
+        document.refuse(f"give {needed} with it", "zero")
+    if copies is None or copies.value == 1:
+        return {"dp_shard": shard} if shard is not None and ranks is not None and shard.value < ranks else {}
+    if shard is not None:
+        dp = Written(shard.value * copies.value, shard.line, f"{shard.words} {copies.words}")
+        return {"dp": dp, "dp_shard": shard}
+    if ranks is None:
+        document.notes.append(f"{copies.words} (line {copies.line}): give --devices for the shard size")
+        return {}
+    if ranks % copies.value:
+        document.refuse(
+            f"{copies.value} does not divide the {ranks} data-parallel ranks",
+            "replicas",
+        )
+        return {}
+    return {"dp_shard": Written(ranks // copies.value, copies.line, copies.words)}
+
+
+def _training(document: WrittenDocument) -> dict[str, Written]:
+    precision = document.bound("precision")
+    values: dict[str, Written | None] = {
+        **document.bound("sequence_length", "global_batch_size"),
+        **precision,
+        "optimizer": _optimizer(document),
+        "adapters": _adapters(document),
+    }
+    return {key: written for key, written in values.items() if written is not None}
+
+
+def _optimizer(document: WrittenDocument) -> Written | None:
+    written = document.text("optimizer")
+    if written is None:
+        return None
+    name, names = written.value.lower(), _TABLE.data["optimizers"]
+    if name not in names:
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not known: name it in the job")
+        return None
+    return Written(names[name], written.line, written.words)
+
+
+def _adapters(document: WrittenDocument) -> Written | None:
+    rank = document.number("adapter_rank")
+    if rank is None:
+        return None
+    modules = document.given("adapted")
+    names = modules.value if modules and isinstance(modules.value, list) else []
+    attention = bool(names) and all(str(name).lower() in _TABLE.data["attention_targets"] for name in names)
+    return Written(
+        {"rank": rank.value, "targets": "attention" if attention else "all"}, rank.line, rank.words
+    )
+
+
+def _batches(
+    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
+) -> dict[str, Written]:
+    """Return the microbatch, which is at most the batch of a rank; nothing where it is found at run time."""
+    if document.automatic("mbs"):
+        document.notes.append(f"{document.path('mbs')}: auto is found at run time")
+        return {}
+    mbs, batch, tp = (
+        document.number("mbs"),
+        values.get("global_batch_size"),
+        values["tp"],
+    )
+    if mbs is None or batch is None or file.devices is None or file.devices % tp.value:
+        return {"mbs": mbs} if mbs is not None else {}
+    ranks = file.devices // tp.value
+    own = batch.value // ranks
+    if batch.value % ranks:
+        sentence = f"{ranks} data-parallel ranks do not divide {batch.words} (line {batch.line})"
+        document.refuse(sentence, "global_batch_size")
+    elif mbs.value > own:
+        document.notes.append(f"{mbs.words} (line {mbs.line}) is reduced to the {own} sequences of a rank")
+        return {"mbs": Written(own, mbs.line, mbs.words)}
+    return {"mbs": mbs}
+
+
+def _model(document: WrittenDocument) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the description of the model and the fields that took a default; None for other models."""
+    name = document.text("model")
+    if name is None or name.value != "mpt_causal_lm":
+        other = document.given("named_model")
+        shown = f"{other.value} (line {other.line})" if other else "not described"
+        document.notes.append(f"the model is {shown}: name it in the job"[:200])
+        return None, []
+    kind = document.text("mlp")
+    if kind is not None and kind.value not in _TABLE.data["activations"]:
+        document.notes.append(f"{kind.words} (line {kind.line}): such a model is not read")
+        return None, []
+    fields: dict[str, Any] = {"schema": 1, "kind": "model", "name": "model-of-llm-foundry"}
+    fields["source"] = "the section model of a file of llm-foundry"
+    defaults = []
+    for ours, written in document.bound("layers", "hidden_size", "heads", "vocabulary").items():
+        fields[ours] = written.value
+        defaults += [f"model.{ours}"] if written.default else []
+    fields |= _block(document, fields, kind.value if kind else "mptmlp")
+    fields |= _attention(document, fields)
+    return (fields, defaults) if _valid(document, fields) else (None, [])
+
+
+def _block(document: WrittenDocument, fields: dict[str, Any], kind: str) -> dict[str, Any]:
+    ratio = document.given("expansion")
+    factor = ratio.value if ratio else _TABLE["expansion"].default
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < 1_000:
+        document.refuse("it is no ratio of widths", "expansion")
+        factor = 4
+    bare = document.flag("no_bias")
+    biased = bare is None or not bare.value
+    norm = document.text("norm")
+    tied = document.flag("tied_embeddings")
+    attention = document.flag("attention_bias")
+    return {
+        "ffn_size": int(fields["hidden_size"] * factor),
+        "activation": _TABLE.data["activations"][kind],
+        "norm": "rmsnorm" if norm is not None and "rmsnorm" in norm.value else "layernorm",
+        "bias": {
+            "qkv": attention.value if attention else biased,
+            "attention_output": biased,
+            "mlp": biased,
+            "norm": biased,
+        },
+        "tied_embeddings": tied is None or tied.value,
+    }
+
+
+def _attention(document: WrittenDocument, fields: dict[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    alibi, rope = document.flag("alibi"), document.flag("rope")
+    learned = document.flag("learned_positions")
+    if alibi is not None and alibi.value:
+        values["positions"] = "alibi"
+    elif rope is not None and rope.value:
+        values["positions"] = "rope"
+    elif learned is not None and not learned.value:
+        values["positions"] = "none"
+    else:
+        length = document.number("max_positions")
+        values |= {
+            "positions": "learned",
+            "max_positions": length.value if length else _TABLE["max_positions"].default,
+        }
+    kind = document.text("attention")
+    shared = document.number("kv_heads")
+    if kind is not None and kind.value == "multiquery_attention":
+        values["kv_heads"] = 1
+    elif kind is not None and kind.value == "grouped_query_attention" and shared is not None:
+        values["kv_heads"] = shared.value
+    normed = document.flag("qk_norm")
+    if normed is not None and normed.value:
+        values["qk_norm"] = True
+    width = document.number("head_dim")
+    if width is not None and width.value * fields["heads"] != fields["hidden_size"]:
+        values["head_dim"] = width.value
+    return values
+
+
+def _valid(document: WrittenDocument, fields: dict[str, Any]) -> bool:
+    try:
+        ModelSpec.model_validate(fields)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False, include_input=False):
+            where = ".".join(str(part) for part in detail["loc"]) or "model"
+            document.refuse(f"no model: {where}: {detail['msg']}", "model")
+        return False
+    return True
+
+
+def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the keys of a plan; raises InexpressibleError for the first part that has none."""
+    _refuse(job, layout)
+    microbatches(job, layout)
+    shards = layout.dp_shard
+    values = {
+        **plan_values(_TABLE, "written", job, layout),
+        "zero": _TABLE.data["stages"][layout.zero],
+        "recompute": layout.mode == "full",
+        "activation_offload": layout.activation_offload,
+        "shards": shards or -1,
+        "replicas": layout.dp // shards if shards else None,
+    }
+    # Without groups a degree that a file has is cleared.
+    return nested(_TABLE, values, empty=("replicas",))
+
+
+def _refuse(job: Job, layout: Layout) -> None:
+    refuse_software(job)
+    refuse_pipeline(layout, "Composer has no stages")
+    refuse_experts(layout)
+    refuse_order(layout)
+    if layout.tp * layout.cp > 1:
+        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.tp * layout.cp, sequence_parallel=False)
+        part = f"tensor parallelism without a strategy of layers, and context parallelism (tp={layout.tp})"
+        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+    if layout.zero == 1:
+        part = "ZeRO-1: FSDP shards gradients at least"
+        raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])
+    if layout.optimizer_offload:
+        part = "offload of optimizer states without the parameters"
+        raise InexpressibleError(part, [replace(layout, optimizer_offload=False)])
+    if layout.activation_offload and (layout.mode != "full" or layout.offload_every > 1):
+        part = "offload of activations other than the inputs of all recomputed layers"
+        raise InexpressibleError(part, [replace(layout, activation_offload=False)])
+    if layout.mode not in {"none", "full"} or layout.recompute_num_layers > 1:
+        part = f"recompute that is selective, of some layers or of units (recompute={layout.recompute})"
+        one = replace(layout, recompute_num_layers=1)
+        raise InexpressibleError(part, [one.with_uniform_recompute(mode) for mode in ("none", "full")])
+
+
+def foundry_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file that make its layout ``new``."""
+    del old
+    return layout_edits(_TABLE, read_yaml(file).entries, foundry_document(job, new), _DEFAULTS)
+
+
+TARGET: Final = Target(
+    name="llm-foundry",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
+    check="names checked",
+    recognises=is_foundry,
+    read=read_foundry,
+    edits=foundry_edits,
+)

@@ -1,1 +1,0 @@
-"""llm-foundry: the YAML files of its training script, which Composer's FSDP runs."""

@@ -1,0 +1,355 @@
+"""Arguments that a plan becomes, by their bindings; what Megatron-LM has no argument for is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from autoplan.costs.core.sizes import dropout_masks
+from autoplan.launch.bindings.written_values import argument_words, plan_values
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE
+from autoplan.launch.frameworks.megatron.pipeline_layout import layout_text
+from autoplan.launch.target import InexpressibleError
+from autoplan.schema.job import Job
+from autoplan.schema.layout import ORDERS, Layout
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
+
+__all__ = [
+    "RESIDENT_LAYERS",
+    "arguments_left_out",
+    "dropout_rate",
+    "dropout_values",
+    "layout_values",
+    "model_values",
+    "training_values",
+    "words_by_flag",
+]
+
+#: Dropout of plans that are priced with its masks: that of GPT-2 and GPT-3, and Megatron-LM's default.
+_DROPOUT: Final = 0.1
+#: Layers whose activations are not offloaded: TransformerConfig wants fewer offloaded layers than all of
+#: them, and the stack's model keeps two.
+RESIDENT_LAYERS: Final = 2
+#: Numbers of layers with full recompute that are proposed where those of a layout differ.
+_BLOCKS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+#: Activations of gated and other MLPs; of those of the table, GELU needs no argument.
+_ACTIVATIONS: Final = ("swiglu", "relu2", "gelu")
+_Values = dict[str, Any]
+
+
+def words_by_flag(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the words of each argument by its flag, in order."""
+    return {words[0]: words for words in argument_words(TABLE, values)}
+
+
+def model_values(job: Job) -> _Values:
+    """Return the values of model and sequences; raises InexpressibleError for what has no argument."""
+    model, length = job.model, job.workload.sequence_length
+    _refuse_missing_parts(model)
+    if model.positions == "learned" and length > (model.max_positions or length):
+        raise InexpressibleError(f"sequences of {length} tokens with {model.max_positions} learned positions")
+    latent = model.mla is not None
+    values = plan_values(TABLE, "model", job)
+    if not latent and model.kv_heads < model.heads:
+        values |= {"grouped_queries": True, "kv_heads": model.kv_heads}
+    if not latent and model.head_dim * model.heads != model.hidden_size:
+        values["head_dim"] = model.head_dim
+    # With latent attention, this is the norm of the latents, which the model has.
+    values["qk_norm"] = bool(model.qk_norm or latent)
+    if model.sliding_window is not None:
+        values["window"] = f"{model.sliding_window.window - 1},0"
+    values["max_positions"] = max(model.max_positions or 0, length)
+    values[model.activation] = model.activation in FLAGS
+    values["no_bias"] = not model.bias.mlp
+    values["qkv_bias"] = model.bias.qkv and not model.bias.mlp
+    values["untied_embeddings"] = not model.tied_embeddings
+    return values | dropout_values(job) | _experts(job)
+
+
+def dropout_rate(job: Job) -> float:
+    """Return the probability of dropout in attention and after each part: none where no mask is priced."""
+    return _DROPOUT if dropout_masks(job) else 0.0
+
+
+def dropout_values(job: Job) -> _Values:
+    """Return the values of dropout, which Megatron-LM has at 0.1 unless it is told."""
+    return dict.fromkeys(("attention_dropout", "hidden_dropout"), dropout_rate(job))
+
+
+def arguments_left_out(job: Job) -> tuple[str, ...]:
+    """Return the arguments that decide what the model computes and that no model of the catalogue knows.
+
+    None of them changes a time or a size; their values stand in the config.json of the model.
+    """
+    model, rotary = job.model, job.model.positions == "rope"
+    needed = {
+        "rope": rotary,
+        "rope without latents": rotary and model.mla is None,
+        "latents": model.mla is not None,
+        "experts": model.moe is not None,
+    }
+    groups = TABLE.data["left_out"]
+    return tuple(flag for group, flags in groups.items() if needed.get(group, True) for flag in flags)
+
+
+def _experts(job: Job) -> _Values:
+    moe, stack = job.model.moe, job.stack.experts
+    if moe is None:
+        return {}
+    # The bias that balances experts belongs to sigmoid scores.
+    balanced = moe.router_bias and not job.model.bias.mlp
+    capacity = job.routing.capacity_factor
+    return {
+        "shared_expert_ffn_size": moe.shared_expert_ffn_size or None,
+        "expert_layers": _frequency(job.model),
+        "router_score": "sigmoid" if balanced else None,
+        "router_bias": balanced,
+        "capacity_factor": None if capacity is None else f"{capacity:g}",
+        "padded_experts": job.routing.padded,
+        "dispatcher": "alltoall",
+        "grouped_gemm": stack is not None and stack.grouped_gemm,
+    }
+
+
+def _frequency(model: ModelSpec) -> str | None:
+    """Return which layers have experts; None where all do."""
+    layers = [int(model.is_moe_layer(layer)) for layer in range(model.layers)]
+    if all(layers):
+        return None
+    first = layers.index(1)
+    if all(layers[first:]):
+        return f"([0]*{first}+[1]*{len(layers) - first})"
+    return f"[{','.join(map(str, layers))}]"
+
+
+def _refuse_missing_parts(model: ModelSpec) -> None:
+    """Raise InexpressibleError for the first part of ``model`` that Megatron-LM's GPT model does not have."""
+    bias, moe = model.bias, model.moe
+    parts = {
+        f"the activation {model.activation}": model.activation not in _ACTIVATIONS,
+        f"{model.positions} positions": model.positions not in TABLE["positions"].names,
+        "attention and MLP in parallel": model.parallel_block,
+        "norms after attention and MLP": model.post_norms,
+        "a norm after the embedding": model.embedding_norm,
+        "no final norm": not model.final_norm,
+        "a bias of the output projection onto the vocabulary": bias.head,
+        "biases of the MLP without those of attention": bias.mlp and not (bias.qkv and bias.attention_output),
+        "a bias after attention alone": bias.attention_output and not bias.mlp,
+        "LayerNorm without a bias": model.norm == "layernorm" and not bias.norm,
+        "RMSNorm with a bias": model.norm == "rmsnorm" and bias.norm,
+        "norms of queries and keys in addition to those of latents": model.qk_norm and model.mla is not None,
+        "router biases without those of the MLP": (
+            moe is not None and moe.router_bias != bias.mlp and bias.mlp
+        ),
+    }
+    for part, missing in parts.items():
+        if missing:
+            raise InexpressibleError(f"{part} (in {model.name})")
+
+
+def layout_values(job: Job, layout: Layout) -> _Values:
+    """Return the values of ``layout``; raises InexpressibleError for the first part that has none."""
+    if not layout.sequence_parallel and layout.tp > 1 and job.model.moe is not None:
+        part = "tensor parallelism of a model with experts needs sequence parallelism (sp=on)"
+        raise InexpressibleError(part, [replace(layout, sequence_parallel=True)])
+    return {
+        **plan_values(TABLE, "layout", job, layout),
+        **_stages(layout),
+        **_context(job, layout),
+        **_expert_degrees(job, layout),
+        **_order(layout),
+        **_recompute(layout),
+        **_sharding(layout),
+        **_offload(job, layout),
+    }
+
+
+def _stages(layout: Layout) -> _Values:
+    """Return the values of the schedule and of the layers of stages and virtual stages."""
+    if layout.schedule in {"gpipe", "zero-bubble"}:
+        part = f"it has no {layout.schedule} schedule (schedule={layout.schedule})"
+        raise InexpressibleError(part, [replace(layout, schedule="1f1b")])
+    stages, vpp, layers = layout.layers, layout.vpp, sum(layout.layers)
+    virtual = {"vpp": vpp} if vpp > 1 else {}
+    if len(set(stages)) == 1 and stages[0] % vpp == 0:
+        return virtual
+    if layout.even and counts_embedding_and_loss(layers, layout.pp, vpp) and layout.pp > 1:
+        # Embedding and loss, or the loss, count as layers of virtual stages.
+        return {"embedding_counted": -layers % vpp == 2, "loss_counted": True, "vpp": vpp}
+    ends = _uneven_ends(stages, vpp)
+    if ends:
+        return ends | virtual
+    if any(n < 0 for stage in chunks_of(stages, vpp) for n in stage):
+        # The layout string cannot hold such virtual stages.
+        raise InexpressibleError(f"stages {stages} do not have {vpp} virtual stages each")
+    return {"stages": layout_text(stages, vpp)}
+
+
+def _uneven_ends(stages: tuple[int, ...], vpp: int) -> _Values:
+    """Return the values of first and last stages unlike the others; none if these do not suffice."""
+    if len(stages) < 2 or any(n % vpp for n in stages):
+        return {}
+    first, last = {"first_stage": stages[0]}, {"last_stage": stages[-1]}
+    if len(set(stages[1:])) == 1:
+        return first
+    if len(set(stages[:-1])) == 1:
+        return last
+    return first | last if len(set(stages[1:-1])) == 1 else {}
+
+
+def _context(job: Job, layout: Layout) -> _Values:
+    policy = job.stack.context_parallel
+    if layout.cp == 1 or policy is None:
+        return {}
+    return {"cp_comm": TABLE["cp_comm"].names[policy.comm_type]}
+
+
+def _expert_degrees(job: Job, layout: Layout) -> _Values:
+    if job.model.moe is None:
+        return {}
+    return {"ep": layout.ep, "etp": layout.etp if layout.etp != layout.tp else None}
+
+
+def _order(layout: Layout) -> _Values:
+    if layout.order == ORDERS[0]:
+        return {}
+    if layout.order != "tp-cp-pp-dp":
+        nearest = [replace(layout, order=order) for order in ORDERS[:2]]
+        raise InexpressibleError(f"it does not number ranks in the order {layout.order}", nearest)
+    if layout.cp > 1 or layout.ep > 1:
+        part = f"the rank order {layout.order} with context or expert parallelism"
+        raise InexpressibleError(part, [replace(layout, order=ORDERS[0])])
+    return {"order": True}
+
+
+def _recompute(layout: Layout) -> _Values:
+    """Return the values of recompute: of all layers, or full recompute of the first of each stage."""
+    unit = layout.recompute_num_layers
+    if layout.mode == "selective":
+        return {"recompute": "selective", "recompute_modules": "core_attn"}
+    if layout.mode == "full":
+        return _full("uniform", unit)
+    if layout.mode == "none":
+        return {}
+    count = _blocks(layout)
+    if count is None or unit > 1:
+        part = f"recompute that differs by layer or stage (recompute={layout.recompute})"
+        raise InexpressibleError(part, _alike_recompute(layout))
+    return _full("block", count)
+
+
+def _full(method: str, count: int) -> _Values:
+    return {"recompute": "full", "recompute_method": method, "recompute_num_layers": count}
+
+
+def _blocks(layout: Layout) -> int | None:
+    """Return the layers of each virtual stage with full recompute; None where stages differ in them."""
+    if any(layout.selective):
+        return None
+    chunks = chunks_of(layout.layers, layout.vpp)
+    for count in range(1, max(map(max, chunks)) + 1):
+        if all(sum(min(count, n) for n in stage) == f for stage, f in zip(chunks, layout.full, strict=True)):
+            return count
+    return None
+
+
+def _alike_recompute(layout: Layout) -> list[Layout]:
+    """Return layouts with recompute that blocks express, the one that recomputes least first."""
+    none, single = (0,) * layout.pp, replace(layout, recompute_num_layers=1, full=(0,) * layout.pp)
+    chunks = chunks_of(layout.layers, layout.vpp)
+    blocks = [
+        replace(single, selective=none, full=tuple(sum(min(count, n) for n in stage) for stage in chunks))
+        for count in _BLOCKS
+        if count <= max(map(max, chunks))
+    ]
+    return [*(layout.with_uniform_recompute(mode) for mode in ("none", "selective")), *blocks]
+
+
+def _sharding(layout: Layout) -> _Values:
+    if layout.zero == 0:
+        return {}
+    values: _Values = {"distributed_optimizer": True}
+    if layout.zero > 1:
+        # Megatron-FSDP takes no other format of checkpoints.
+        strategy = TABLE["sharding"].names[layout.zero]
+        values |= {"megatron_fsdp": True, "sharding": strategy, "checkpoint_format": "fsdp_dtensor"}
+    if layout.dp_shard:
+        values["optimizer_instances"] = layout.dp * layout.cp // layout.dp_shard
+    return values
+
+
+def _offload(job: Job, layout: Layout) -> _Values:
+    values: _Values = {"optimizer_offload_fraction": 1.0} if layout.optimizer_offload else {}
+    if not layout.activation_offload:
+        return values
+    without = replace(layout, activation_offload=False)
+    if layout.pp > 1 or layout.mode != "none":
+        part = "offload of activations with pipelines or recompute"
+        raise InexpressibleError(part, [without])
+    layers, every = job.model.layers, layout.offload_every
+    count = layers - RESIDENT_LAYERS if every == 1 else layers // every
+    if not 0 < count < layers:
+        raise InexpressibleError(f"offload of activations of {count} of {layers} layers", [without])
+    return {**values, "activation_offload": count}
+
+
+def training_values(job: Job, layout: Layout) -> _Values:
+    """Return the values of precision, optimizer, overlap; raises InexpressibleError for what has none."""
+    _refuse_software(job)
+    values = {**TABLE.data["precisions"][job.precision], **_formats(job), **_optimizer(job, layout)}
+    overlap = job.stack.overlap
+    reduces = bool(overlap.gradient_reduce) and layout.dp * layout.cp > 1
+    values["overlapped_reduce"] = reduces
+    values["overlapped_gather"] = bool(reduces and overlap.parameter_gather and layout.zero)
+    return values
+
+
+def _formats(job: Job) -> _Values:
+    """Return the formats of weights and gradients that the plan is priced with."""
+    memory, software = job.stack.memory, job.software
+    eighths = software.fp8_weights or memory.parameter_bytes == 1
+    name = "fp4_weights" if job.precision == "nvfp4" else "fp8_weights"
+    mixed = job.precision not in {"fp32", "fp16"}
+    return {
+        name: bool(eighths),
+        "bf16_gradients": mixed and memory.gradient_bytes == 2,
+        "fp32_gradients": mixed and memory.gradient_bytes == 4,
+    }
+
+
+def _optimizer(job: Job, layout: Layout) -> _Values:
+    name = job.optimizer
+    optimizers, moments = TABLE["optimizer"].names, TABLE["moments"].names
+    if name not in optimizers:
+        raise InexpressibleError(f"the optimizer {name}: its Adam decays weights as adamw does")
+    aware = name in moments or layout.optimizer_offload
+    if aware and layout.zero == 0:
+        part = "8-bit, 16-bit or offloaded optimizer states without the distributed optimizer (zero=0)"
+        raise InexpressibleError(part, [replace(layout, zero=1)])
+    if aware and optimizers[name] != "adam":
+        part = f"offload of the optimizer states of {name}"
+        raise InexpressibleError(part, [replace(layout, optimizer_offload=False)])
+    if layout.zero > 1 and optimizers[name] not in {"adam", "sgd"}:
+        part = f"Megatron-FSDP (zero={layout.zero}) with {name}"
+        raise InexpressibleError(part, [replace(layout, zero=1, dp_shard=0)])
+    both = dict.fromkeys(("moments", "second_moments"), moments.get(name))
+    return {"optimizer": optimizers[name], "precise_optimizer": aware, **both}
+
+
+def _refuse_software(job: Job) -> None:
+    """Raise InexpressibleError for choices of a job that no argument makes."""
+    software = job.software
+    parts = {
+        "low-rank adapters": job.adapters is not None,
+        "torch.compile of the model (software.compile)": software.compile is True,
+        "parameters and states in bf16 alone (software.pure_bf16)": software.pure_bf16 is True,
+        "a loss by chunks (software.loss: chunked)": software.loss == "chunked",
+        "16-bit weights in 8-bit formats under fp8 of another precision": (
+            bool(software.fp8_weights) and job.precision not in {"fp8", "mxfp8", "nvfp4"}
+        ),
+    }
+    for part, missing in parts.items():
+        if missing:
+            raise InexpressibleError(part)

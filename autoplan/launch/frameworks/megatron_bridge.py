@@ -1,0 +1,337 @@
+"""The target ``megatron-bridge``: overrides of a recipe, as a YAML file and as words of Hydra.
+
+What a layout needs is what Megatron-LM needs, by other names: the parts that are missing are the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
+from autoplan.launch.frameworks.megatron.emitted_arguments import (
+    dropout_values,
+    layout_values,
+    training_values,
+)
+from autoplan.launch.frameworks.megatron.read_layout import read_layout
+from autoplan.launch.frameworks.megatron.reading import sharded_ranks
+from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
+from autoplan.launch.header import as_comment
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices, training_command
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["PATHS", "TARGET", "emit_bridge", "override_values"]
+
+_FILE: Final = "megatron_bridge.yaml"
+_OPTIMIZERS: Final = frozenset({"adamw", "sgd", "muon"})
+_USAGE: Final = f"usage: process_config_with_overrides(RECIPE(), config_filepath={_FILE!r})"
+_BRIDGE: Final = interface("megatron-bridge").data
+#: Paths of keys by the binding of Megatron-LM that they are.
+PATHS: Final[Mapping[str, str]] = {name: path for path, name in _BRIDGE["keys"].items()}
+_MIRRORED: Final[Mapping[str, str]] = _BRIDGE["mirrored"]
+_NEMO_MICROBATCH: Final = next(key for key, name in interface("nemo").data["keys"].items() if name == "mbs")
+_SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
+#: What a file of NeMo has: a trainer, or its key of the microbatch.
+_NEMO: Final = re.compile(
+    rf"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\b{re.escape(_NEMO_MICROBATCH)}\b"
+)
+_WORD: Final = re.compile(
+    r"\+{0,2}((?:model|train|ddp|dist|optimizer|checkpoint|dataset|mixed_precision)[\w.]*)"
+)
+_SECTIONS: Final = ("model", "train", "ddp", "dist", "optimizer")
+
+
+def emit_bridge(run: PlannedRun) -> Emission:
+    """Return the overrides of the plan as a YAML file, and as words that a recipe's runner takes.
+
+    Keys that the plan does not need are null or false, as recipes may have set them. Raises
+    InexpressibleError for the first part of the plan that there is no key for.
+    """
+    job, layout = run.job, run.layout
+    values = override_values(job, layout)
+    document: dict[str, Any] = {}
+    for path, value in values.items():
+        section, _, key = path.rpartition(".")
+        inner = document.setdefault(section, {}) if section else document
+        inner[key] = value
+    # A line of YAML is never folded, and text is quoted by the library.
+    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
+    words = tuple(f"{path}={_hydra_text(value)}" for path, value in values.items())
+    file = EmittedFile(_FILE, f"{as_comment((*run.header, _USAGE))}{text}")
+    notes = stack_note(job, ("megatron",), "megatron-bridge", "Megatron Bridge")
+    return Emission((file,), words, notes=notes, by_arguments=True)
+
+
+def override_values(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the overrides by path."""
+    refuse_software(job, ("gradients",))
+    if job.optimizer not in _OPTIMIZERS:
+        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    if job.routing.capacity_factor is not None:
+        raise InexpressibleError("a capacity of experts (routing.capacity_factor), which the recipe chooses")
+    given = {
+        name: value
+        for name, value in _plan_values(job, layout).items()
+        if value is not None and value is not False
+    }
+    unknown = [name for name in TABLE.keys if name in given and name not in (*PATHS, *_BRIDGE["aside"])]
+    if unknown:
+        raise InexpressibleError(f"what Megatron-LM calls {FLAGS[unknown[0]]}, which mixed_precision chooses")
+    values = {name: _value(name, given.get(name)) for name in PATHS}
+    # Nothing is offloaded by zero layers, and checkpoints are those of the recipe unless FSDP needs others.
+    values["activation_offload"] = values["activation_offload"] or 0
+    values["optimizer_offload_fraction"] = values["optimizer_offload_fraction"] or 0.0
+    for name in ("checkpoint_format", "cp_comm", "sharding"):
+        if values[name] is None:
+            del values[name]
+    for name in ("optimizer_instances", "ep"):
+        values[name] = values[name] or 1
+    paths = {PATHS[name]: value for name, value in values.items()}
+    paths["model.cpu_offloading"] = values["activation_offload"] > 0
+    paths |= {mirror: paths[path] for path, mirror in _MIRRORED.items()}
+    return {**paths, "mixed_precision": _formats(job, halved="bf16_gradients" in given)}
+
+
+def _formats(job: Job, *, halved: bool) -> Any:  # noqa: ANN401 - any value of YAML
+    """Return the name of a recipe of formats, all of which reduce gradients in fp32, or the formats."""
+    if not halved:
+        return _BRIDGE["precisions"][job.precision]
+    if job.precision != "bf16":
+        part = f"gradients that are reduced in bf16 with {job.precision} (set software.gradients: fp32)"
+        raise InexpressibleError(part)
+    number = {"_target_": "torch.bfloat16", "_call_": False}
+    return {
+        "_target_": "megatron.bridge.training.mixed_precision.MixedPrecisionConfig",
+        "_call_": True,
+        "bf16": True,
+        "params_dtype": number,
+        "pipeline_dtype": dict(number),
+        "autocast_enabled": False,
+        "grad_reduce_in_fp32": False,
+    }
+
+
+def _plan_values(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return what Megatron-LM would be given, by binding."""
+    sizes = {"layers": job.model.layers, "sequence_length": job.workload.sequence_length}
+    return sizes | dropout_values(job) | layout_values(job, layout) | training_values(job, layout)
+
+
+def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - any value of YAML
+    """Return the value of a key; None where it has none, and modules as a list."""
+    if TABLE[name].kind == "switch":
+        return value is not None
+    return [value] if name == "recompute_modules" and value is not None else value
+
+
+def is_bridge(file: LaunchFile) -> bool:
+    """Return whether a file has overrides of Megatron Bridge, and is none of NeMo, which has a trainer."""
+    if _NEMO.search(file.text):
+        return False
+    yaml_file = re.search(r"(?m)^model\s*:", file.text) is not None
+    return (yaml_file or "model." in file.text) and _SIGN.search(file.text) is not None
+
+
+def read_bridge(file: LaunchFile) -> Configuration:
+    """Return what a YAML file or a script says; what neither gives is the recipe's, and stays open."""
+    document, devices = override_document(file)
+    for section in _SECTIONS:
+        names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}
+        _refuse_misspelt(document, section, names)
+    given = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
+    layers = document.number(PATHS["layers"])
+    values = read_layout(given, layers.value if layers else None, experts=True)
+    problems = [*document.problems, *given.problems]
+    if problems:
+        raise SpecError(list(dict.fromkeys(problems)))
+    said, deciding = set(document.entries), _BRIDGE["deciding"]
+    values = {
+        key: written
+        for key, written in values.items()
+        if not written.default or key not in deciding or said & set(deciding[key])
+    }
+    if devices is not None:
+        values["devices"] = devices
+    values = dict(with_devices(file, values))
+    values |= sharded_ranks(given, values)
+    if given.problems:
+        raise SpecError(given.problems)
+    return assembled("megatron-bridge", file, values, warnings=given.notes)
+
+
+def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return the overrides of a file by path, and the number of devices that a script starts."""
+    words: list[Word] = []
+    if re.search(r"(?m)^model\s*:", file.text):
+        document, devices = read_yaml(file), None
+    else:
+        script = read_script(file.text, file.name, file.variables)
+        words, command = training_command(script, lambda name: _path(name) in set(PATHS.values()))
+        devices, _ = launched_devices(script, command)
+        document = WrittenDocument(file.name, notes=list(script.notes))
+        if not words:
+            message = "there are no overrides of Megatron Bridge"
+            raise SpecError([Problem(message, "script", file.name)])
+    for word in (*words, *(Word(text, 0) for text in file.arguments)):
+        _add(document, word)
+    return document, devices
+
+
+def _path(name: str) -> str:
+    """Return the path that a word of Hydra overrides; empty for other words."""
+    match = _WORD.fullmatch(name)
+    return match[1] if match else ""
+
+
+def _add(document: WrittenDocument, word: Word) -> None:
+    """Add one override in Hydra's form, ``model.tensor_model_parallel_size=2``."""
+    name, equals, text = word.text.partition("=")
+    path = _path(name)
+    if not path or not equals:
+        return
+    line = word.line or None
+    if word.unknown is not None and path not in {*PATHS.values(), "mixed_precision"}:
+        return
+    if word.unknown is not None:
+        do = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ": give it with --arg"
+        document.refuse(f"its value depends on {word.unknown.reason}{do}", path, line)
+        return
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        document.refuse(f"{text[:40]!r} is no value", path, line)
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            document.entries[f"{path}.{key}"] = Written(inner, line, word.text[:200])
+        value = None
+    document.entries[path] = Written(value, line, word.text[:200])
+
+
+def _refuse_misspelt(document: WrittenDocument, section: str, names: set[str]) -> None:
+    """Refuse keys that are one letter off those that are read; all others are the recipe's business."""
+    for path, written in document.entries.items():
+        parent, _, name = path.rpartition(".")
+        if parent == section and name not in names:
+            near = next((known for known in names if one_letter_off(name, known)), None)
+            if near:
+                sentence = f"{name[:40]!r} is no key of Megatron Bridge: did you mean {near}?"
+                document.refuse(sentence, path, written.line)
+
+
+def _arguments(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
+    """Yield the arguments of Megatron-LM that the keys stand for."""
+    for name, path in PATHS.items():
+        written = document.given(path)
+        if name == "activation_offload" and written is not None and written.value == 0:
+            continue
+        if TABLE[name].kind == "switch":
+            entry = document.flag(path)
+            if entry is not None and entry.value:
+                yield _argument(name, entry)
+        elif written is not None:
+            items = written.value if isinstance(written.value, list) else [written.value]
+            yield _argument(name, written, *map(str, items))
+    yield from _precision(document)
+
+
+def _argument(name: str, written: Written, *texts: str) -> tuple[str, Argument]:
+    """Return the argument of a binding by its flag, with the line of a key."""
+    line = written.line or 0
+    return FLAGS[name], Argument(FLAGS[name], tuple(Word(text, line) for text in texts), line)
+
+
+def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
+    """Yield the arguments of the precision that the name of a recipe of formats stands for."""
+    halved = document.flag("mixed_precision.grad_reduce_in_fp32")
+    if halved is not None and not halved.value:
+        yield _argument("bf16_gradients", halved)
+    for name in ("bf16", "fp16"):
+        enabled = document.flag(f"mixed_precision.{name}")
+        if enabled is not None and enabled.value:
+            yield _argument(name, enabled)
+    eighths = document.text("mixed_precision.fp8")
+    if eighths is not None:
+        yield _argument("fp8_format", eighths, eighths.value)
+    named = document.text("mixed_precision")
+    if named is None:
+        return
+    ours = next((key for key, name in _BRIDGE["precisions"].items() if name == named.value), None)
+    if ours is None:
+        fits = [
+            key for key, part in (("mxfp8", "mxfp8"), ("nvfp4", "fp4"), ("fp8", "fp8")) if part in named.value
+        ]
+        ours = fits[0] if fits else "bf16"
+        document.notes.append(f"{named.words}: read as {ours}")
+    for name, value in TABLE.data["precisions"][ours].items():
+        yield _argument(name, named, *(() if value is True else (value,)))
+
+
+def _edits_between(
+    file: LaunchFile, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[FileEdit]:
+    """Yield the edits of ``file`` that make its overrides ``after`` instead of ``before``.
+
+    A key that a YAML file lacks is named by its path, and is a word of Hydra in a script.
+    """
+    hydra = re.search(r"(?m)^model\s*:", file.text) is None
+    entries = override_document(file)[0].entries
+    for path, value in after.items():
+        entry = entries.get(path)
+        if value == before.get(path) or (entry is None and path in _MIRRORED.values()):
+            continue
+        key = path if entry is None else path.rpartition(".")[2]
+        text = f"{path}={_hydra_text(value)}" if hydra else f"{key}: {_yaml_text(value)}"
+        yield FileEdit(entry.words if entry else "", text, entry.line if entry else None)
+
+
+def _yaml_text(value: object) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return text.removesuffix("...\n").strip()
+
+
+def _hydra_text(value: object) -> str:
+    """Return a value as Hydra reads it; text is quoted, and none of it has a quote.
+
+    >>> _hydra_text({"stages": "Et|tL", "more": [None, True, 2]})
+    "{stages: 'Et|tL', more: [null,true,2]}"
+    """
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_hydra_text(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list):
+        # Names in a list, such as modules, are plain words.
+        return f"[{','.join(item if isinstance(item, str) else _hydra_text(item) for item in value)}]"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def bridge_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``."""
+    return tuple(_edits_between(file, override_values(job, old), override_values(job, new)))
+
+
+TARGET: Final = Target(
+    name="megatron-bridge",
+    framework=_BRIDGE["title"],
+    version=_BRIDGE["version"],
+    check="accepted by the framework's parser",
+    emit=emit_bridge,
+    recognises=is_bridge,
+    read=read_bridge,
+    edits=bridge_edits,
+)

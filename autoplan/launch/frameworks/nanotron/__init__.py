@@ -1,1 +1,0 @@
-"""nanotron: its YAML files read back, with the layers that its balance gives to stages."""

@@ -1,0 +1,273 @@
+"""The target ``nemo``: YAML files of NeMo 1, of its launcher and of NeMo 2, and overrides in shell scripts.
+
+Keys and defaults are those of NeMo 1's ``MegatronGPTModel`` (r2.0.0) and of NeMo 2's ``MegatronStrategy``.
+What a shell script overrides belongs to a file or a recipe that is elsewhere, so that the rest stays open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
+from autoplan.launch.frameworks.megatron.argument_keys import (
+    Key,
+    add_key,
+    key_of,
+    keyed_edits,
+    keyed_error,
+    keyed_text,
+    keys_of,
+    refuse_misspelt,
+)
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, Arguments
+from autoplan.launch.frameworks.megatron.reading import configured
+from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import training_command
+from autoplan.launch.target import Target
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+
+__all__ = ["TARGET", "read_nemo"]
+
+_NEMO: Final = interface("nemo").data
+#: Keys of NeMo 1 and of NeMo 2 by path, and all that are known.
+NEMO_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["keys"])
+RECIPE_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["recipe_keys"])
+_KNOWN: Final[Mapping[str, object]] = {**NEMO_KEYS, **RECIPE_KEYS, **dict.fromkeys(_NEMO["special_keys"])}
+#: Where a launcher or a test puts the keys of NeMo.
+_WRAPPED: Final = ("MODEL_ARGS", "training")
+_SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
+_YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
+#: Values of keys that are an argument, and of its absence.
+_SPECIAL: Final = {
+    f"{prefix}{FLAGS['distributed_optimizer']}": {"model.optim.name": _NEMO["sharded_optimizer"][sharded]}
+    for prefix, sharded in (("", True), ("no ", False))
+}
+
+
+def is_nemo(file: LaunchFile) -> bool:
+    """Return whether a file is one of NeMo: a YAML file, or a script that starts its programs."""
+    if _is_script(file):
+        return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
+    return _YAML.search(file.text) is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
+
+
+def _is_script(file: LaunchFile) -> bool:
+    return (file.values is None and file.text.startswith("#!")) or _SCRIPT.search(file.text) is not None
+
+
+def read_nemo(file: LaunchFile) -> Configuration:
+    """Return what a file of NeMo says; raises SpecError with all problems."""
+    document, complete = _document(file)
+    recipe = any(path in document.entries for path in RECIPE_KEYS)
+    built = any(path.endswith("_target_") for path in document.entries)
+    given = Arguments(file.name, notes=document.notes)
+    refuse_misspelt(given, document.entries, _KNOWN, "NeMo")
+    for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
+        if path in document.entries:
+            add_key(given, key, path, _known(document, path))
+    _add_special_keys(document, given)
+    devices = _devices(document)
+    given.problems += document.problems
+    try:
+        given.stop_at_problems()
+        self_contained = complete and (built or not recipe)
+        configuration = configured(
+            file, given, devices, (), "nemo", complete=self_contained, described=not recipe
+        )
+    except SpecError as error:
+        raise keyed_error(error, RECIPE_KEYS if recipe else NEMO_KEYS) from error
+    return _named(configuration, recipe=recipe, self_contained=self_contained)
+
+
+def _named(configuration: Configuration, *, recipe: bool, self_contained: bool) -> Configuration:
+    """Return a configuration whose warnings have keys, and say what a recipe decides."""
+    keys = RECIPE_KEYS if recipe else NEMO_KEYS
+    warnings = [keyed_text(warning, keys) for warning in configuration.warnings]
+    if not self_contained:
+        warnings.append("the recipe or file that is overridden has the rest, which is not read")
+    elif recipe:
+        warnings.append("the model is that of a class of NeMo: name it in the job")
+    return replace(configuration, warnings=tuple(warnings))
+
+
+def _known(document: WrittenDocument, path: str) -> Written:
+    """Return the value at a path; a reference to what the file does not say is refused."""
+    written = document.entries[path]
+    if isinstance(written.value, str) and "${" in written.value:
+        document.text(path)
+        return Written(None, written.line, written.words)
+    return written
+
+
+def _document(file: LaunchFile) -> tuple[WrittenDocument, bool]:
+    """Return the values of a file by path, and whether it has all values that are given."""
+    if file.values is None and _is_script(file):
+        return _overrides(file), False
+    document = read_yaml(file)
+    prefix = _prefix(document.entries)
+    document.entries = {path.removeprefix(prefix): written for path, written in document.entries.items()}
+    overridden(document, file.arguments)
+    return resolved(document, file, _WRAPPED), True
+
+
+def _prefix(entries: Mapping[str, Written]) -> str:
+    """Return what the paths of NeMo's keys begin with in a file of a launcher or a test."""
+    keys = ("trainer", "trainer.devices", "trainer.num_nodes")
+    return next((f"{w}." for w in _WRAPPED if any(f"{w}.{key}" in entries for key in keys)), "")
+
+
+def _overrides(file: LaunchFile) -> WrittenDocument:
+    """Return the values that a script overrides."""
+    script = read_script(file.text, file.name, file.variables)
+    words, _ = training_command(script, _is_override)
+    words += [Word(text, 0) for text in file.arguments]
+    document = WrittenDocument(file.name, notes=list(script.notes))
+    for word in words:
+        match = OVERRIDE.fullmatch(word.text)
+        if match is not None and match[1] in _KNOWN and word.unknown is not None:
+            document.problems.append(Problem(_why(word.unknown), match[1], file.name, word.line or None))
+        elif match is not None:
+            overridden(document, [word.text])
+            value = document.entries[match[1]].value if match[1] in document.entries else None
+            document.entries[match[1]] = Written(value, word.line or None, word.text)
+    if not any(path in _KNOWN for path in document.entries) and not document.problems:
+        raise SpecError([Problem("there are no overrides of NeMo", "script", file.name)])
+    return resolved(document, file, _WRAPPED)
+
+
+def _is_override(name: str) -> bool:
+    return name.lstrip("+~") in _KNOWN
+
+
+def _why(unknown: Unknown) -> str:
+    do = f"give --set {unknown.name}=VALUE" if unknown.name else "give it with --arg"
+    return f"its value depends on {unknown.reason} (line {unknown.line}): {do}"
+
+
+def _add_special_keys(document: WrittenDocument, given: Arguments) -> None:
+    """Add the arguments that follow from keys which are no arguments themselves."""
+    for path in ("trainer.precision", "trainer.plugins.precision"):
+        _add_switch(document, given, path, "precisions")
+    _add_switch(document, given, "model.activation", "activations")
+    norm = _chosen(document, "model.normalization", "norms")
+    if norm is not None:
+        add_key(given, key_of("norm"), "model.normalization", norm)
+    _optimizer(document, given)
+    _fp8(document, given)
+    _fsdp(document, given)
+    length = document.given("model.data.seq_length")
+    if length is not None and not given.has("encoder_sequence_length"):
+        add_key(given, key_of("sequence_length"), "model.data.seq_length", length)
+    master = document.flag("model.megatron_amp_O2")
+    if master is not None and not master.value and given.has("bf16"):
+        given.notes.append(f"{master.words}: parameters stay in fp32 under autocast, which is not priced")
+
+
+def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
+    """Return what ``table`` has for the name at ``path``; a name that it lacks is refused."""
+    written, names = document.given(path), _NEMO[table]
+    if written is None:
+        return None
+    name = str(written.value).lower()
+    if name not in names:
+        document.refuse(f"{name[:40]!r} is none of {', '.join(names)}", path)
+        return None
+    return Written(names[name], written.line, written.words)
+
+
+def _add_switch(document: WrittenDocument, given: Arguments, path: str, table: str) -> None:
+    """Add the argument without a value that ``table`` has for the name at ``path``."""
+    chosen = _chosen(document, path, table)
+    if chosen is not None and chosen.value:
+        add_key(given, key_of(chosen.value), path, replace(chosen, value=True))
+
+
+def _optimizer(document: WrittenDocument, given: Arguments) -> None:
+    written = document.text("model.optim.name")
+    if written is not None:
+        name, sharded = _NEMO["optimizers"].get(written.value, (written.value, False))
+        add_key(given, key_of("optimizer"), "model.optim.name", replace(written, value=name))
+        add_key(given, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded))
+    gradients = document.given("model.optim.grad_sync_dtype")
+    if gradients is not None:
+        shown = Written(str(gradients.value) in {"bf16", "bfloat16"}, gradients.line, gradients.words)
+        add_key(given, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
+
+
+def _fp8(document: WrittenDocument, given: Arguments) -> None:
+    written = document.flag("model.fp8")
+    if written is None or not written.value:
+        return
+    eight = document.flag("model.fp8_e4m3")
+    name = "e4m3" if eight is not None and eight.value else "hybrid"
+    add_key(given, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
+
+
+def _fsdp(document: WrittenDocument, given: Arguments) -> None:
+    """Add the arguments of PyTorch's FSDP, which NeMo shards over all data-parallel ranks."""
+    written = document.flag("model.fsdp")
+    if written is None or not written.value:
+        return
+    sharded = _NEMO["fsdp"]
+    strategy = document.text("model.fsdp_sharding_strategy", (*sharded, "hybrid"))
+    name = strategy.value if strategy else "full"
+    if name not in sharded:
+        document.refuse("sharding over a part of the ranks is not read", "model.fsdp_sharding_strategy")
+        return
+    for switch in ("torch_fsdp2", *sharded[name]):
+        add_key(given, key_of(switch), "model.fsdp", written)
+
+
+def _devices(document: WrittenDocument) -> Written | None:
+    """Return the devices of all nodes; None where the file leaves them open."""
+    shown = document.given("trainer.devices")
+    if shown is None or shown.value in {-1, "auto", "-1"}:
+        return None
+    per_node, nodes = document.number("trainer.devices"), document.number("trainer.num_nodes")
+    if per_node is None:
+        return None
+    count = nodes.value if nodes else 1
+    words = f"{nodes.words} {per_node.words}" if nodes else per_node.words
+    return Written(per_node.value * count, per_node.line, words)
+
+
+def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key.
+
+    Those of a script are overrides, those of a YAML file keys where the file has them.
+    """
+    document, _ = _document(file)
+    recipe = any(path in document.entries for path in RECIPE_KEYS)
+    special: Mapping[str, Mapping[str, Any]] = {} if recipe else _SPECIAL
+    edits = keyed_edits(document.entries, RECIPE_KEYS if recipe else NEMO_KEYS, job, (old, new), special)
+    if _is_script(file):
+        return tuple(_as_override(edit) for edit in edits)
+    prefix = _prefix(read_yaml(file).entries)
+    return tuple(replace(edit, path=f"{prefix}{edit.path}") for edit in edits)
+
+
+def _as_override(edit: FileEdit) -> FileEdit:
+    """Return an edit of a key as one of the words of a command."""
+    after = f"{edit.path}={edit.after.partition(': ')[2]}" if edit.after else f"~{edit.path}"
+    return FileEdit(edit.before, after, edit.line)
+
+
+TARGET: Final = Target(
+    name="nemo",
+    framework=_NEMO["title"],
+    version=_NEMO["version"],
+    check="names checked",
+    recognises=is_nemo,
+    read=read_nemo,
+    edits=nemo_edits,
+)
