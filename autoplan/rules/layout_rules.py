@@ -17,6 +17,7 @@ from autoplan.costs.core.codes import RecomputeCode, ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
+from autoplan.rules.fine_tuning_rules import fine_tuning_rules
 from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
@@ -40,6 +41,7 @@ def rules_for(job: Job) -> list[Rule]:
         *_shard_rules(job),
         *_order_rules(job),
         *memory_rules(job),
+        *fine_tuning_rules(job),
         *_search_rules(job),
         *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
     ]

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
@@ -37,7 +38,9 @@ __all__ = [
     "WorkloadSpec",
 ]
 
-Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
+Optimizer = Literal[
+    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
+]
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 
@@ -145,15 +148,6 @@ class RoutingSpec(Frozen):
         if self.padded and self.capacity_factor is None:
             raise ValueError("padded needs capacity_factor")
         return self
-
-
-class AdapterSpec(Frozen):
-    """Low-rank adapters (LoRA): the model is frozen, and two low-rank matrices per target are trained."""
-
-    rank: int = Field(ge=1, le=65_536, description="inner width of an adapter")
-    targets: Literal["attention", "all"] = Field(
-        default="all", description="GEMMs with an adapter: those of attention, or also those of the MLP"
-    )
 
 
 class Limits(Frozen):

@@ -5,6 +5,7 @@ What a row tells is read here; what has to be known beside it is in ``data/facts
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import Any, Final, cast
@@ -83,7 +84,7 @@ def _tuned(run: Run) -> dict[str, Any]:
     said = {"optimizer": tuning.optimizer, "adapters": tuning.adapters}
     try:
         return {
-            key: TypeAdapter(_FIELDS[key]).validate_python(value)
+            key: TypeAdapter(_FIELDS[key]).validate_json(json.dumps(value))
             for key, value in said.items()
             if value is not None
         }

@@ -27,6 +27,12 @@ from autoplan.costs.core.scope import at_precision, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, sequence_parallel_degree
 from autoplan.costs.device.kernels import Gemm, gemm_seconds, memory_bound_seconds, smooth_maximum
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.adapters import (
+    adapter_gemms,
+    adapter_kernels,
+    adapter_traffic_seconds,
+    dequantization_seconds,
+)
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
@@ -118,13 +124,15 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     calls = tensor_calls(job, candidates)
     launches, launches_backward = _launch_seconds(job, candidates, machine, calls)
     casts = weight_cast_seconds(job, candidates, machine)
-    forward_compute = forward_gemm + attention.forward + memory_bound + casts
+    adapted, adapted_backward = _adapter_seconds(job, tokens, candidates, machine)
+    forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
     recompute = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
         input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
     )
+    backward_compute = backward_compute + adapted_backward
     backward, context_backward = _with_launches(
         backward_compute, attention.exposed_backward, launches_backward
     )
@@ -165,7 +173,7 @@ def _launch_seconds(
 
     The host launches them one by one; a device that is faster idles.
     """
-    kernels = job.stack.block.kernels + expert_kernels(job, candidates)
+    kernels = job.stack.block.kernels + expert_kernels(job, candidates) + adapter_kernels(job)
     hooks = _hook_launches(job, candidates)
     forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
     backward = _BACKWARD_KERNELS * kernels + hooks + _COLLECTIVE_LAUNCHES * calls.backward.number
@@ -255,18 +263,6 @@ def _column_gemms(job: Job, candidates: Candidates) -> list[Gemm]:
     return [*packed_gemms(model, tokens, t)[:1], *up]
 
 
-def _adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
-    """Return the two low-rank GEMMs (LoRA) of each target; the weight of the target is frozen."""
-    adapters = job.adapters
-    if adapters is None:
-        return []
-    rank = np.asarray(float(adapters.rank))
-    targets = layer_gemms(job, tokens, candidates)
-    adapted = targets if adapters.targets == "all" else targets[:2]
-    low_rank = [(Gemm(m, rank, k), Gemm(m, n, rank)) for m, n, k, *_ in adapted]
-    return [gemm for pair in low_rank for gemm in pair]
-
-
 def _gemm_passes(gemms: list[Gemm], machine: Machine) -> tuple[Array, Array, Array]:
     """Return the seconds of the GEMMs in forward, for input gradients and for weight gradients."""
     seconds = _gemm_seconds([*gemms, *input_gradient_gemms(gemms), *weight_gradient_gemms(gemms)], machine)
@@ -287,9 +283,18 @@ def _layer_gemm_passes(
     if not job.adapters:
         return forward, input_gradient, weight
     adapter_forward, adapter_input, adapter_weight = _gemm_passes(
-        _adapter_gemms(job, tokens, candidates), machine
+        adapter_gemms(job, tokens, candidates), machine
     )
     return forward + adapter_forward, input_gradient + adapter_input, adapter_weight
+
+
+def _adapter_seconds(
+    job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> tuple[Array, Array]:
+    """Return the memory-bound time of adapters and of their quantised base, forward and backward [s]."""
+    traffic = adapter_traffic_seconds(job, tokens, candidates, machine)
+    dequantized = dequantization_seconds(job, candidates, machine)
+    return traffic[0] + dequantized[0], traffic[1] + dequantized[1]
 
 
 def _total_seconds(gemms: list[Gemm], machine: Machine) -> Array:
