@@ -15,7 +15,6 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.axolotl_values import is_axolotl, read_axolotl
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    ATTENTION_TARGETS,
     OPTIM,
     checked_kind,
     compiled,
@@ -31,6 +30,7 @@ from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.results.launching.file_comparison import FileEdit
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -92,9 +92,31 @@ def _model(job: Job) -> dict[str, Any]:
     base = {"base_model": name} if name else {}
     if job.adapters is None:
         return base
-    every = job.adapters.targets == "all"
-    targets = {"lora_target_linear": True} if every else {"lora_target_modules": list(ATTENTION_TARGETS)}
-    return {**base, "adapter": "lora", "lora_r": job.adapters.rank, **targets}
+    adapters = job.adapters
+    every = adapters.targets == "all"
+    targets = {"lora_target_linear": True} if every else {"lora_target_modules": list(adapters.modules)}
+    return {
+        **base,
+        "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
+        **_quantization(adapters),
+        "lora_r": adapters.rank,
+        **targets,
+        **({"lora_dropout": adapters.dropout} if adapters.dropout else {}),
+        **({"peft_use_dora": True} if adapters.dora else {}),
+    }
+
+
+def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+    """Return the keys of the frozen base's format; axolotl's own is nf4 with double quantisation."""
+    if adapters.base is None:
+        return {}
+    if adapters.base == "int8":
+        return {"load_in_8bit": True}
+    own = {
+        **({"bnb_4bit_quant_type": "fp4"} if adapters.base == "fp4" else {}),
+        **({} if adapters.doubly_quantized else {"bnb_4bit_use_double_quant": False}),
+    }
+    return {"load_in_4bit": True, **({"bnb_config_kwargs": own} if own else {})}
 
 
 def _optimizer(job: Job, kind: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
+    base_values,
     batch_of,
     deepspeed_values,
     key_names,
@@ -34,6 +35,8 @@ _EARLIER: Final = frozenset(
     {"sharding_strategy", "limit_all_gathers", "backward_prefetch", "forward_prefetch", "ignored_modules"}
 )
 _CHECKPOINTING: Final = ("true", "false", "offload", "offload_disk", "unsloth")
+#: Keys that load the base in few bits, and its format.
+_BASES: Final = (("load_in_4bit", "nf4"), ("load_in_8bit", "int8"))
 _STRATEGIES: Final = {
     "full_shard": 3,
     "shard_grad_op": 2,
@@ -209,11 +212,27 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     adapter = document.text("adapter")
     if adapter is None:
         return {}
-    if adapter.value != "lora":
-        document.notes.append(f"{adapter.words}: read as low-rank adapters of weights in 16 bits")
+    if adapter.value not in {"lora", "qlora"}:
+        document.notes.append(f"{adapter.words}: read as low-rank adapters")
     every = document.flag("lora_target_linear")
     targets = document.given("lora_target_modules")
-    return adapter_values(document.number("lora_r"), targets, every=every is not None and bool(every.value))
+    return adapter_values(
+        document.number("lora_r"),
+        targets,
+        every=every is not None and bool(every.value),
+        more=_more_of_adapters(document),
+    )
+
+
+def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base, DoRA and dropout."""
+    flags = [(document.flag(key), base) for key, base in _BASES]
+    base = next((base for flag, base in flags if flag is not None and flag.value), None)
+    kind = document.text("bnb_config_kwargs.bnb_4bit_quant_type", ("nf4", "fp4"))
+    if base == "nf4" and kind is not None:
+        base = str(kind.value)
+    nested = "bnb_config_kwargs.bnb_4bit_use_double_quant"
+    return base_values(document, base, nested, dora="peft_use_dora", dropout="lora_dropout")
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:

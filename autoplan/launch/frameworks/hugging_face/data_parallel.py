@@ -12,7 +12,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 __all__ = [
-    "ATTENTION_TARGETS",
     "OPTIM",
     "checked_kind",
     "compiled",
@@ -27,13 +26,13 @@ __all__ = [
 OPTIM: Final = {
     "adamw": "adamw_torch_fused",
     "adamw-8bit": "adamw_bnb_8bit",
+    "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw-8bit": "paged_adamw_8bit",
     "sgd": "sgd",
     "lion": "lion_32bit",
 }
 _PRECISIONS: Final = {"fp32": (), "bf16": ("bf16",), "fp16": ("fp16",)}
 _STAGES: Final = "the Trainer has none"
-#: Products of attention by the names that low-rank adapters are given for.
-ATTENTION_TARGETS: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 def checked_kind(job: Job, layout: Layout) -> str:

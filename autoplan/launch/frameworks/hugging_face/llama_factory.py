@@ -14,7 +14,6 @@ import yaml
 
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    ATTENTION_TARGETS,
     checked_kind,
     compiled,
     deepspeed_section,
@@ -31,6 +30,7 @@ from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.results.launching.file_comparison import FileEdit
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -84,8 +84,31 @@ def _model(job: Job) -> dict[str, Any]:
     base = {"model_name_or_path": name} if name else {}
     if job.adapters is None:
         return {**base, "finetuning_type": "full"}
-    targets = "all" if job.adapters.targets == "all" else ",".join(ATTENTION_TARGETS)
-    return {**base, "finetuning_type": "lora", "lora_rank": job.adapters.rank, "lora_target": targets}
+    adapters = job.adapters
+    return {
+        **base,
+        **_quantization(adapters),
+        "finetuning_type": "lora",
+        "lora_rank": adapters.rank,
+        "lora_target": "all" if adapters.targets == "all" else ",".join(adapters.modules),
+        **({"lora_dropout": adapters.dropout} if adapters.dropout else {}),
+        **({"use_dora": True} if adapters.dora else {}),
+    }
+
+
+def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+    """Return the keys of the frozen base's format."""
+    if adapters.base is None:
+        return {}
+    if adapters.base == "int8":
+        return {"quantization_bit": 8, "quantization_method": "bnb"}
+    scales = {"double_quantization": adapters.doubly_quantized}
+    return {
+        "quantization_bit": 4,
+        "quantization_method": "bnb",
+        "quantization_type": adapters.base,
+        **scales,
+    }
 
 
 def _formats(job: Job) -> dict[str, bool]:

@@ -12,6 +12,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
+    base_values,
     batch_of,
     key_names,
     model_of,
@@ -120,7 +121,21 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
         return {}
     rank = document.number("lora_rank") or Written(8, default=True)
     targets = document.given("lora_target")
-    return adapter_values(rank, targets, every=targets is None or targets.value == "all")
+    every = targets is None or targets.value == "all"
+    return adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
+
+
+def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base, DoRA and dropout; quantisation other than bitsandbytes' is noted."""
+    bits, kind = document.number("quantization_bit"), document.text("quantization_type", ("nf4", "fp4"))
+    method = document.text("quantization_method")
+    if bits is not None and method is not None and method.value not in {"bnb", "bitsandbytes"}:
+        document.notes.append(f"{method.words}: read as bitsandbytes")
+    four = str(kind.value) if kind is not None else "nf4"
+    base = None if bits is None else {4: four, 8: "int8"}.get(bits.value)
+    if bits is not None and base is None:
+        document.notes.append(f"{bits.words}: read as a base in 16 bits")
+    return base_values(document, base, "double_quantization", dora="use_dora", dropout="lora_dropout")
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -13,14 +13,15 @@ from typing import Any, Final
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import zero_values
 from autoplan.launch.frameworks.deepspeed_keys import check_key_names
-from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS
 from autoplan.launch.frameworks.written_document import WrittenDocument
 from autoplan.launch.known_models import named_on_hub
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 
 __all__ = [
     "OPEN",
     "adapter_values",
     "alone",
+    "base_values",
     "batch_of",
     "deepspeed_values",
     "key_names",
@@ -40,7 +41,9 @@ _OPTIMIZERS: Final = {
     "adamw_bnb_8bit": "adamw-8bit",
     "adamw_8bit": "adamw-8bit",
     "adamw_torch_8bit": "adamw-8bit",
-    "paged_adamw_8bit": "adamw-8bit",
+    "paged_adamw_8bit": "paged-adamw-8bit",
+    "paged_adamw_32bit": "paged-adamw",
+    "paged_adamw": "paged-adamw",
     "sgd": "sgd",
     "lion_32bit": "lion",
     "lion": "lion",
@@ -196,12 +199,37 @@ def model_of(document: WrittenDocument, path: str) -> str | None:
     return entry
 
 
-def adapter_values(rank: Written | None, targets: Written | None, *, every: bool) -> dict[str, Written]:
-    """Return low-rank adapters of a rank, at all products or at those of attention."""
+def adapter_values(
+    rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
+) -> dict[str, Written]:
+    """Return low-rank adapters of a rank, at all products or at those named, and ``more`` of them."""
     if rank is None:
         return {}
     names = targets.value if targets else None
     listed = names if isinstance(names, list) else str(names or "").split(",")
-    attention = not every and bool(names) and {str(name).strip() for name in listed} <= set(ATTENTION_TARGETS)
-    value = {"rank": rank.value, "targets": "attention" if attention else "all"}
+    value = {"rank": rank.value, "targets": "all" if every else _targets(listed), **more}
     return {"adapters": Written(value, rank.line, rank.words)}
+
+
+def _targets(names: Iterable[object]) -> str | list[str]:
+    """Return the targets of ``names`` as a job has them: all where one of them is none of Llama's modules."""
+    given = {str(name).strip() for name in names}
+    modules = (*ATTENTION_MODULES, *MLP_MODULES)
+    if not given <= set(modules) or not given or given == set(modules):
+        return "all"
+    return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+
+
+def base_values(
+    document: WrittenDocument, base: str | None, nested: str, *, dora: str, dropout: str
+) -> dict[str, Any]:
+    """Return what a job says of its adapters' base, DoRA and dropout; the last three are paths of keys."""
+    scales, magnitudes, share = document.flag(nested), document.flag(dora), document.given(dropout)
+    four = scales is not None and base in {"nf4", "fp4"}
+    dropped = share.value if share is not None and isinstance(share.value, float) else 0.0
+    return {
+        **({"base": base} if base is not None else {}),
+        **({"double_quantization": bool(scales.value)} if scales is not None and four else {}),
+        **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
+        **({"dropout": dropped} if 0 < dropped < 1 else {}),
+    }
