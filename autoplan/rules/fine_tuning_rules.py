@@ -55,8 +55,10 @@ def has_fine_tuning(job: Job, stack: StackSpec) -> bool:
 
 
 def fine_tuning_rules(job: Job) -> Iterator[Rule]:
-    """Yield the rules that quantised bases, updates in backward and offloaded parameters bring."""
+    """Yield the rules of what the stack has not, and those that its parts bring where it has them."""
     memory = job.stack.memory
+    if lacking := missing_fine_tuning(job, job.stack):
+        yield Rule(f"{job.stack.title} has no {lacking}", lambda c: np.zeros(len(c), dtype=bool))
     if job.adapters is not None and job.adapters.base is not None:
         yield Rule(
             f"a frozen base in {job.adapters.base} is not split by tensor parallelism (tp = 1)",
