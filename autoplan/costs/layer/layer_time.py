@@ -27,7 +27,7 @@ from autoplan.costs.core.scope import at_precision, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, sequence_parallel_degree
 from autoplan.costs.device.kernels import Gemm, gemm_seconds, memory_bound_seconds, smooth_maximum
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.adapters import (
+from autoplan.costs.layer.adapter_time import (
     adapter_gemms,
     adapter_kernels,
     adapter_traffic_seconds,

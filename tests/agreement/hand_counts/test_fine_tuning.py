@@ -170,7 +170,7 @@ def test_offloaded_parameters_leave_the_device_and_come_back_for_each_pass():
 
 
 def test_a_loss_in_chunks_may_keep_the_logits_of_all():
-    """torchtune's has one chunk of eight alive at once, and log_softmax of the others in fp32, or in 16 bits."""
+    """Torchtune's has one chunk of eight alive at once, and log_softmax of the others in fp32, or in 16 bits."""
     logits = {
         compiled: stage_of(job_of("torchtune", software={"compile": compiled}), "mbs=2").events[1].logits
         for compiled in (False, True)
