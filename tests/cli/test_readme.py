@@ -357,7 +357,7 @@ def spread_of(found):
 
 
 def fine_tune_figures():
-    """Return the errors of fine-tunes on small cards by publication and task, of peak memory and of the step."""
+    """Return the errors of fine-tunes on small cards by publication and task, of memory and of the step."""
     from benchmarks.accuracy.__main__ import DEFAULT_RUNS
     from benchmarks.accuracy.outcomes import outcomes_of_file
     from benchmarks.accuracy.scores import grouped, memory_errors
@@ -377,7 +377,7 @@ def fine_tune_figures():
 def off_and_bias(errors):
     """Return the median of the absolute errors, and the signed one."""
     if not errors:
-        return ["–", "–"]
+        return ["-", "-"]
     return [percent(statistics.median(map(abs, errors))), f"{100 * statistics.median(errors):+.1f} %"]
 
 

@@ -183,7 +183,7 @@ def jobs(name: str):
 
 
 def fine_tunes(job, layouts):
-    """Return fine-tunes of ``job``: adapters on bases of each format, DoRA, pages, updates in backward, offload."""
+    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, updates in backward, offload."""
     bases = (None, "nf4", "fp4", "int8")
     adapted = [replace(job, adapters=AdapterSpec(rank=8, base=base)) for base in bases]
     adapted.append(replace(job, adapters=AdapterSpec(rank=8, dora=True)))

@@ -1,4 +1,4 @@
-"""Fine-tunes on few devices, counted by hand: frozen bases in few bits, pages, updates in backward, offload."""
+"""Fine-tunes on few devices, counted by hand: bases in few bits, pages, updates in backward, offload."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def saved(adapters, name="torchtune", **blocks):
 
 
 def test_a_frozen_product_keeps_the_inputs_that_adapters_need():
-    """Without a target in a group of products their common input is not kept; with dropout each has its own."""
+    """Without a target in a group of products their input is not kept; with dropout each has its own."""
     every = saved(AdapterSpec(rank=4))
 
     attention = saved(AdapterSpec(rank=4, targets="attention"))
@@ -170,7 +170,7 @@ def test_offloaded_parameters_leave_the_device_and_come_back_for_each_pass():
 
 
 def test_a_loss_in_chunks_may_keep_the_logits_of_all():
-    """Torchtune's has one chunk of eight alive at once, and log_softmax of the others in fp32, or in 16 bits."""
+    """Torchtune's has one chunk of eight alive, and log_softmax of the others in fp32, or in 16 bits."""
     logits = {
         compiled: stage_of(job_of("torchtune", software={"compile": compiled}), "mbs=2").events[1].logits
         for compiled in (False, True)
