@@ -244,6 +244,8 @@ def _ordered(candidates: Candidates, orders: Sequence[Order]) -> Mask:
 
 def _context_rules(job: Job) -> Iterator[Rule]:
     stack, model, sequence = job.stack, job.model, job.workload.sequence_length
+    if job.workload.documents:
+        yield Rule("packed documents are priced without context parallelism (cp = 1)", lambda c: c.cp == 1)
     if stack.context_parallel is None:
         yield Rule(f"{stack.title} has no context parallelism", lambda c: c.cp == 1)
         return

@@ -18,6 +18,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.packed_documents import Documents
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.user_rules.grammar import parse_relation
@@ -55,6 +56,11 @@ class Workload(Frozen):
     global_batch_size: int = Field(
         ge=1, le=10_000_000, description="sequences of one optimizer step, over all devices"
     )
+    documents: Documents | None = Field(
+        default=None,
+        description="documents packed into a sequence, none of which attends to another (block-diagonal"
+        " attention): a sample of their lengths, or {mean, deviation}; left out: one a sequence",
+    )
 
 
 class WorkloadSpec(Frozen):
@@ -64,6 +70,11 @@ class WorkloadSpec(Frozen):
     global_batch_size: Batches = Field(
         description="sequences of one optimizer step, over all devices; a list or a range {from, to} to plan"
         " for each"
+    )
+    documents: Documents | None = Field(
+        default=None,
+        description="documents packed into a sequence, none of which attends to another (block-diagonal"
+        " attention): a sample of their lengths, or {mean, deviation}; left out: one a sequence",
     )
 
 

@@ -51,7 +51,7 @@ from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_expose
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.schema.job import Job
-from autoplan.schema.model import ModelSpec
+from autoplan.schema.packed_documents import document_pieces
 
 __all__ = ["LayerTimes", "attention_kernel_seconds", "layer_gemms", "layer_times", "mean_keys"]
 
@@ -323,21 +323,33 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     return memory_bound_seconds(traffic_bytes, machine, calls=0)
 
 
-def mean_keys(model: ModelSpec, sequence_length: int) -> float:
+def mean_keys(job: Job) -> float:
     """Return the mean number of keys that a token attends to, over tokens and layers [1].
 
-    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s.
+    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s. Of documents packed into the
+    sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
 
     >>> from autoplan.catalog import load_job
-    >>> mean_keys(load_job("llama3-8b-8x-a100").model, 8192)  # 8,193 / 2
+    >>> from autoplan.schema.job import Workload
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> mean_keys(job)  # 8,193 / 2
     4096.5
+    >>> packed = Workload(sequence_length=8192, global_batch_size=128, documents=(1000, 3000))
+    >>> mean_keys(replace(job, workload=packed))  # (1,000 x 500.5 + 3,000 x 1,500.5) / 4,000
+    1250.5
 
-    Leaves out: document masks of packed sequences.
+    Leaves out: the spread of lengths around a window, where mean and deviation alone are given; document
+    masks of attention that is not fused, which computes what it masks.
     Source: the sum of min(i, w) over i = 1..s, over s.
     """
-    s = np.asarray(float(sequence_length))
+    model, work = job.model, job.workload
+    whole = ((float(work.sequence_length), 1.0),)
+    pieces = document_pieces(work.documents, work.sequence_length) if work.documents else whole
     windows = [model.attention_window(layer) or np.inf for layer in range(model.layers)]
-    keys = {window: float(causal_keys(s, window)) for window in set(windows)}
+    keys = {
+        window: sum(share * float(causal_keys(np.asarray(s), window)) for s, share in pieces)
+        for window in set(windows)
+    }
     return sum(keys[window] for window in windows) / model.layers
 
 
@@ -357,7 +369,7 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
     Leaves out: kernels that do not split the sequence evenly, as ``step_kernel_seconds``.
     Source: Dao 2023 (FlashAttention-2), arXiv:2307.08691, section 4.1.
     """
-    keys = mean_keys(job.model, job.workload.sequence_length)
+    keys = mean_keys(job)
     wide, narrow = head_widths(job.model)
     forward = step_kernel_seconds(job, candidates, keys, machine.attention_forward)
     backward = step_kernel_seconds(job, candidates, keys, machine.attention_backward)

@@ -12,9 +12,10 @@ from autoplan.rules import broken_rules
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.packed_documents import DocumentLengths
 from tests.support.ideal_machines import ideal_job, parts
 
-BANDWIDTH = 1e12
+BANDWIDTH, PEAK = 1e12, 1e12
 #: The small model of ``ideal_job``, and its step: four microbatches of two sequences of 256 tokens.
 L, H, Q, K, F, V, S, T, M = 8, 512, 512, 256, 1024, 4096, 256, 512, 4
 EXTENTS = {
@@ -178,3 +179,21 @@ def test_a_loss_in_chunks_may_keep_the_logits_of_all():
 
     chunk = T * V / 8
     assert logits == {False: chunk * (12 + 7 * 4), True: chunk * (4 + 7 * 2)}
+
+
+@pytest.mark.parametrize(
+    ("documents", "own"),
+    [
+        ((64, 192), (64 * 64 + 192 * 192) / 256),
+        ((300,), (256 * 256 + 44 * 44) / 300),
+        (DocumentLengths(mean=60, deviation=30), 60 + 30**2 / 60),
+    ],
+)
+def test_packed_documents_attend_to_themselves(documents, own):
+    """A token sees half of its own document and itself; one longer than the sequence is cut."""
+    job = ideal_job("torchtune", peak=PEAK)
+    packed = replace(job, workload=job.workload.model_copy(update={"documents": documents}))
+
+    whole, blocks = (parts(x, "mbs=2").compute for x in (job, packed))
+
+    assert (whole - blocks) * PEAK == pytest.approx(M * L * 14 * T * Q * (S - own) / 2, rel=1e-6)
