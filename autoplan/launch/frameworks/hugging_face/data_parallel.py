@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 __all__ = [
-    "ATTENTION_TARGETS",
     "OPTIM",
     "TRAINER",
     "checked_kind",
@@ -29,8 +28,6 @@ TRAINER: Final = interface("trainer")
 OPTIM: Final[Mapping[str, str]] = TRAINER.data["optim"]
 _PRECISIONS: Final = {"fp32": (), "bf16": ("bf16",), "fp16": ("fp16",)}
 _STAGES: Final = "the Trainer has none"
-#: Products of attention by the names that low-rank adapters are given for.
-ATTENTION_TARGETS: Final[Sequence[str]] = TRAINER.data["attention_targets"]
 
 
 def checked_kind(job: Job, layout: Layout) -> str:
