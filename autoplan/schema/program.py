@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autoplan.schema.adapters import Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.job import Job, Optimizer, OwnRule
@@ -40,6 +41,9 @@ class ProgramWay(Frozen):
     )
     software: tuple[str, ...] = Field(
         default=(), description="keys of a job's `software` that its configuration expresses"
+    )
+    bases: tuple[Base, ...] = Field(
+        default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
     )
     experts: bool = Field(default=False, description="whether it trains models with experts")
     like: str | None = Field(
@@ -84,6 +88,9 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
     parts = {
         "no adapters (LoRA)": job.adapters is not None and "adapters" not in way.tasks,
         "adapters alone": job.adapters is None and set(way.tasks) == {"adapters"},
+        "no quantised base below adapters (QLoRA)": (
+            job.adapters is not None and job.adapters.base not in (None, *way.bases)
+        ),
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,
