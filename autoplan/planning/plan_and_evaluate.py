@@ -364,7 +364,8 @@ def chosen(job: Job, layout: Layout | str) -> Job:
     numbers = [choice.cluster.devices for choice in job.choices]
     fitting = [choice for choice in job.choices if choice.cluster.devices == devices]
     if fitting:
-        return next((one for one in fitting if _runs(one, layout)), fitting[0])
+        choice = next((one for one in fitting if _runs(one, layout)), fitting[0])
+        return replace(choice, source=job.source)
     raise LayoutError(
         [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
     )

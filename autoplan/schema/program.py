@@ -68,9 +68,14 @@ class ProgramSpec(Frozen):
         default=(), description="tasks for which it is searched where a job names no program"
     )
     most_devices: int | None = Field(
-        default=None, ge=1, description="most devices for which it is searched then; null: any number"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="most devices for which it is searched then; null: any number",
     )
-    least_devices: int = Field(default=1, ge=1, description="fewest devices for which it is searched then")
+    least_devices: int = Field(
+        default=1, ge=1, le=1_000_000, description="fewest devices for which it is searched then"
+    )
     ways: Annotated[tuple[ProgramWay, ...], Field(min_length=1, max_length=8)] = Field(
         description="ways in which it runs a job"
     )
