@@ -70,7 +70,7 @@ def _options_of(parameter: inspect.Parameter) -> tuple[str, ...]:
     """Return the names of the option that a parameter of a command is."""
     marks = (mark for mark in get_args(parameter.annotation)[1:] if isinstance(mark, OptionInfo))
     # Typer takes the first name of an option that is annotated for its default.
-    return tuple(name for mark in marks for name in (mark.default, *(mark.param_decls or ())))
+    return tuple(str(name) for mark in marks for name in (mark.default, *(mark.param_decls or ())))
 
 
 def _parameter(option: str) -> str:
