@@ -221,7 +221,6 @@ def test_what_contradicts_is_refused(target, text, line, sentence):
         ("trainer", "hf-fsdp2", "dp=8,zero=1", {}, "ZeRO-1 with FSDP2"),
         ("trainer", "hf-fsdp2", "dp=1,zero=3", {}, "nothing to shard over"),
         ("trainer", "hf-trainer", "dp=8,recompute=full:4", {}, "of some layers"),
-        ("trainer", "hf-trainer", "dp=8", {"adapters": AdapterSpec(rank=8)}, "low-rank adapters"),
         ("trainer", "hf-trainer", "dp=8", {"optimizer": "muon"}, "optimizer muon"),
         ("trainer", "deepspeed", "dp=8,zero=3,dp_shard=4", {}, "hybrid sharding"),
         ("axolotl", "hf-trainer", "tp=2,dp=4,zero=0", {}, "tensor and context parallelism"),
@@ -230,6 +229,8 @@ def test_what_contradicts_is_refused(target, text, line, sentence):
         ("llama-factory", "hf-fsdp2", "dp=8,zero=3,recompute=full,offload=activations", {}, "offload of act"),
         ("llama-factory", "hf-trainer", "dp=8,offload=optimizer", {}, "offload without FSDP or DeepSpeed"),
         ("llama-factory", "hf-trainer", "pp=2,dp=4", {}, "pipeline stages"),
+        ("unsloth", "unsloth", "dp=8,zero=2", {}, "runs on one device or as replicas"),
+        ("unsloth", "unsloth", "dp=8", {"precision": "fp32"}, "precision fp32"),
     ],
 )
 def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
@@ -244,7 +245,7 @@ def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
     assert caught.value.nearest or changes
 
 
-@pytest.mark.parametrize("target", ["axolotl", "llama-factory"])
+@pytest.mark.parametrize("target", ["trainer", "axolotl", "llama-factory"])
 @pytest.mark.parametrize("targets", ["all", "attention"])
 def test_adapters_are_emitted_and_read_back(target, targets):
     """Rank and products of low-rank adapters are those of the job, and fused kernels those of its stack."""
@@ -252,12 +253,30 @@ def test_adapters_are_emitted_and_read_back(target, targets):
     adapters = AdapterSpec(rank=32, targets=targets)
     job = replace(job, stack=load_entry("stack", "hf-trainer-liger"), adapters=adapters)
     layout = parse_layout("dp=8,recompute=full", layers=32, devices=8)
-    text = find_target(target).emit(PlannedRun(job, layout)).files[0].text
-    found = read(target, text, devices=8)
+    emission = find_target(target).emit(PlannedRun(job, layout))
+    found = read(target, emission.files[0].text, devices=8)
 
     assert found.job["adapters"] == {"rank": 32, "targets": targets}
     assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
     assert found.layout == layout
+    if target == "trainer":
+        script = f"torchrun --nproc-per-node 8 -m trl.scripts.sft {' '.join(emission.arguments)}"
+        assert read(target, script).job["adapters"] == found.job["adapters"]
+
+
+@pytest.mark.parametrize("sharded", ["dp=8,zero=0", "dp=8,zero=3", "dp=8,zero=3,recompute=full"])
+def test_adapters_of_trl_recompute_as_planned(sharded):
+    """TRL recomputes by its own default, so that its file says whether it does; FSDP2 does it itself."""
+    stack = "hf-fsdp2" if "zero=3" in sharded else "hf-trainer"
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    job = replace(job, stack=load_entry("stack", stack), adapters=AdapterSpec(rank=8))
+    layout = parse_layout(sharded, layers=32, devices=8)
+    emission = find_target("trainer").emit(PlannedRun(job, layout))
+    document = json.loads(emission.files[0].text)
+
+    assert document["activation_checkpointing"] is False
+    assert document.get("fsdp_config", {}).get("activation_checkpointing", False) == (layout.mode == "full")
+    assert any("-m trl.scripts.sft --config training_args.json" in note for note in emission.notes)
 
 
 @pytest.mark.parametrize("sharded", [True, False], ids=["config", "strategy"])

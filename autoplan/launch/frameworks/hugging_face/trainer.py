@@ -1,7 +1,9 @@
 """The target ``trainer``: TrainingArguments of the Hugging Face Trainer, as a JSON file or as arguments.
 
 Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
-are no part of them: the launcher and the training program have them.
+are no part of them: the launcher and the training program have them. Low-rank adapters are fields of a
+program, here of TRL's ``trl/scripts/sft.py``, whose ModelConfig and SFTConfig (1.9.0) are given with them.
+SFTConfig recomputes unless ``activation_checkpointing`` is false.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
+    ATTENTION_TARGETS,
     checked_kind,
     compiled,
     deepspeed_section,
@@ -30,6 +33,7 @@ from autoplan.launch.frameworks.hugging_face.trainer_values import (
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
+from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -58,7 +62,7 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
-    refuse_software(job, ("compile",))
+    refuse_software(job, ("compile",), adapters=True)
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
@@ -67,9 +71,28 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "gradient_accumulation_steps": microbatches(job, layout),
         **formats(job),
         **sections[kind](job, layout),
+        **({"activation_checkpointing": False} if job.adapters is not None else {}),
         **_recompute(layout, kind),
         **compiled(job),
         **({"use_liger_kernel": True} if job.stack.name.endswith("-liger") else {}),
+        **_adapters(job),
+    }
+
+
+def _adapters(job: Job) -> dict[str, Any]:
+    """Return the fields of TRL's program for low-rank adapters, whose scale is 2 as by its own defaults."""
+    if job.adapters is None:
+        return {}
+    name = hub_name(job.model)
+    every = job.adapters.targets == "all"
+    return {
+        **({"model_name_or_path": name} if name else {}),
+        "max_length": job.workload.sequence_length,
+        "use_peft": True,
+        "lora_r": job.adapters.rank,
+        "lora_alpha": 2 * job.adapters.rank,
+        "lora_dropout": 0.0,
+        "lora_target_modules": ["all-linear"] if every else list(ATTENTION_TARGETS),
     }
 
 
@@ -99,19 +122,31 @@ def _words(key: str, value: object) -> tuple[str, ...]:
     """Return a field as arguments; a mapping is one word of JSON."""
     if key == "fsdp":
         return ("--fsdp",)
+    if isinstance(value, list):
+        return (f"--{key}", *map(str, value))
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
     return (f"--{key}", text)
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    start = f"start it with: {torchrun_words(job)} PROGRAM {_FILE}"
-    length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
     return (
-        start,
-        length,
+        *(_plain_start(job) if job.adapters is None else _start_of_trl(job)),
         *dropout_note(job),
         *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"),
     )
+
+
+def _plain_start(job: Job) -> tuple[str, ...]:
+    length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
+    return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
+
+
+def _start_of_trl(job: Job) -> tuple[str, ...]:
+    """Return how TRL's program is started with the file, which it reads as YAML."""
+    name = hub_name(job.model)
+    model = () if name else (f"set model_name_or_path: the hub has no known name for {job.model.name}",)
+    own = "--dataset_name DATASET --output_dir FOLDER"
+    return f"start it with: {torchrun_words(job)} -m trl.scripts.sft --config {_FILE} {own}", *model
 
 
 TARGET: Final = Target(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -11,6 +13,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
+    adapter_values,
     alone,
     batch_of,
     deepspeed_values,
@@ -32,13 +35,18 @@ __all__ = ["is_key_file", "is_trainer", "read_arguments", "read_trainer", "shard
 _BATCH: Final = "per_device_train_batch_size"
 #: What training programs call the tokens of a sequence.
 _LENGTHS: Final = ("max_length", "max_seq_length", "model_max_length", "block_size", "cutoff_len")
-_PROGRAM: Final = (*_LENGTHS, "model_name_or_path", "evaluation_strategy", "no_cuda", "warmup_ratio")
+#: Low-rank adapters as TRL's programs are told them (ModelConfig), with what they do not change in a layout.
+_PEFT: Final = ("use_peft", "lora_r", "lora_target_modules", "lora_alpha", "lora_dropout")
+_PROGRAM: Final = (
+    *(*_LENGTHS, *_PEFT, "model_name_or_path", "evaluation_strategy", "no_cuda", "warmup_ratio"),
+)
 #: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
 _WANTED: Final = frozenset(
     {
         *(*_LENGTHS, _BATCH, "gradient_accumulation_steps", "bf16", "fp16", "optim", "fsdp", "fsdp_config"),
         *("deepspeed", "activation_checkpointing", "gradient_checkpointing", "torch_compile"),
         *("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs", "use_liger_kernel"),
+        *_PEFT[:3],
     }
 )
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
@@ -74,7 +82,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values, _BATCH, "gradient_accumulation_steps")
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values |= _software(document)
+    values |= _software(document) | _adapters(document)
     document.stop_at_problems()
     model = model_of(document, "model_name_or_path")
     values = without_open(values)
@@ -119,7 +127,11 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
         given = Word(value, word.line, word.unknown) if equals else behind
-        _set(document, name.replace("-", "_"), word, given)
+        name = name.replace("-", "_")
+        if name == "lora_target_modules" and behind is not None:
+            listed = takewhile(lambda x: not x.text.startswith("--"), words[at + 1 :])
+            given = replace(behind, text=",".join(x.text for x in listed))
+        _set(document, name, word, given)
 
 
 def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -> None:
@@ -240,6 +252,19 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
             both = "optimizer+activations" if states else "activations"
             fields["offload"] = Written(both, offload.line, offload.words)
     return fields
+
+
+def _adapters(document: WrittenDocument) -> dict[str, Written]:
+    """Return low-rank adapters; without targets PEFT takes two products of attention."""
+    used = document.flag("use_peft")
+    if used is None or not used.value:
+        return {}
+    rank = document.number("lora_r") or Written(16, default=True)
+    targets = document.given("lora_target_modules")
+    if targets is None:
+        document.notes.append("lora_target_modules is left out: read as all products of attention")
+        return adapter_values(rank, Written("q_proj"), every=False)
+    return adapter_values(rank, targets, every=targets.value in ("all-linear", ["all-linear"]))
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
