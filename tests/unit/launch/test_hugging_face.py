@@ -11,6 +11,7 @@ from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
 
@@ -262,6 +263,22 @@ def test_adapters_are_emitted_and_read_back(target, targets):
     if target == "trainer":
         script = f"torchrun --nproc-per-node 8 -m trl.scripts.sft {' '.join(emission.arguments)}"
         assert read(target, script).job["adapters"] == found.job["adapters"]
+
+
+@pytest.mark.parametrize("target", ["trainer", "axolotl", "llama-factory"])
+def test_adapters_and_compilation_stand_beside_deepspeed(target):
+    """DeepSpeed's section has no keys for them, and needs none: the configuration around it has."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    software = SoftwareSpec(compile=True)
+    job = replace(
+        job, stack=load_entry("stack", "deepspeed"), adapters=AdapterSpec(rank=8), software=software
+    )
+    layout = parse_layout("dp=8,zero=2", layers=32, devices=8)
+    found = read(target, find_target(target).emit(PlannedRun(job, layout)).files[0].text, devices=8)
+
+    assert found.job["adapters"] == {"rank": 8, "targets": "all"}
+    assert found.job["software"]["compile"] is True
+    assert found.layout == layout
 
 
 @pytest.mark.parametrize("sharded", ["dp=8,zero=0", "dp=8,zero=3", "dp=8,zero=3,recompute=full"])

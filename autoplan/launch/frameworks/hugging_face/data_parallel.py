@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.frameworks.deepspeed import deepspeed_document
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
 from autoplan.launch.target import InexpressibleError
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -84,7 +86,10 @@ def fsdp_section(layout: Layout) -> dict[str, Any]:
 
 
 def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
-    """Return DeepSpeed's own configuration, without recompute, which the Trainer turns on."""
-    document = deepspeed_document(job, layout)
+    """Return DeepSpeed's own configuration, without recompute, which the Trainer turns on.
+
+    Adapters and choices of software are the caller's, whose keys stand beside the section.
+    """
+    document = deepspeed_document(replace(job, adapters=None, software=SoftwareSpec()), layout)
     document.pop("activation_checkpointing", None)
     return document
