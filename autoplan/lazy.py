@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
-__all__ = ["ImportedValues", "lazy"]
+__all__ = ["ImportedValues", "Later", "lazy"]
 
 K = TypeVar("K")
+A = ParamSpec("A")
+R = TypeVar("R")
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
@@ -47,3 +49,28 @@ class ImportedValues(Mapping[K, Any]):
 
     def __len__(self) -> int:
         return len(self._homes)
+
+
+class Later(Generic[A, R]):
+    """A function of another module, which is imported when it is called.
+
+    >>> Later("math", "sqrt")(9.0)
+    3.0
+    """
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    def __call__(self, *args: A.args, **kwargs: A.kwargs) -> R:
+        """Return what the function returns."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    @property
+    def function(self) -> Callable[A, R]:
+        """The function itself, imported."""
+        found: Callable[A, R] = getattr(import_module(self.module), self.name)
+        return found

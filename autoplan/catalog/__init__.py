@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoplan.catalog.grid_files import cell_job, load_grid
     from autoplan.catalog.job_edits import edited_text
     from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
+    from autoplan.catalog.model_names import checkpoint_model, model_called
     from autoplan.catalog.relatives.device_kernels import (
         engine_kernels_for,
         engine_kernels_origin,
@@ -59,6 +60,7 @@ __all__ = [
     "catalog_problems",
     "cell_job",
     "check_entry",
+    "checkpoint_model",
     "detected",
     "edited_text",
     "engine_entry",
@@ -76,6 +78,7 @@ __all__ = [
     "load_grid",
     "load_job",
     "load_serving_job",
+    "model_called",
     "open_file",
     "read_file",
     "read_stack",
@@ -100,6 +103,7 @@ _HOMES: Final = {
     "catalog_problems": "autoplan.catalog.entry_checks",
     "cell_job": "autoplan.catalog.grid_files",
     "check_entry": "autoplan.catalog.entry_checks",
+    "checkpoint_model": "autoplan.catalog.model_names",
     "detected": "autoplan.catalog.entries",
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
@@ -117,6 +121,7 @@ _HOMES: Final = {
     "load_grid": "autoplan.catalog.grid_files",
     "load_job": "autoplan.catalog.job_files",
     "load_serving_job": "autoplan.catalog.serving_jobs",
+    "model_called": "autoplan.catalog.model_names",
     "open_file": "autoplan.catalog.roots",
     "read_file": "autoplan.catalog.roots",
     "read_stack": "autoplan.catalog.stack_inheritance",

@@ -19,6 +19,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
+from autoplan.catalog.hardware_names import unknown_hardware
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -26,7 +27,7 @@ from autoplan.catalog.roots import (
     entry_text,
     file_named,
     is_path,
-    names_like,
+    names_file,
     read_file,
 )
 from autoplan.catalog.stack_inheritance import read_stack
@@ -52,13 +53,13 @@ __all__ = [
     "engine_entry",
     "find_hardware",
     "hardware",
+    "is_hardware",
     "is_node",
     "kernels_at",
     "load_entry",
     "loaded",
     "model",
     "node",
-    "nodes_like",
     "serving_intervals",
     "stack",
     "stack_at",
@@ -72,6 +73,8 @@ _SERVING_INTERVALS = "serving"
 #: What no name has, and the most letters of one.
 _NO_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 _LONGEST_NAME: Final = 200
+#: What names a model on the Hugging Face hub.
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 #: The stack without a framework, which stands for one that is not known.
 _UNKNOWN_STACK = "analytic"
 #: Key of the source of an uncertainty that is that of a stack that is not known.
@@ -90,6 +93,8 @@ def load_entry(kind: EntryKind, name: str) -> Frozen:
         return _unwritten_node(name)
     text, file = entry_text(kind, name)
     entry = read_stack(text, file).spec if kind == "stack" else _read(text, CLASSES[kind], file)
+    if isinstance(entry, ModelSpec):
+        entry = entry.model_copy(update={"aliases": ()})
     inner = getattr(entry, "name", name)
     if inner != name:
         raise SpecError([Problem(f"the name {inner!r} is not that of the file, {name!r}", "$.name", file)])
@@ -238,12 +243,12 @@ def serving_intervals() -> IntervalSpec:
 
 
 def model(reference: str, base: Path) -> ModelSpec:
-    """Return the model that ``reference`` names: an entry, or a file relative to ``base``.
+    """Return the model that ``reference`` names: an entry, also by a name on the hub, or a file.
 
-    A file is a model file of autoplan or a Hugging Face ``config.json``.
+    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``.
     """
-    if not is_path(reference):
-        return loaded("model", reference, ModelSpec)
+    if not names_file(reference):
+        return loaded("model", _model_entry(reference), ModelSpec)
     from autoplan.schema.huggingface.model_config import detect_huggingface
 
     path = file_named(reference, base)
@@ -253,7 +258,28 @@ def model(reference: str, base: Path) -> ModelSpec:
     document = parse_yaml(text, name=str(path))
     if isinstance(document.value, dict) and detect_huggingface(document.value):
         return _from_huggingface(document.value, path)
-    return validate(document, ModelSpec)
+    return validate(document, ModelSpec).model_copy(update={"aliases": ()})
+
+
+def _model_entry(reference: str) -> str:
+    """Return the entry of a model by any of its names, or the name itself where it looks like none.
+
+    Raises CatalogError with what to do for one that no model has on the hub.
+    """
+    from autoplan.catalog.model_names import model_called, models_like
+
+    called = model_called(reference)
+    if called is not None:
+        return called
+    near = models_like(reference)
+    if near:
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}?")
+    if _HUB_NAME.fullmatch(reference):
+        raise CatalogError(
+            f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"
+            " config.json --local-dir .`), or one of `autoplan catalog list model`"
+        )
+    return reference if not is_path(reference) else str(file_named(reference, Path()))
 
 
 def _from_json(text: str, path: Path) -> ModelSpec:
@@ -320,6 +346,11 @@ def detected() -> DetectedHardware:
     return detected_hardware(capacities, is_node)
 
 
+def is_hardware(name: str) -> bool:
+    """Return whether a node or a cluster is called ``name``."""
+    return name == _AUTO or name in entry_names("cluster") or is_node(name)
+
+
 def _bare_device(reference: str, of: DeviceSpec) -> str:
     """Return why a device alone is no hardware, with the nodes that have it."""
     message = f"{reference!r} is a device; name a node or a cluster with this device"
@@ -349,26 +380,4 @@ def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | Devi
         return node(reference)
     if reference in entry_names("device"):
         return device(reference)
-    raise CatalogError(_unknown_hardware(reference))
-
-
-def _unknown_hardware(reference: str) -> str:
-    known = [*entry_names("node"), *entry_names("cluster")]
-    near = nodes_like(reference) or names_like(reference, known)
-    hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list node`"
-    return f"no hardware is called {reference!r}: {hint}"
-
-
-def nodes_like(name: str) -> list[str]:
-    """Return names of derived nodes that ``name`` may stand for, such as ``4x-h100``; empty if none."""
-    import difflib
-
-    counted = split_name(name)
-    if counted is None:
-        return []
-    count, part = counted
-    counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
-    devices = entry_names("device")
-    like = [part] if part in devices else [d for d in devices if d.startswith(f"{part}-")]
-    like = like or difflib.get_close_matches(part, devices, 3, 0.75)
-    return [derived_name(n, d) for n in counts for d in like]
+    raise CatalogError(unknown_hardware(reference))

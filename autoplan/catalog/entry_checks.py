@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from autoplan.catalog.entries import device, is_node, load_entry, node, nodes_like, stack
+from autoplan.catalog.entries import device, is_node, load_entry, node, stack
 from autoplan.catalog.grid_files import load_grid
+from autoplan.catalog.hardware_names import nodes_like
 from autoplan.catalog.job_files import load_job
 from autoplan.catalog.roots import FOLDERS, EntryKind, entry_names, names_like
 from autoplan.catalog.serving_jobs import load_serving_job

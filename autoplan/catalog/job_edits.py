@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog.job_files import job_of_text
-from autoplan.catalog.roots import is_path
+from autoplan.catalog.roots import names_file
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.parser import parse_yaml
@@ -74,7 +74,7 @@ def _moved(source: JobFile, folder: Path) -> str:
             continue
         # An engine's file may have its version behind it.
         name, at, version = named.rpartition("@") if "@" in named else (named, "", "")
-        if (is_path(name) or key.endswith(".trace")) and not Path(name).is_absolute():
+        if (names_file(name) or key.endswith(".trace")) and not Path(name).is_absolute():
             moved = Path(os.path.relpath(source.folder / name, folder)).as_posix() + at + version
             written = moved if _PLAIN.fullmatch(moved) else json.dumps(moved)
             text = with_value(text, key.split("."), written)

@@ -6,10 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import assumed_stack, kernels_at, model, stack_at
+from autoplan.catalog.entries import assumed_stack, is_hardware, kernels_at, model, stack_at
+from autoplan.catalog.job_option_names import is_option_job
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.model_names import model_called
+from autoplan.catalog.option_jobs import read_options, serves
+from autoplan.catalog.programs import with_programs
 from autoplan.catalog.relatives.device_kernels import kernels_for
-from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, read_file
+from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, names_file, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import with_software
@@ -38,6 +42,8 @@ _STAND_INS: Final = {
 def is_serving_job(reference: str | Path) -> bool:
     """Return whether ``reference`` names a serving job; False where it cannot be read, too."""
     text = str(reference)
+    if is_option_job(reference):
+        return serves(text)
     if not (isinstance(reference, Path) or is_path(text)):
         return text not in entry_names("job") and text in entry_names("serving")
     try:
@@ -50,8 +56,11 @@ def is_serving_job(reference: str | Path) -> bool:
 def load_job(reference: str | Path) -> Job:
     """Return the job that ``reference`` names: the path of a job file, or the name of a shipped job.
 
-    Raises SpecError with all problems of the file, CatalogError for unknown names.
+    It may also be a line of options, ``--model NAME --hardware NODE --task lora``. Raises SpecError with all
+    problems of the file, CatalogError for unknown names.
     """
+    if is_option_job(reference) and not serves(str(reference)):
+        return read_options(str(reference), job_of_text)
     content, file, name, base = opened("job", reference)
     return job_of_text(content, file, name=name, base=base, reference=str(reference))
 
@@ -75,6 +84,7 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
     """Return text, file and name of a path or an entry, and the folder of its relative paths."""
     text = str(reference)
+    _refuse_parts(text)
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
         return read_file(path), text, path.stem, path.parent
@@ -82,6 +92,27 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
         raise UnsupportedError(f"{text}: {SERVING_JOB}: `autoplan plan {text}` plans it")
     content, file = entry_text(kind, text)
     return content, file, text, Path()
+
+
+def _refuse_parts(text: str) -> None:
+    """Raise UnsupportedError where a job is asked for by a line of options of the other kind, or by a part.
+
+    A part is a model or hardware: the message says how a job is made of them.
+    """
+    if is_option_job(text):
+        raise UnsupportedError(f"{SERVING_JOB}: `autoplan plan {text}` plans it")
+    if names_file(text) or text in (*entry_names("job"), *entry_names("serving")) or Path(text).is_file():
+        return
+    device = text in entry_names("device")
+    if model_called(text) is not None:
+        what, line = "a model", f"--model {text} --hardware 2x-rtx4090"
+    elif device or (not is_path(text) and is_hardware(text)):
+        what, line = "hardware", f"--model llama3.1-8b --hardware {'2x-' if device else ''}{text}"
+    else:
+        return
+    raise UnsupportedError(
+        f"{text} is {what}, not a job: `autoplan plan {line} --task lora` plans one (or --task train, serve)"
+    )
 
 
 def resolve_job(spec: JobSpec, *, name: str = "job", base: Path | None = None) -> Job:
@@ -123,10 +154,13 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: Attempts) -> Job:
         deadline=spec.deadline,
         rule_lines=attempts.lines("rules", len(spec.rules)),
     )
-    if len(clusters) * len(batches) == 1:
-        return job
-    choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
-    return replace(job, choices=tuple(choices))
+    if len(clusters) * len(batches) > 1:
+        choices = (replace(job, cluster=c, workload=_workload(spec, b)) for c in clusters for b in batches)
+        job = replace(job, choices=tuple(choices))
+    run = attempts.find("program", lambda: with_programs(job, spec.program, stack_named=bool(spec.stack)))
+    if run is None:
+        raise SpecError(attempts.in_order())
+    return run
 
 
 def _model(spec: JobSpec, base: Path) -> ModelSpec:

@@ -33,6 +33,7 @@ __all__ = [
     "entry_text",
     "file_named",
     "is_path",
+    "names_file",
     "names_like",
     "open_file",
     "parent_text",
@@ -52,6 +53,7 @@ EntryKind = Literal[
     "engine",
     "engine-kernels",
     "intervals",
+    "program",
 ]
 
 #: Folder of each kind of entry in a catalogue.
@@ -68,6 +70,7 @@ FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
     "engine": ("costmodels", "engines"),
     "engine-kernels": ("costmodels", "engine_kernels"),
     "intervals": ("costmodels", "intervals"),
+    "program": ("specs", "programs"),
 }
 
 _SCHEMA: Final = "autoplan.schema"
@@ -85,6 +88,7 @@ _HOMES: Final[dict[EntryKind, tuple[str, str]]] = {
     "engine": (f"{_SCHEMA}.serving.engine_stack", "EngineSpec"),
     "engine-kernels": (f"{_SCHEMA}.costmodel.engine_kernels", "EngineKernelSpec"),
     "intervals": (f"{_SCHEMA}.costmodel.interval_spec", "IntervalSpec"),
+    "program": (f"{_SCHEMA}.program", "ProgramSpec"),
 }
 
 #: Model class of each kind of entry.
@@ -108,7 +112,12 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 def is_path(text: str) -> bool:
     """Return whether ``text`` names a file rather than a catalogue entry."""
-    return "/" in text or os.sep in text or text.lower().endswith(_SUFFIXES)
+    return "/" in text or os.sep in text or names_file(text)
+
+
+def names_file(text: str) -> bool:
+    """Return whether ``text`` ends as the name of a file does: a model's name on the hub has a slash, too."""
+    return text.lower().endswith(_SUFFIXES)
 
 
 def file_named(reference: str, base: Path) -> Path:
@@ -116,7 +125,7 @@ def file_named(reference: str, base: Path) -> Path:
 
     Errors quote file contents, so a spec of another user must not name arbitrary files of the machine.
     """
-    if not reference.lower().endswith(_SUFFIXES):
+    if not names_file(reference):
         raise CatalogError(
             f"{reference} is not a YAML or JSON file: its suffix is none of {', '.join(_SUFFIXES)}"
         )
@@ -233,7 +242,14 @@ def names_like(name: str, known: Iterable[str]) -> list[str]:
 
 
 def _unknown(kind: EntryKind, name: str) -> str:
+    from autoplan.schema.yaml.synonyms import entries_meant
+
     known = entry_names(kind)
+    pricing = [entry for entry in entries_meant(kind, name) if entry in known]
+    if pricing:
+        return f"no {kind} is called {name!r}: what it runs is priced by the stack {' or '.join(pricing)}"
+    if kind == "stack" and name.partition("@")[0] in entry_names("engine"):
+        return f"{name!r} is an engine, no training software: jobs that it serves have kind: serving"
     near = names_like(name, known)
     if near:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"

@@ -8,7 +8,9 @@ from typing import Final
 
 from autoplan.catalog.entries import engine, model, serving_intervals
 from autoplan.catalog.job_files import opened
+from autoplan.catalog.job_option_names import is_option_job
 from autoplan.catalog.look_ups import Attempts, clusters_of
+from autoplan.catalog.option_jobs import read_options, serves
 from autoplan.catalog.relatives.device_kernels import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError
@@ -43,8 +45,11 @@ _RULE_NAMES: Final = frozenset({"tp", "pp", "ep", "devices", "devices_per_node",
 def load_serving_job(reference: str | Path) -> ServingJob:
     """Return the serving job that ``reference`` names: the path of a job file, or the name of a shipped one.
 
-    Raises SpecError with all problems of the file, CatalogError for unknown names.
+    It may also be a line of options, ``--model NAME --hardware NODE --task serve``. Raises SpecError with all
+    problems of the file, CatalogError for unknown names.
     """
+    if is_option_job(reference) and serves(str(reference)):
+        return read_options(str(reference), serving_job_of_text)
     text, file, name, base = opened("serving", reference)
     return serving_job_of_text(text, file, name=name, base=base, reference=str(reference))
 

@@ -90,11 +90,16 @@ class KindName(StrEnum):
     engine = "engine"
     engine_kernels = "engine-kernels"
     intervals = "intervals"
+    program = "program"
 
 
 JobArgument = Annotated[
     str,
-    typer.Argument(metavar="JOB", help="A job file, or the name of a shipped job.", show_default=False),
+    typer.Argument(
+        metavar="JOB",
+        help="A job file, or the name of a shipped job; left out with --model and --hardware.",
+        show_default=False,
+    ),
 ]
 
 FormatOption = Annotated[

@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["hub_name", "named_model", "named_on_hub"]
+__all__ = ["hub_name", "named_model"]
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
@@ -30,19 +30,6 @@ def hub_name(model: ModelSpec) -> str | None:
     """Return the name on the Hugging Face hub that a model was read from, if there is one."""
     match = _HUB.match(model.source or "")
     return match[1] if match else None
-
-
-def named_on_hub(name: str) -> str | None:
-    """Return the entry of the catalogue for a name on the Hugging Face hub, or for a folder of that name.
-
-    >>> named_on_hub("mistralai/Mistral-7B-v0.1"), named_on_hub("./gpt2")
-    ('mistral-7b', None)
-    """
-    for entry in entry_names("model"):
-        match = _HUB.search(entry_text("model", entry)[0])
-        if match and match[1].lower() == name.lower():
-            return entry
-    return None
 
 
 def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | str | None, list[str]]:

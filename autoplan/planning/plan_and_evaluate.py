@@ -1,23 +1,34 @@
-"""Plan a job, and evaluate one of its layouts."""
+"""Plan a job, and evaluate one of its layouts: from the question to the answer, in the order of the steps.
+
+Both kinds of jobs are asked for here. Of a training job, ``plan_training`` is the whole way: what this
+version can price, the front of each number of devices and batch, the front over all, and the stacks that may
+be meant.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
-from autoplan.catalog import entry_names, is_serving_job, load_job, stack
+from autoplan.catalog import entry_names, load_job, stack
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
-from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.kinds import kind_of
 from autoplan.planning.caching.cached_search import cache_folder, cached
-from autoplan.planning.plausible_stacks import stack_steps
-from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, merged
+from autoplan.results import Certificate, Front, Plan, Rejection
+from autoplan.results.front import RejectionKind
+from autoplan.results.merged_front import at_batch, question_words, values_of
+from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
+from autoplan.schema.costmodel.software import with_software
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job, RoutingSpec
 from autoplan.schema.layout import Layout, devices_of, parse_layout
+from autoplan.schema.resolved_job import hashes
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
@@ -25,10 +36,25 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.engine_layout import EngineLayout
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["MOST_LAYERS", "chosen", "evaluate", "plan", "plannable", "read_layout", "valid_layout"]
+__all__ = [
+    "MOST_LAYERS",
+    "chosen",
+    "evaluate",
+    "evaluate_training",
+    "merged",
+    "plan",
+    "plan_training",
+    "plannable",
+    "plausible_stacks",
+    "read_layout",
+    "stack_steps",
+    "valid_layout",
+]
 
 #: Most layers of a model: above, which no model in use is, the search would take too long.
 MOST_LAYERS: Final = 256
+#: The stack without a framework, on which nothing runs.
+_NO_FRAMEWORK: Final = "analytic"
 
 
 @overload
@@ -83,10 +109,18 @@ def plan(
     does; False is none. An answer is found by the resolved job, autoplan's code and the solver's version, so
     that no other one is taken for it. Raises CatalogError where the folder cannot be used.
     """
-    if not isinstance(job, Job | str | Path) or (isinstance(job, str | Path) and is_serving_job(job)):
-        from autoplan.planning.serving.serving_plans import plan_serving
+    answer: Front | ServingFront = kind_of(job).plan(job, progress=progress, deadline=deadline, cache=cache)
+    return answer
 
-        return plan_serving(job, deadline=deadline)
+
+def plan_training(
+    job: Job | str | Path,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+    cache: bool | str | Path | None = None,
+) -> Front:
+    """Return the front of a training job, as ``plan`` does: over the fronts of its choices, if it has any."""
     job = plannable(job)
     from autoplan.deadline import Deadline
 
@@ -103,6 +137,27 @@ def plan(
     if not job.choices:
         return _with_stacks(front(job))
     return _with_stacks(merged(job, _each(job, front, deadline)))
+
+
+def plannable(job: Job | str | Path) -> Job:
+    """Return the loaded job; raises UnsupportedError for one that this version cannot price."""
+    job = job if isinstance(job, Job) else load_job(job)
+    model = job.model
+    if model.moe is not None and job.stack.experts is None:
+        stacks = [name for name in entry_names("stack") if stack(name).experts is not None]
+        raise UnsupportedError(
+            f"{model.name} has experts, which {job.stack.title} does not support: "
+            f"set `stack` to one of {', '.join(stacks)}"
+        )
+    if model.moe is None and job.routing != RoutingSpec():
+        raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
+    if job.adapters is not None and (model.moe is not None or model.mla is not None):
+        part = "experts" if model.moe is not None else "latent attention"
+        raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
+    if model.layers > MOST_LAYERS:
+        raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
+    peak_flops(job.cluster, job.precision)
+    return job
 
 
 def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Front]:
@@ -127,12 +182,123 @@ def _unsolved(fronts: Sequence[Front]) -> list[Front]:
     return [one for one in fronts if one.certificate.stopped is not None and not one.plans]
 
 
+def merged(job: Job, answers: Sequence[Front]) -> Front:
+    """Return the front of ``job`` over the fronts of its choices, ``answers``."""
+    answers = [_with_program(front) for front in answers]
+    rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
+    rows: list[tuple[tuple[float, ...], Plan]] = []
+    for values, plan in sorted(rated, key=lambda row: row[0]):
+        # In this order, only one before it can dominate a plan, and one of equal values stands for both.
+        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in rows):
+            rows.append((values, plan))
+    plans = tuple(plan for _, plan in rows)
+    lost = Counter[tuple[str, RejectionKind]]()
+    for front in answers:
+        lost.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in front.rejected})
+    reasons = tuple(
+        f"{question_words(front.job, job.choices)}: {reason}" for front in answers for reason in front.reasons
+    )
+    return Front(
+        job=job,
+        facts=answers[0].facts,
+        plans=plans,
+        certificate=_merged_certificate(job, [front.certificate for front in answers]),
+        rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),
+        reasons=() if plans else reasons,
+        answers=tuple(answers),
+    )
+
+
+def _with_program(front: Front) -> Front:
+    """Return ``front`` with plans that say which program runs them."""
+    program = front.job.program
+    if program is None:
+        return front
+    return replace(front, plans=tuple(replace(plan, program=program) for plan in front.plans))
+
+
+def _merged_certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
+    """Return the certificate of the merged front: as strong as the weakest of its parts."""
+    feasible = [part for part in parts if part.status != "infeasible"]
+    if any(part.status == "feasible" for part in parts):
+        first = next(part for part in parts if part.status == "feasible")
+    else:
+        first = (feasible or list(parts))[0]
+    bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
+    return replace(
+        first,
+        best_bound_step_seconds=min(bounds, default=None),
+        gap=max((part.gap for part in feasible if part.gap is not None), default=None),
+        fastest_gap=_fastest_gap(feasible),
+        thinning=max(part.thinning for part in parts),
+        layouts_covered=sum(part.layouts_covered for part in parts),
+        layouts_total=sum(part.layouts_total for part in parts),
+        job_hash=hashes(job)[0],
+        candidates=sum(part.candidates for part in parts),
+        candidates_solved=sum(part.candidates_solved for part in parts),
+        solves=sum(part.solves for part in parts),
+        unsearched=tuple(dict.fromkeys(words for part in parts for words in part.unsearched)),
+    )
+
+
+def _fastest_gap(parts: Sequence[Certificate]) -> float | None:
+    """Return the largest distance of the fastest plan of an answer from its bound."""
+    return max((part.fastest_gap for part in parts if part.fastest_gap is not None), default=None)
+
+
 def _with_stacks(front: Front) -> Front:
     """Return ``front`` with the steps of its fastest layout under the stacks that may be meant."""
     if not front.plans:
         return front
     fastest = front.fastest
     return replace(front, stacks=stack_steps(at_batch(front.job, fastest), fastest.layout))
+
+
+def plausible_stacks() -> tuple[str, ...]:
+    """Return the stacks of the catalogue that may be meant where none is named.
+
+    These are all but ``analytic``, which is no framework, and the variants of others, whose names continue
+    that of another stack: ``fsdp2-compile`` is a variant of ``fsdp2``.
+    """
+    names = entry_names("stack")
+    variants = {name for name in names for other in names if name.startswith(f"{other}-")}
+    return tuple(name for name in names if name not in variants and name != _NO_FRAMEWORK)
+
+
+def stack_steps(job: Job, layout: Layout) -> tuple[StackStep, ...]:
+    """Return the step of ``layout`` under each stack that may be meant, the assumed one first, then by time.
+
+    Empty if ``job`` names its stack. Stacks that cannot run the layout, or whose file is invalid, are left
+    out.
+    """
+    if not job.stack_assumed:
+        return ()
+    own, *_ = _priced(job, layout, job.stack)
+    others = [
+        step
+        for name in plausible_stacks()
+        if name != job.stack.name
+        for step in _priced_by_name(job, layout, name)
+    ]
+    return (own, *sorted(others, key=lambda step: (step.step_seconds, step.stack)))
+
+
+def _priced_by_name(job: Job, layout: Layout, name: str) -> Iterator[StackStep]:
+    try:
+        yield from _priced(job, layout, with_software(stack(name), job.software))
+    except AutoplanError:
+        return
+
+
+def _priced(job: Job, layout: Layout, of: StackSpec) -> Iterator[StackStep]:
+    """Yield the step of ``layout`` under a stack that can run it."""
+    assumed = replace(job, stack=of, choices=())
+    if job.model.moe is not None and of.experts is None:
+        return
+    if of is not job.stack and broken_rules(assumed, layout):
+        return
+    predicted = predict(assumed, layout)
+    yield StackStep(of.name, predicted.step_seconds, predicted.fits)
 
 
 @overload
@@ -153,19 +319,21 @@ def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout |
     A serving job has layouts and plans of its own kind. Raises LayoutError with every rule that the layout
     breaks.
     """
-    if not isinstance(job, Job | str | Path) or (isinstance(job, str | Path) and is_serving_job(job)):
-        from autoplan.planning.serving.serving_plans import evaluate_serving
+    answer: Plan | ServingPlan = kind_of(job).evaluate(job, layout)[1]
+    return answer
 
-        return evaluate_serving(job, layout)[1]
+
+def evaluate_training(job: Job | str | Path, layout: Layout | EngineLayout | str) -> tuple[Job, Plan]:
+    """Return the choice of a training job that ``layout`` is for, and the plan that ``evaluate`` returns."""
     if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
     job = chosen(plannable(job), layout)
     layout = valid_layout(job, layout)
-    return Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout))
+    return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout))
 
 
 def chosen(job: Job, layout: Layout | str) -> Job:
-    """Return the choice of ``job`` with as many devices as ``layout``.
+    """Return the choice of ``job`` with as many devices as ``layout``, and the first program that runs it.
 
     Raises LayoutError where there is none, UnsupportedError where the job has several batch sizes.
     """
@@ -179,11 +347,17 @@ def chosen(job: Job, layout: Layout | str) -> Job:
         )
     devices = layout.devices if isinstance(layout, Layout) else devices_of(layout)
     numbers = [choice.cluster.devices for choice in job.choices]
-    if devices in numbers:
-        return job.choices[numbers.index(devices)]
+    fitting = [choice for choice in job.choices if choice.cluster.devices == devices]
+    if fitting:
+        return next((one for one in fitting if _runs(one, layout)), fitting[0])
     raise LayoutError(
         [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
     )
+
+
+def _runs(job: Job, layout: Layout | str) -> bool:
+    """Return whether ``layout`` keeps the rules of ``job``, those of its program among them."""
+    return not broken_rules(job, read_layout(job, layout))
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:
@@ -205,24 +379,3 @@ def read_layout(job: Job, layout: Layout | str) -> Layout:
         devices=job.cluster.devices,
         zero=job.stack.rules.default_zero,
     )
-
-
-def plannable(job: Job | str | Path) -> Job:
-    """Return the loaded job; raises UnsupportedError for one that this version cannot price."""
-    job = job if isinstance(job, Job) else load_job(job)
-    model = job.model
-    if model.moe is not None and job.stack.experts is None:
-        stacks = [name for name in entry_names("stack") if stack(name).experts is not None]
-        raise UnsupportedError(
-            f"{model.name} has experts, which {job.stack.title} does not support: "
-            f"set `stack` to one of {', '.join(stacks)}"
-        )
-    if model.moe is None and job.routing != RoutingSpec():
-        raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
-    if job.adapters is not None and (model.moe is not None or model.mla is not None):
-        part = "experts" if model.moe is not None else "latent attention"
-        raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
-    if model.layers > MOST_LAYERS:
-        raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
-    peak_flops(job.cluster, job.precision)
-    return job

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autoplan import planning
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
 from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
 from autoplan.playground.question_jobs import changed_query, file_name, job_of, job_text
@@ -39,6 +40,7 @@ from autoplan.report.wording.sentences import (
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
 from autoplan.results import Front, Plan
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 
@@ -93,30 +95,17 @@ class Answers:
         question = asked.question
         if isinstance(asked, LaunchAsk):
             return self._launch(asked, deadline)
-        if isinstance(question, ServingJobQuestion):
-            return serving_document_of(question, self._serving_front(question, deadline))
-        front = self._front(question, deadline)
-        if isinstance(asked, RemediesAsk) and not front.feasible:
+        front, suggested = self._front(question, deadline), kind_of(question).suggested
+        if isinstance(asked, RemediesAsk) and suggested is not None and not front.feasible:
             with deadline.in_force():
-                front = planning.suggested(front)
-        return _front_document(question, front)
+                front = suggested(front)
+        return _DOCUMENTS[question.kind](question, front)
 
-    def _front(self, question: TrainingQuestion, deadline: Deadline) -> Front:
-        known = self._known(question)
-        if isinstance(known, Front):
-            return known
-        front = planning.plan(job_of(question), deadline=deadline)
-        self._remember(question, front, front.certificate.stopped)
-        return front
-
-    def _serving_front(self, question: ServingJobQuestion, deadline: Deadline) -> ServingFront:
-        from autoplan.planning.serving.serving_plans import plan_serving
-
-        known = self._known(question)
-        if isinstance(known, ServingFront):
-            return known
-        front = plan_serving(serving_job_of(question), deadline=deadline)
-        self._remember(question, front, front.certificate.stopped)
+    def _front(self, question: Question, deadline: Deadline) -> Any:  # noqa: ANN401 - of the question's kind
+        front = self._known(question)
+        if front is None:
+            front = kind_of(question).plan(_JOBS[question.kind](question), deadline=deadline)
+            self._remember(question, front, front.certificate.stopped)
         return front
 
     def _known(self, question: Question) -> Front | ServingFront | None:
@@ -152,7 +141,7 @@ class Answers:
         if " + " not in layout:
             job, plan = evaluate_serving(serving_job_of(question), layout)
             return job, plan, ["--layout", plan.layout_string]
-        front = self._serving_front(question, deadline)
+        front = self._front(question, deadline)
         layouts = [plan.layout_string for plan in front.plans]
         if layout not in layouts:
             raise LayoutError([f"{layout[:200]!r} is no plan of the front"])
@@ -186,6 +175,17 @@ def _front_document(question: TrainingQuestion, front: Front) -> dict[str, Any]:
         "remedies_complete": front.feasible or bool(front.suggestions),
         "answer": front_document(front),
     }
+
+
+#: What a question of each kind becomes: the job that is planned, and the document of its front.
+_JOBS: Final[Mapping[str, Callable[[Any], Job | ServingJob]]] = {
+    "training": job_of,
+    "serving": serving_job_of,
+}
+_DOCUMENTS: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
+    "training": _front_document,
+    "serving": serving_document_of,
+}
 
 
 def _verdict(front: Front) -> dict[str, Any]:

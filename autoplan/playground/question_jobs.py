@@ -10,7 +10,7 @@ from typing import Final
 from autoplan.catalog.job_files import job_of_text
 from autoplan.playground.job_questions import TrainingQuestion
 from autoplan.playground.questions import linked_query
-from autoplan.results.suggestion import Edit
+from autoplan.results.front import Edit
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.yaml.writer import file_text
 

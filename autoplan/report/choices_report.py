@@ -11,11 +11,11 @@ from rich.text import Text
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, batch_of
+from autoplan.results.merged_front import at_batch, batch_of, choice_key, plan_key
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
-from autoplan.schema.job import Job
+from autoplan.schema.job import ChosenProgram, Job
 
-__all__ = ["answers_table", "question_columns", "question_sentences"]
+__all__ = ["answers_table", "program_name", "question_columns", "question_sentences"]
 
 _KWH: Final = 3.6e6
 
@@ -24,6 +24,9 @@ def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
     """Return columns of devices and batch where they differ, and of quantities with a limit or objective."""
     choices, limits = job.choices or (job,), job.limits
     columns = []
+    if len({choice.program for choice in choices}) > 1:
+        names = tuple("" if plan.program is None else program_name(plan.program, job) for plan in plans)
+        columns.append(Column("program", names, "left"))
     if len({choice.cluster.devices for choice in choices}) > 1:
         columns.append(Column("devices", tuple(f"{plan.layout.devices:,}" for plan in plans)))
     if len({choice.workload.global_batch_size for choice in choices}) > 1:
@@ -36,6 +39,12 @@ def question_columns(job: Job, plans: Sequence[Plan]) -> list[Column]:
     if "energy" in job.objectives or limits.energy is not None:
         columns.append(Column("kWh/1e9\ntokens", tuple(f"{_energy(job, plan):,.1f}" for plan in plans)))
     return columns
+
+
+def program_name(program: ChosenProgram, job: Job) -> str:
+    """Return the title of a program, with its way where ``job`` has it in several."""
+    ways = {one.program.way for one in job.choices if one.program and one.program.name == program.name}
+    return program.words if len(ways) > 1 else program.title
 
 
 #: Rows of answers in a table, and sentences on those without a plan, that somebody may want to read.
@@ -58,17 +67,17 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
     """Yield a table by devices and batch: fastest plan, number of plans, and plans on the merged front."""
     if not front.answers:
         return
-    on_front = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    on_front = {(plan.layout, plan_key(plan)) for plan in front.plans}
     answers = _shown(front.answers)
     jobs = [answer.job for answer in answers]
     first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
     missing = ["not solved" if answer.certificate.stopped else "none fits" for answer in answers]
     steps = [f"{p.step_seconds:,.2f}" if p else why for p, why in zip(first, missing, strict=True)]
-    counts = [sum((plan.layout, batch_of(plan)) in on_front for plan in answer.plans) for answer in answers]
+    counts = [sum((plan.layout, plan_key(plan)) in on_front for plan in answer.plans) for answer in answers]
     columns = (
-        Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs)),
-        Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs)),
+        *_choice_columns(jobs, front.job),
         Column("fastest step\n(s)", tuple(steps)),
+        *_program_columns([answer.plans for answer in answers], jobs, terminal),
         Column("tokens/s", tuple(f"{p.tokens_per_second:,.0f}" if p else "" for p in first)),
         Column("plans", tuple(str(len(answer.plans)) for answer in answers)),
         Column("on the front", tuple(map(str, counts))),
@@ -77,6 +86,35 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[RenderableType]:
     if len(answers) < len(front.answers):
         yield Text(f"{len(front.answers) - len(answers):,} more: --format json has all")
     yield Text("")
+
+
+def _choice_columns(jobs: Sequence[Job], of: Job) -> Iterator[Column]:
+    """Yield the columns of what tells ``jobs`` apart: program, devices and batch."""
+    if len({job.program for job in jobs}) > 1:
+        names = tuple(program_name(job.program, of) if job.program else "" for job in jobs)
+        yield Column("program", names, "left")
+        if len({choice_key(job)[:2] for job in jobs}) == 1:
+            return
+    yield Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs))
+    yield Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs))
+
+
+def _program_columns(
+    plans: Sequence[Sequence[Plan]], jobs: Sequence[Job], terminal: Terminal
+) -> Iterator[Column]:
+    """Yield interval and memory of the fastest plan under each program, where there are several."""
+    if len({job.program for job in jobs}) == 1:
+        return
+    fastest = [some[0].predicted if some else None for some in plans]
+    yield Column(
+        "90 % interval\n(s)",
+        tuple(
+            f"{p.step_seconds_low:,.2f} {terminal.to} {p.step_seconds_high:,.2f}" if p else ""
+            for p in fastest
+        ),
+    )
+    sizes = (f"{p.peak_memory_bytes_per_device / 2**30:.1f}" if p else "" for p in fastest)
+    yield Column("memory\n(GiB)", tuple(sizes))
 
 
 def _shown(answers: Sequence[Front]) -> Sequence[Front]:
@@ -103,14 +141,25 @@ def question_sentences(front: Front) -> list[str]:
     for answer in front.answers:
         if answer.plans:
             continue
-        where = f"{answer.job.cluster.devices} devices, batch {answer.job.workload.global_batch_size:,}"
+        where = _where(answer.job, front.job)
         if answer.reasons:
             without.setdefault(f"no plan for {{}}: {'; '.join(answer.reasons)}", []).append(where)
         elif answer.certificate.stopped:
             without.setdefault(f"not solved for {{}}: {answer.certificate.stopped}", []).append(where)
+    sentences += [f"{title} cannot run this job: {words}" for title, words in job.lacking]
     said = [text.replace("{}", listed, 1) for text, places in without.items() for listed in _places(places)]
     more = len(said) - _MOST_SENTENCES
     return [*sentences, *said[:_MOST_SENTENCES], *([f"{more:,} more without a plan"] if more > 0 else [])]
+
+
+def _where(job: Job, of: Job) -> str:
+    """Return what tells ``job`` apart from the other choices of the job ``of``."""
+    size = f"{job.cluster.devices} devices, batch {job.workload.global_batch_size:,}"
+    if job.program is None:
+        return size
+    name = program_name(job.program, of)
+    sizes = {(one.cluster.devices, one.workload.global_batch_size) for one in of.choices}
+    return f"{name}, {size}" if len(sizes) > 1 else name
 
 
 def _places(places: Sequence[str]) -> list[str]:

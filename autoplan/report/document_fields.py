@@ -17,11 +17,10 @@ import numpy as np
 from autoplan.costs.core.prediction import JobFacts, StageMemory
 from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
-from autoplan.results.front import Certificate, Front
-from autoplan.results.merged_front import at_batch, batch_of, question_fields
+from autoplan.results.front import Certificate, Front, Suggestion
+from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
 from autoplan.results.plan import Plan, layout_fields
-from autoplan.results.suggestion import Suggestion
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def front_document(front: Front) -> Document:
         "suggestions": [_suggestion(n, change) for n, change in enumerate(front.suggestions, start=1)],
         "suggestions_stopped": front.suggestions_stopped,
         "provenance": plain(provenance(front.job)),
-        "job_file": file_facts(front.job),
+        "job_file": {**file_facts(front.job), **assumptions(front.job.source)},
         "resolved": resolved(front.job),
     }
     return {**document, HASH: document_hash(document)}
@@ -236,17 +235,18 @@ def _asked(job: Job, plan: Plan, document: Document) -> Document:
 
 def _answer(front: Front, answer: Front) -> Document:
     """Return the answer for one number of devices and batch, with plans on the merged front marked."""
-    best = {(plan.layout, batch_of(plan)) for plan in front.plans}
+    best = {(plan.layout, plan_key(plan)) for plan in front.plans}
     return {
         "devices": answer.job.cluster.devices,
         "global_batch_size": answer.job.workload.global_batch_size,
+        "program": None if answer.job.program is None else answer.job.program.key,
         "plans": [
             {
                 "layout_string": plan.layout_string,
                 "step_seconds": plan.predicted.step_seconds,
                 "tokens_per_second": plan.predicted.tokens_per_second,
                 "peak_memory_bytes_per_device": plan.predicted.peak_memory_bytes_per_device,
-                "on_front": (plan.layout, batch_of(plan)) in best,
+                "on_front": (plan.layout, plan_key(plan)) in best,
             }
             for plan in answer.plans
         ],
@@ -254,6 +254,11 @@ def _answer(front: Front, answer: Front) -> Document:
         "rejected": plain(answer.rejected),
         "reasons": plain(answer.reasons),
     }
+
+
+def assumptions(source: JobFile | None) -> Document:
+    """Return what a line of options left out, in words; empty for jobs that are files."""
+    return {"assumed": list(source.assumed)} if source and source.assumed else {}
 
 
 def job_document(job: Job, facts: JobFacts) -> Document:
@@ -268,6 +273,7 @@ def job_document(job: Job, facts: JobFacts) -> Document:
         "nodes": cluster.nodes,
         "stack": job.stack.name,
         "stack_assumed": job.stack_assumed,
+        "program": None if job.program is None else job.program.key,
         "kernels": job.kernels.name,
         "workload": job.workload.model_dump(mode="json"),
         "precision": job.precision,
@@ -280,7 +286,7 @@ def job_document(job: Job, facts: JobFacts) -> Document:
         "objectives": list(job.objectives),
         "price": job.price.model_dump(mode="json") if job.price else None,
         "choices": [
-            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            dict(zip(("devices", "global_batch_size", "program"), choice_key(choice), strict=True))
             for choice in job.choices
         ],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 from typing import Final
@@ -11,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
 from autoplan.report.charts.breakdown import memory_table, side_by_side, time_table
 from autoplan.report.choices_report import answers_table, question_columns, question_sentences
@@ -31,6 +31,7 @@ from autoplan.report.wording.sentences import (
 )
 from autoplan.report.wording.suggestion_words import suggestion_lines
 from autoplan.results import Front, Plan
+from autoplan.results.merged_front import at_batch, target_of
 from autoplan.schema.job import Job
 
 __all__ = ["MOST_ROWS", "front_table", "heading", "listed"]
@@ -103,11 +104,13 @@ def _next_line(front: Front, emitted: int) -> Iterator[Text]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
         return
-    reference = shlex.quote(front.job.source.reference)
+    reference = reference_words(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
-    stack = front.job.stack
-    next_command = f"next: autoplan emit {reference} --for {stack.launched_by or 'TARGET'}{number}"
-    if stack.launched_by is None:
+    plan = front.plans[emitted - 1]
+    job = at_batch(front.job, plan)
+    target, stack = target_of(job, plan), job.stack
+    next_command = f"next: autoplan emit {reference} --for {target or 'TARGET'}{number}"
+    if target is None:
         next_command += f" (no target runs the stack {stack.name}: autoplan emit --help lists them)"
     yield Text(next_command, style="dim", no_wrap=True, overflow="ignore")
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:
         RunErrors,
     )
     from autoplan.results.explanation import Explanation, Remedy
-    from autoplan.results.front import Certificate, Front, Rejection
+    from autoplan.results.front import Certificate, Edit, Front, Rejection, Suggestion
     from autoplan.results.order_noise import OrderNoise
     from autoplan.results.parameter_counts import ParameterCounts
     from autoplan.results.plan import Plan, StackStep
     from autoplan.results.standing import Choice, Contrast, Refusal, Standing
-    from autoplan.results.suggestion import Edit, Suggestion
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
     from autoplan.results.verdict import Check, Verdict
 
@@ -66,7 +65,7 @@ _HOMES: Final = {
     "StackStep": "autoplan.results.plan",
     "CoefficientChange": "autoplan.results.calibration",
     "Communication": "autoplan.costs.core.prediction",
-    "Edit": "autoplan.results.suggestion",
+    "Edit": "autoplan.results.front",
     "Errors": "autoplan.results.calibration",
     "Explanation": "autoplan.results.explanation",
     "Front": "autoplan.results.front",
@@ -80,7 +79,7 @@ _HOMES: Final = {
     "Remedy": "autoplan.results.explanation",
     "RunErrors": "autoplan.results.calibration",
     "Standing": "autoplan.results.standing",
-    "Suggestion": "autoplan.results.suggestion",
+    "Suggestion": "autoplan.results.front",
     "Sweep": "autoplan.results.sweep",
     "SweepRow": "autoplan.results.sweep",
     "Verdict": "autoplan.results.verdict",

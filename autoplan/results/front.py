@@ -1,20 +1,153 @@
-"""Result of ``plan``: Pareto-optimal plans, certificate, and rejected layouts."""
+"""Results of ``plan``: Pareto-optimal plans, certificate, rejected layouts, and changes that help.
+
+``ParetoFront``, ``Change`` and ``Rejection`` are those of any kind of job, and ``Proof`` what any certificate
+says; ``Front``, ``Suggestion`` and ``Certificate`` are those of training.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.order_noise import OrderNoise, order_noise
 from autoplan.results.plan import Plan, StackStep
-from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 
-__all__ = ["Certificate", "Front", "Rejection", "RejectionKind", "Status"]
+__all__ = [
+    "Certificate",
+    "Change",
+    "Edit",
+    "Front",
+    "ParetoFront",
+    "Proof",
+    "Rejection",
+    "RejectionKind",
+    "Status",
+    "Suggestion",
+]
 
 RejectionKind = Literal["rule", "equivalent", "memory", "not on the front"]
 Status = Literal["optimal", "feasible", "infeasible"]
+
+
+class Proof(Protocol):
+    """What the certificates of all kinds of jobs say.
+
+    ``status`` optimal: every choice of the space is dominated, within a share of ``thinning``, by a plan;
+    feasible: the search was ``stopped``, by its allowance of work, a time limit or the user.
+    """
+
+    @property
+    def status(self) -> Status:
+        """How far it is proven."""
+
+    @property
+    def thinning(self) -> float:
+        """Share within which plans dominate all choices."""
+
+    @property
+    def solver(self) -> str:
+        """The solver and its version."""
+
+    @property
+    def solver_parameters(self) -> tuple[tuple[str, float], ...]:
+        """Those of every solve."""
+
+    @property
+    def solves(self) -> int:
+        """Number of solves."""
+
+    @property
+    def stopped(self) -> str | None:
+        """What ended the search before it was done."""
+
+    @property
+    def job_hash(self) -> str:
+        """Names the resolved job."""
+
+    @property
+    def cost_model_hash(self) -> str:
+        """Names what prices rest on."""
+
+    @property
+    def autoplan_version(self) -> str:
+        """What planned it."""
+
+
+J = TypeVar("J")
+P = TypeVar("P")
+C = TypeVar("C", bound=Proof)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """How many layouts fell to one reason, the first that applies; with the front they make the space.
+
+    A layout falls to a ``rule``, is ``equivalent`` to one that is covered (or dominated by it under any
+    limit), belongs to a choice of degrees that does not fit in ``memory`` even with full recompute, or is
+    covered and ``not on the front``: dominated within the tolerance by a plan of it, or above a limit. Of a
+    serving job layouts are engines by degrees and formats.
+    """
+
+    reason: str
+    layouts: int
+    kind: RejectionKind = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[P]):
+    """A change of a job that makes a plan possible, and the best ``plan`` with it."""
+
+    plan: P = field(kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoFront(Generic[J, P, C]):
+    """The Pareto-optimal plans of a job of any kind; empty when nothing is feasible.
+
+    Then ``reasons`` say why, and ``conflict`` is a minimal unsatisfiable subset of the requirements.
+    """
+
+    job: J
+    plans: tuple[P, ...]
+    certificate: C
+    rejected: tuple[Rejection, ...]
+    reasons: tuple[str, ...] = ()
+    conflict: tuple[str, ...] = ()
+    #: The fronts for each number of devices, and of training each batch, where the job asks for several.
+    answers: tuple[Self, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is any plan."""
+        return bool(self.plans)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the question is answered with a plan."""
+        return self.feasible
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One edit of a job file: key, present value and new value as YAML."""
+
+    key: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.after} instead of {self.before}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion(Change[Plan]):
+    """The smallest sufficient change of one kind: its edits, and the fastest plan with them."""
+
+    kind: str
+    edits: tuple[Edit, ...]
+    devices: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +188,21 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """How many layouts fell to one reason, the first that applies; with the front they make the space.
+class Front(ParetoFront[Job, Plan, Certificate]):
+    """The plans of a training job, fastest first.
 
-    A layout falls to a ``rule``, is ``equivalent`` to one that is covered (or dominated by it under any
-    limit), belongs to a choice of degrees that does not fit in ``memory`` even with full recompute, or is
-    covered and ``not on the front``: dominated within the tolerance by a plan of it, or above a limit.
+    Without a plan, ``further_conflicts`` are other minimal sets that leave no plan either, and
+    ``suggestions`` what would make a plan possible; with ``conflict`` they are filled where they were asked
+    for.
     """
 
-    reason: str
-    layouts: int
-    kind: RejectionKind = "rule"
+    kind: ClassVar[Literal["training"]] = "training"
 
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """The Pareto-optimal plans of a job, fastest first; empty when nothing is feasible.
-
-    Then ``reasons`` say why, ``conflict`` is a minimal unsatisfiable subset of the requirements,
-    ``further_conflicts`` are others that leave no plan either, and ``suggestions`` what would make a plan
-    possible; the last three are filled where they were asked for.
-    """
-
-    job: Job
-    facts: JobFacts
-    plans: tuple[Plan, ...]
-    certificate: Certificate
-    rejected: tuple[Rejection, ...]
-    reasons: tuple[str, ...] = ()
-    conflict: tuple[str, ...] = ()
+    facts: JobFacts = field(kw_only=True)
     further_conflicts: tuple[tuple[str, ...], ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     #: What ended the search for these before it was complete, such as a deadline.
     suggestions_stopped: str | None = None
-    #: The fronts for each number of devices and each batch, where the job asks for several.
-    answers: tuple[Front, ...] = ()
     #: The fastest layout under each stack that may be meant, where the job names none.
     stacks: tuple[StackStep, ...] = ()
 
@@ -102,8 +215,3 @@ class Front:
     def fastest(self) -> Plan:
         """The plan with the shortest step; there has to be one."""
         return min(self.plans, key=lambda plan: plan.predicted.step_seconds)
-
-    @property
-    def feasible(self) -> bool:
-        """Whether there is any plan."""
-        return bool(self.plans)

@@ -1,4 +1,4 @@
-"""Objectives and limits over several numbers of devices and batches, and the merged front.
+"""Objectives and limits over several numbers of devices and batches.
 
 Between layouts of one number of devices N and one batch B, tokens per second are B s / T, cost and energy are
 proportional to N T: all of them are monotone in the step time T, and N is the same. So one layout dominates
@@ -10,26 +10,25 @@ all is therefore the set of non-dominated plans of all fronts.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.plan import Plan
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.schema.job import Job, Objective
-from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_seconds
 
 __all__ = [
+    "ChoiceKey",
     "at_batch",
     "batch_of",
+    "choice_key",
     "inner_objectives",
-    "merged",
+    "plan_key",
     "question_fields",
     "question_words",
     "step_limit",
+    "target_of",
     "values_of",
 ]
 
@@ -41,11 +40,30 @@ def batch_of(plan: Plan) -> int:
     return plan.layout.dp * plan.layout.microbatch * plan.predicted.microbatches
 
 
+#: Devices, sequences of a step, and program with its way: what tells the choices of a job apart.
+ChoiceKey = tuple[int, int, str | None]
+
+
+def choice_key(job: Job) -> ChoiceKey:
+    """Return what tells ``job`` apart from the other choices of the job that it is one of."""
+    program = None if job.program is None else job.program.key
+    return job.cluster.devices, job.workload.global_batch_size, program
+
+
+def plan_key(plan: Plan) -> ChoiceKey:
+    """Return the key of the choice that ``plan`` is for; without a program where its front has one."""
+    program = None if plan.program is None else plan.program.key
+    return plan.layout.devices, batch_of(plan), program
+
+
 def at_batch(job: Job, plan: Plan) -> Job:
     """Return the choice of ``job`` that ``plan`` is for."""
-    size = (plan.layout.devices, batch_of(plan))
-    choices = [c for c in job.choices if (c.cluster.devices, c.workload.global_batch_size) == size]
-    return choices[0] if choices else job
+    key = plan_key(plan)
+    for choice in job.choices:
+        own = choice_key(choice)
+        if own == key or (plan.program is None and own[:2] == key[:2]):
+            return choice
+    return job
 
 
 _SMALL: Final[Mapping[Objective, Callable[[Job, Plan], float]]] = {
@@ -70,6 +88,12 @@ def _steps(job: Job) -> float:
 def values_of(job: Job, plan: Plan) -> tuple[float, ...]:
     """Return the minimized values of the objectives of ``job``; tokens per second are negated."""
     return tuple(float(_SMALL[name](job, plan)) for name in job.objectives)
+
+
+def target_of(job: Job, plan: Plan) -> str | None:
+    """Return the launch target that writes ``plan``, of its program or else of its stack; None: none does."""
+    program = plan.program or job.program
+    return job.stack.launched_by if program is None else program.target
 
 
 def inner_objectives(objectives: Sequence[Objective]) -> frozenset[str]:
@@ -100,7 +124,7 @@ def step_limit(job: Job) -> tuple[float, str] | None:
 
 
 def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
-    """Return devices, batch, cost and energy of a plan.
+    """Return devices, batch, program, cost and energy of a plan.
 
     Money is in the currency of the price; a billion tokens are 1e9.
     """
@@ -109,6 +133,7 @@ def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
     return {
         "devices": plan.layout.devices,
         "global_batch_size": job.workload.global_batch_size,
+        "program": None if job.program is None else job.program.key,
         "cost": None
         if money is None or job.price is None
         else {
@@ -129,65 +154,12 @@ def question_fields(job: Job, plan: Plan) -> dict[str, Any]:
 
 
 def question_words(job: Job, jobs: Sequence[Job]) -> str:
-    """Return devices, batch or both of ``job``: those in which ``jobs`` differ."""
+    """Return program, devices and batch of ``job``: those in which ``jobs`` differ."""
     parts = []
+    if job.program is not None and len({other.program for other in jobs}) > 1:
+        parts.append(job.program.words)
     if len({other.cluster.devices for other in jobs}) > 1:
         parts.append(f"{job.cluster.devices} devices")
     if len({other.workload.global_batch_size for other in jobs}) > 1:
         parts.append(f"a batch of {job.workload.global_batch_size:,}")
     return ", ".join(parts)
-
-
-def merged(job: Job, answers: Sequence[Front]) -> Front:
-    """Return the front of ``job`` over the fronts of its choices, ``answers``."""
-    rated = [(values_of(front.job, plan), plan) for front in answers for plan in front.plans]
-    rows: list[tuple[tuple[float, ...], Plan]] = []
-    for values, plan in sorted(rated, key=lambda row: row[0]):
-        # In this order, only one before it can dominate a plan, and one of equal values stands for both.
-        if not any(all(a <= b for a, b in zip(other, values, strict=True)) for other, _ in rows):
-            rows.append((values, plan))
-    plans = tuple(plan for _, plan in rows)
-    lost = Counter[tuple[str, RejectionKind]]()
-    for front in answers:
-        lost.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in front.rejected})
-    reasons = tuple(
-        f"{question_words(front.job, job.choices)}: {reason}" for front in answers for reason in front.reasons
-    )
-    return Front(
-        job=job,
-        facts=answers[0].facts,
-        plans=plans,
-        certificate=_certificate(job, [front.certificate for front in answers]),
-        rejected=tuple(Rejection(reason, n, kind) for (reason, kind), n in lost.most_common()),
-        reasons=() if plans else reasons,
-        answers=tuple(answers),
-    )
-
-
-def _certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
-    """Return the certificate of the merged front: as strong as the weakest of its parts."""
-    feasible = [part for part in parts if part.status != "infeasible"]
-    if any(part.status == "feasible" for part in parts):
-        first = next(part for part in parts if part.status == "feasible")
-    else:
-        first = (feasible or list(parts))[0]
-    bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
-    return replace(
-        first,
-        best_bound_step_seconds=min(bounds, default=None),
-        gap=max((part.gap for part in feasible if part.gap is not None), default=None),
-        fastest_gap=_fastest_gap(feasible),
-        thinning=max(part.thinning for part in parts),
-        layouts_covered=sum(part.layouts_covered for part in parts),
-        layouts_total=sum(part.layouts_total for part in parts),
-        job_hash=hashes(job)[0],
-        candidates=sum(part.candidates for part in parts),
-        candidates_solved=sum(part.candidates_solved for part in parts),
-        solves=sum(part.solves for part in parts),
-        unsearched=tuple(dict.fromkeys(words for part in parts for words in part.unsearched)),
-    )
-
-
-def _fastest_gap(parts: Sequence[Certificate]) -> float | None:
-    """Return the largest distance of the fastest plan of an answer from its bound."""
-    return max((part.fastest_gap for part in parts if part.fastest_gap is not None), default=None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.schema.job import ChosenProgram
 from autoplan.schema.layout import LAYOUT_KEYS, Layout
 
 __all__ = ["Plan", "StackStep", "layout_fields"]
@@ -25,13 +26,15 @@ class Plan:
     """One layout and its prediction, with the facts of its job.
 
     ``stacks`` are its steps under the stacks that may be meant, where ``evaluate`` was asked for one of a job
-    that names none; they are not compared.
+    that names none; they are not compared. ``program`` is what runs it, where a job looks at several.
     """
 
+    kind: ClassVar[Literal["training"]] = "training"
     layout: Layout
     predicted: Prediction
     facts: JobFacts
     stacks: tuple[StackStep, ...] = field(default=(), compare=False)
+    program: ChosenProgram | None = None
 
     @property
     def layout_string(self) -> str:

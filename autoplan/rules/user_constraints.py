@@ -41,12 +41,16 @@ class OwnRule:
 
 
 def own_rules(job: Job) -> list[OwnRule]:
-    """Return the user's rules of ``job``, each with its sentence."""
+    """Return the rules of ``job`` that its file has, then those of its program, each with its sentence."""
     rules = []
     for i, rule in enumerate(job.rules):
         line = f" (line {job.rule_lines[i]})" if job.rule_lines else ""
         sentences = (_sentence(place, rule) for place in (f"rules[{i}]", f"rules[{i}]{line}"))
         rules.append(OwnRule(next(sentences), rule.relation, next(sentences)))
+    if job.program is not None:
+        for rule in job.program.rules:
+            said = _sentence(job.program.words, rule)
+            rules.append(OwnRule(said, rule.relation, said))
     return rules
 
 

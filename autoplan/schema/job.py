@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -19,10 +19,13 @@ from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
+from autoplan.schema.yaml.synonyms import value_meant
 
 __all__ = [
     "AdapterSpec",
+    "ChosenProgram",
     "Cluster",
+    "HardwareName",
     "Job",
     "JobFile",
     "JobSpec",
@@ -42,6 +45,14 @@ Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", 
 
 Degree = Annotated[int, Field(ge=1, le=1_000_000)]
 Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1)]
+
+
+def _as_name(value: object) -> object:
+    """Return a number that hardware is called, such as 4090, as text: the catalogue knows what is meant."""
+    return str(value) if type(value) is int else value
+
+
+HardwareName = Annotated[str, BeforeValidator(_as_name, json_schema_input_type=str)]
 
 
 class Workload(Frozen):
@@ -227,7 +238,9 @@ OwnRule = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_typ
 def _job_kind(value: object) -> object:
     """Return ``value``; raises ValueError for a kind that no job has."""
     if isinstance(value, str) and value not in ("training", "serving"):
-        raise ValueError(f"{value!r} is neither training nor serving")
+        meant = value_meant(value, ("training", "serving"))
+        hint = f" - did you mean {meant!r}?" if meant else ""
+        raise ValueError(f"{value!r} is neither training nor serving{hint}")
     return value
 
 
@@ -241,7 +254,7 @@ class JobSpec(Frozen):
     model: Annotated[str, Field(min_length=1)] | ModelSpec = Field(
         description="a name in specs/models, a path to such a file or a config.json, or the fields of a model"
     )
-    hardware: str = Field(
+    hardware: HardwareName = Field(
         min_length=1,
         description="a name in hardware/ or a path to such a file; auto: what this machine and its job have",
     )
@@ -255,6 +268,15 @@ class JobSpec(Frozen):
         min_length=1,
         description="whose cost model prices the job: a name in costmodels/stacks or a path to such a file;"
         " the hardware's default if left out",
+    )
+    program: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[tuple[str, ...], Field(min_length=1, max_length=16), AfterValidator(distinct)]
+        | None
+    ) = Field(
+        default=None,
+        description="what is started: a name in specs/programs, a list of them, usual (those that are usual"
+        " for the task and the devices) or any-layout (also layouts that no program runs)",
     )
     software: SoftwareSpec = Field(
         default_factory=SoftwareSpec, description="what the run's software does unlike its stack's defaults"
@@ -321,8 +343,9 @@ class Cluster:
 class JobFile:
     """The file that a job was read from: its text, and the folder that relative paths in it start from.
 
-    ``reference`` is what the user called it: a path, or the name of a shipped job. ``keys`` are its keys, and
-    ``hardware`` is what it calls the hardware. A saved answer holds these two alone: ``text`` is then empty.
+    ``reference`` is what the user called it: a path, the name of a shipped job, or a line of options, which
+    left out what ``assumed`` says in words. ``keys`` are its keys, and ``hardware`` is what it calls the
+    hardware. A saved answer holds these two alone: ``text`` is then empty.
     """
 
     reference: str
@@ -330,12 +353,38 @@ class JobFile:
     folder: Path
     keys: frozenset[str]
     hardware: str
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenProgram:
+    """What a job is run by: a program in one of its ways, with the launch target that writes it.
+
+    ``rules`` are the relations that its layouts satisfy.
+    """
+
+    name: str
+    title: str
+    way: str
+    target: str | None
+    rules: tuple[RuleSpec, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The program and its way."""
+        return f"{self.title} ({self.way})"
+
+    @property
+    def key(self) -> str:
+        """Name of the program, and its way."""
+        return f"{self.name}/{self.way}"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 
+    kind: ClassVar[Literal["training"]] = "training"
     name: str
     model: ModelSpec
     cluster: Cluster
@@ -353,13 +402,22 @@ class Job:
     price: PriceSpec | None = None
     #: Whether the job names no stack: ``stack`` is then the usual one of the node, less surely predicted.
     stack_assumed: bool = False
+    #: What starts it; None where any layout that the stack can run is searched.
+    program: ChosenProgram | None = None
     #: What the software does unlike its stack's defaults; part of ``stack``, so it is not compared.
     software: SoftwareSpec = field(default_factory=SoftwareSpec, compare=False)
     #: The jobs to plan for, where there are several numbers of devices or batches; this is the first.
     choices: tuple[Job, ...] = ()
+    #: Programs that were looked at and cannot run the job, each with what it lacks; not compared.
+    lacking: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     #: How long a search of this job may take [s]; no part of the question, so it is not compared.
     deadline: float = field(default=DEFAULT_SECONDS, compare=False)
     #: Lines of the rules in the job file, for messages; not compared.
     rule_lines: tuple[int, ...] = field(default=(), compare=False)
     #: What it was read from, where it was; not compared.
     source: JobFile | None = field(default=None, compare=False)
+
+    @property
+    def relations(self) -> tuple[RuleSpec, ...]:
+        """What every layout satisfies: the user's rules, then those of the program."""
+        return self.rules if self.program is None else (*self.rules, *self.program.rules)

@@ -35,6 +35,7 @@ OptionalSize = Annotated[int, Field(ge=0, le=MAX_SIZE)]
 LayerCount = Annotated[int, Field(ge=1, le=10_000)]
 ExpertCount = Annotated[int, Field(ge=1, le=100_000)]
 TokenCount = Annotated[int, Field(ge=1, le=1_000_000_000)]
+HubName = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$", max_length=200)]
 
 Activation = Literal["swiglu", "geglu", "reglu", "gelu", "relu", "relu2", "silu"]
 Positions = Literal["rope", "learned", "alibi", "none"]
@@ -123,6 +124,13 @@ class ModelSpec(Frozen):
     )
     title: str | None = Field(default=None, description="the name as its makers write it")
     source: str = Field(min_length=3, description="where the architecture comes from")
+    # No part of what a model is: a resolved job does not hold it, nor do answers.
+    aliases: tuple[HubName, ...] = Field(
+        default=(),
+        exclude=True,
+        description="checkpoints on the Hugging Face hub with the same architecture, such as tuned ones; a"
+        " job may name the model so",
+    )
     layers: LayerCount = Field(description="transformer layers")
     hidden_size: Size = Field(description="width of the residual stream")
     heads: Size = Field(description="query heads")

@@ -42,6 +42,8 @@ HASH: Final = "answer_hash"
 _NAME: Final = "name"
 #: Keys of jobs that differ in little from the one that they stand in.
 _ALIKE: Final = frozenset({"choices", "loads"})
+#: Key of a value that stands for all of another one, of other keys.
+_WHOLE: Final = "="
 #: Keys of the cost model.
 _COST_MODEL: Final = ("stack", "kernels")
 #: Keys of a job file whose defaults are as good as a value, except for whoever edits the file.
@@ -69,7 +71,9 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
         if id(value) not in known:
             fields = type(value).model_fields
             known[id(value)] = {
-                fields[name].alias or name: _plain(inner, known) for name, inner in value.__dict__.items()
+                fields[name].alias or name: _plain(inner, known)
+                for name, inner in value.__dict__.items()
+                if not fields[name].exclude
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):
@@ -99,20 +103,28 @@ def differing(base: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
     >>> differing({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}})
     {'b': {'d': 4}}
+    >>> differing({"b": {"c": 2}}, {"b": {"e": 2}})  # of other keys: the whole value
+    {'b': {'=': {'e': 2}}}
     """
     parts = {}
     for key, inner in other.items():
         mine = base.get(key)
         if inner is mine or inner == mine:
             continue
-        nested = isinstance(inner, dict) and isinstance(mine, dict) and inner.keys() == mine.keys()
-        parts[key] = differing(mine, inner) if nested and mine is not None else inner
+        if not (isinstance(inner, dict) and isinstance(mine, dict)):
+            parts[key] = inner
+        elif inner.keys() == mine.keys():
+            parts[key] = differing(mine, inner)
+        else:
+            parts[key] = {_WHOLE: inner}
     return parts
 
 
 def _merged(base: Any, parts: Any) -> Any:  # noqa: ANN401 - JSON values
     """Return ``base`` with what differs: the inverse of ``differing``."""
     if isinstance(base, dict) and isinstance(parts, dict):
+        if parts.keys() == {_WHOLE}:
+            return parts[_WHOLE]
         return {**base, **{key: _merged(base.get(key), inner) for key, inner in parts.items()}}
     return parts
 
@@ -201,7 +213,8 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
     software = values_from(SoftwareSpec, facts["software"], name=name, place="job_file.software")
     source = None
     if facts["keys"] is not None:
-        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]))
+        assumed = tuple(facts.get("assumed", ()))
+        source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
     return dataclasses.replace(job, source=source, software=software, choices=choices)
 

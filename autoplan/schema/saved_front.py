@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from math import isinf
-from typing import Annotated, Any, Final, Literal, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
@@ -19,11 +19,13 @@ __all__ = [
     "SavedEdit",
     "SavedFront",
     "SavedJobFile",
+    "SavedPart",
     "SavedPlan",
     "SavedRejection",
     "SavedShort",
     "SavedStackStep",
     "SavedSuggestion",
+    "answer_from",
     "front_from",
     "read_document",
     "read_front",
@@ -32,8 +34,8 @@ __all__ = [
 _WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
 
 
-class _Saved(BaseModel):
-    """A part of a document; all of its keys are known."""
+class SavedPart(BaseModel):
+    """A part of a document of any kind of job; all of its keys are known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
 
@@ -73,7 +75,7 @@ _Layout = Annotated[dict[str, Any], _object(_LAYOUT_KEYS)]
 _Predicted = Annotated[dict[str, Any], _object(_PREDICTED_KEYS)]
 
 
-class SavedPlan(_Saved):
+class SavedPlan(SavedPart):
     """One plan with what was predicted of it."""
 
     layout: _Layout = Field(description="the layout, value by value")
@@ -81,7 +83,7 @@ class SavedPlan(_Saved):
     predicted: _Predicted = Field(description="time and memory, as predicted then")
 
 
-class SavedCertificate(_Saved):
+class SavedCertificate(SavedPart):
     """The certificate."""
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
@@ -107,7 +109,7 @@ class SavedCertificate(_Saved):
     unsearched: tuple[str, ...] = Field(default=(), description="what can run and is no part of the space")
 
 
-class SavedRejection(_Saved):
+class SavedRejection(SavedPart):
     """Number of layouts rejected for one reason."""
 
     reason: str = Field(description="the reason in words")
@@ -115,7 +117,7 @@ class SavedRejection(_Saved):
     kind: Literal["rule", "equivalent", "memory", "not on the front"] = Field(description="kind of reason")
 
 
-class SavedShort(_Saved):
+class SavedShort(SavedPart):
     """Summary of a plan of one number of devices and one batch."""
 
     layout_string: str = Field(description="the layout as a command line names it")
@@ -125,18 +127,19 @@ class SavedShort(_Saved):
     on_front: bool = Field(description="whether it is on the front over all")
 
 
-class SavedAnswer(_Saved):
-    """The answer for one number of devices and one batch."""
+class SavedAnswer(SavedPart):
+    """The answer for one number of devices, one batch and one program."""
 
     devices: int = Field(description="number of devices")
     global_batch_size: int = Field(description="sequences of a step")
+    program: str | None = Field(default=None, description="PROGRAM/WAY that runs the plans")
     plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
     certificate: SavedCertificate = Field(description="what is proven of them")
     rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
     reasons: tuple[str, ...] = Field(description="why nothing is feasible")
 
 
-class SavedEdit(_Saved):
+class SavedEdit(SavedPart):
     """One edit of a job file."""
 
     key: str = Field(description="the key of the job")
@@ -144,7 +147,7 @@ class SavedEdit(_Saved):
     after: str = Field(description="its value with the edit")
 
 
-class SavedSuggestion(_Saved):
+class SavedSuggestion(SavedPart):
     """Change of an infeasible job, and the fastest plan with it."""
 
     number: int = Field(ge=1, description="its number, from 1")
@@ -156,7 +159,7 @@ class SavedSuggestion(_Saved):
     predicted: _Predicted = Field(description="time and memory, as predicted then")
 
 
-class SavedStackStep(_Saved):
+class SavedStackStep(SavedPart):
     """Step of the fastest layout under one of the stacks that may be meant."""
 
     stack: str = Field(description="its name")
@@ -164,7 +167,7 @@ class SavedStackStep(_Saved):
     fits: bool = Field(description="whether the layout fits the devices there")
 
 
-class SavedOrderNoise(_Saved):
+class SavedOrderNoise(SavedPart):
     """Plans whose step times are closer than the cost model can tell apart."""
 
     share: float = Field(gt=0, lt=1, description="difference below which the order is often wrong")
@@ -173,7 +176,7 @@ class SavedOrderNoise(_Saved):
     smallest: int = Field(ge=1, description="number of the one of least memory")
 
 
-class SavedJobFile(_Saved):
+class SavedJobFile(SavedPart):
     """What the job file says beyond the resolved job, in which a default is as good as a value."""
 
     keys: tuple[Literal["devices", "kernels", "objectives", "stack"], ...] | None = Field(
@@ -181,9 +184,10 @@ class SavedJobFile(_Saved):
     )
     hardware: str | None = Field(description="what it calls its hardware")
     software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+    assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
 
 
-class SavedFront(_Saved):
+class SavedFront(SavedPart):
     """A complete answer."""
 
     schema_version: Literal[1] = Field(alias="schema", description="version of the document")
@@ -242,11 +246,22 @@ def read_document(text: str, *, name: str) -> dict[str, Any]:
 
 def front_from(document: dict[str, Any], *, name: str) -> SavedFront:
     """Return the answer that ``document`` is; raises SpecError with all that no answer has."""
+    return answer_from(document, SavedFront, name=name, wanted=_WANTED)
+
+
+A = TypeVar("A", bound=SavedPart)
+
+
+def answer_from(document: dict[str, Any], form: type[A], *, name: str, wanted: str) -> A:
+    """Return the answer of the saved ``form`` that ``document`` is.
+
+    Raises SpecError with all that no answer has, and with what is ``wanted`` instead.
+    """
     try:
-        return SavedFront.model_validate_json(json.dumps(document))
+        return form.model_validate_json(json.dumps(document))
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        problems = [Problem(f"{e['msg']}: {_WANTED}", format_path(e["loc"]), name) for e in errors]
+        problems = [Problem(f"{e['msg']}: {wanted}", format_path(e["loc"]), name) for e in errors]
         raise SpecError(problems) from error
     except RecursionError as error:
         raise SpecError([Problem("nested too deeply", "$", name)]) from error

@@ -67,7 +67,7 @@ def search(
     most_devices = job.limits.devices
     if most_devices is not None and job.cluster.devices > most_devices:
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
-        return Front(job, facts_of(job), (), infeasible_certificate(job, NO_SPACE), (), (reason,))
+        return Front(job, (), infeasible_certificate(job, NO_SPACE), (), (reason,), facts=facts_of(job))
     current, front = _Search(job, thinning, fastest_only=fastest_only), None
     with deadline.in_force(), suppress(DeadlineOver, SolverStoppedError):
         front = current.front(progress)
@@ -116,7 +116,7 @@ class _Search:
             except (DeadlineOver, SolverStoppedError):
                 said = (f"{stop_reason()} before it was found which limit excludes the last layouts",)
         certificate = infeasible_certificate(self.job, self.space)
-        front = Front(self.job, facts_of(self.job), (), certificate, self.rejected, said)
+        front = Front(self.job, (), certificate, self.rejected, said, facts=facts_of(self.job))
         return _with_remainder(front)
 
     def _of_points(self, sweep: FrontSweep, points: list[FrontPoint]) -> Front:
@@ -126,7 +126,7 @@ class _Search:
         plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
         fastest = plans[0].predicted.step_seconds
         certificate = sweep_certificate(job, self.space, sweep, [first, *points], self.thinning, fastest)
-        return _with_remainder(Front(job, facts, _undominated(plans), certificate, self.rejected))
+        return _with_remainder(Front(job, _undominated(plans), certificate, self.rejected, facts=facts))
 
     def first_known(self, reason: str, *, may_be_empty: bool) -> Front:
         """Return a front of one layout that is found soon; see ``search`` where none is."""
@@ -138,13 +138,13 @@ class _Search:
             raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
         step = plan.predicted.step_seconds
         certificate = stopped_certificate(self.job, self.space, min(bound, step), step, reason)
-        return _with_remainder(Front(self.job, plan.facts, (plan,), certificate, self.rejected))
+        return _with_remainder(Front(self.job, (plan,), certificate, self.rejected, facts=plan.facts))
 
 
 def _unsolved(job: Job, bound: float, reason: str) -> Front:
     """Return the front of a job of which nothing is known but that no step is shorter than ``bound`` [s]."""
     certificate = stopped_certificate(job, NO_SPACE, bound, float("inf"), reason)
-    return Front(job, facts_of(job), (), certificate, ())
+    return Front(job, (), certificate, (), facts=facts_of(job))
 
 
 def _swept(

@@ -117,7 +117,9 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
     mine, today = hashes(stated.job)[0], hashes(now)[0]
     if mine != today:
         return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
-    return _check(claim, differences(document.get("job_file"), file_facts(now), "job_file"))
+    # What options left out stands in a file as well as what it says itself.
+    said = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
+    return _check(claim, differences(said, file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:

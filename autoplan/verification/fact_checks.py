@@ -106,6 +106,7 @@ def _summary(job: Job) -> dict[str, Any]:
         "nodes": cluster.nodes,
         "stack": job.stack.name,
         "stack_assumed": job.stack_assumed,
+        "program": job.program.key if job.program else None,
         "kernels": job.kernels.name,
         "workload": dumped(job.workload),
         "precision": job.precision,
@@ -118,7 +119,11 @@ def _summary(job: Job) -> dict[str, Any]:
         "objectives": job.objectives,
         "price": dumped(job.price),
         "choices": [
-            {"devices": choice.cluster.devices, "global_batch_size": choice.workload.global_batch_size}
+            {
+                "devices": choice.cluster.devices,
+                "global_batch_size": choice.workload.global_batch_size,
+                "program": choice.program.key if choice.program else None,
+            }
             for choice in job.choices
         ],
     }

@@ -9,7 +9,7 @@ from typing import Any
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import LayoutError
-from autoplan.results.merged_front import question_words
+from autoplan.results.merged_front import ChoiceKey, choice_key, question_words
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
@@ -76,11 +76,13 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
     if not job.choices:
         wrong = ["there are answers for several choices, and the job asks for one"] if saved.answers else []
         return (_single(saved, job),), wrong
-    wanted = [(choice.cluster.devices, choice.workload.global_batch_size) for choice in job.choices]
-    given = [(answer.devices, answer.global_batch_size) for answer in saved.answers]
+    wanted = [choice_key(choice) for choice in job.choices]
+    given = [(answer.devices, answer.global_batch_size, answer.program) for answer in saved.answers]
     wrong = []
     if given != wanted:
-        wrong.append(f"there are answers for (devices, batch) {given}, and the job asks for {wanted}")
+        wrong.append(
+            f"there are answers for (devices, batch, program) {given}, and the job asks for {wanted}"
+        )
     saved_by_key, answers = dict(zip(given, saved.answers, strict=True)), []
     for choice, key in zip(job.choices, wanted, strict=True):
         if key in saved_by_key:
@@ -98,7 +100,7 @@ def _single(saved: SavedFront, job: Job) -> StatedAnswer:
 
 def front_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedPlan, Job], ...]:
     """Return the plans of the front over all choices of ``job``, each with the choice that it is for."""
-    choices = {(c.cluster.devices, c.workload.global_batch_size): c for c in job.choices}
+    choices = {choice_key(choice): choice for choice in job.choices}
     plan_by_number: dict[int, tuple[StatedPlan, Job]] = {}
     for key, numbers in _by_choice(saved.front).items():
         choice = choices.get(key, job)
@@ -107,17 +109,19 @@ def front_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedPlan, Job], ...]:
     return tuple(plan_by_number[number] for number in range(len(saved.front)))
 
 
-def _by_choice(plans: Sequence[SavedPlan]) -> dict[tuple[int, int], list[int]]:
-    """Return the indices of ``plans`` by their stated devices and batch; -1 for what is not a number."""
-    numbers_by_key: dict[tuple[int, int], list[int]] = {}
+def _by_choice(plans: Sequence[SavedPlan]) -> dict[ChoiceKey, list[int]]:
+    """Return the indices of ``plans`` by their stated choice; -1 for what is not a number."""
+    numbers_by_key: dict[ChoiceKey, list[int]] = {}
     for number, plan in enumerate(plans):
         stated = (plan.predicted.get("devices"), plan.predicted.get("global_batch_size"))
         devices, batch = (n if isinstance(n, int) else -1 for n in stated)
-        numbers_by_key.setdefault((devices, batch), []).append(number)
+        program = plan.predicted.get("program")
+        key = (devices, batch, program if isinstance(program, str) else None)
+        numbers_by_key.setdefault(key, []).append(number)
     return numbers_by_key
 
 
-def _for_another_job(plan: StatedPlan, key: tuple[int, int]) -> StatedPlan:
+def _for_another_job(plan: StatedPlan, key: ChoiceKey) -> StatedPlan:
     why = f"{plan.name} is for (devices, batch) {key}, which the job does not ask for"
     return replace(plan, layout=None, priced=None, wrong=(*plan.wrong, why))
 

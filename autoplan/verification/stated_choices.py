@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Final
 
-from autoplan.results.merged_front import values_of
+from autoplan.results.merged_front import ChoiceKey, choice_key, values_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.saved_front import SavedCertificate, SavedFront
@@ -105,8 +105,8 @@ def _position_errors(
         yield f"{name} is before one that it should follow"
 
 
-def _key(layout: Layout, job: Job) -> tuple[Layout, int]:
-    return layout, job.workload.global_batch_size
+def _key(layout: Layout, job: Job) -> tuple[Layout, ChoiceKey]:
+    return layout, choice_key(job)
 
 
 def _rated(answer: StatedAnswer, stated: StatedPlan) -> _Rated:

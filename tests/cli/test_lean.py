@@ -13,7 +13,7 @@ from tests.cli.conftest import ROOT
 #: What a plan without errors, own rules or requests to serve does not need.
 NEEDLESS = {
     "numpy.ma",
-    "autoplan.cli.shared.serving_answers",
+    "autoplan.answers.plan.serving",
     "autoplan.report.wording.sentences",
     "autoplan.schema.user_rules.grammar",
     "autoplan.schema.yaml.validation_errors",

@@ -84,7 +84,7 @@ def test_what_is_wrong_brings_no_complaint_about_what_needs_it(told):
         (
             "layers[first] <= tpp",
             (
-                "column 8: a stage is needed, such as 0 for the first or -1 for the last; "
+                "column 8: a stage is needed: 0 for the first, -1 for the last, or each; "
                 "column 18: unknown name 'tpp' - did you mean 'tp'?"
             ),
         ),

@@ -26,7 +26,8 @@ def front():
     """Return a front of four plans, made by hand."""
     job = load_job(JOB)
     plans = tuple(evaluate(job, layout) for layout in LAYOUTS)
-    return Front(job, facts_of(job), plans, CERTIFICATE, (Rejection("more memory than a device has", 7),))
+    rejected = (Rejection("more memory than a device has", 7),)
+    return Front(job, plans, CERTIFICATE, rejected, facts=facts_of(job))
 
 
 @pytest.fixture

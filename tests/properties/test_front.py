@@ -10,7 +10,8 @@ import pytest
 
 from autoplan.catalog import stack
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.results.merged_front import batch_of, merged, values_of
+from autoplan.planning.plan_and_evaluate import merged
+from autoplan.results.merged_front import batch_of, values_of
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.job_choices import PriceSpec

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "calibrate",
+    "show_engine_of_results",
+    "show_machine_of_logs",
 ]
 
 
@@ -198,16 +200,24 @@ def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, o
     if len(layouts) != len(logs):
         counted = f"{len(layouts)} and {len(logs)}"
         raise typer.BadParameter(f"each --log needs its --layout: there are {counted}", param_hint="--layout")
-    from autoplan import planning
-    from autoplan.catalog import is_serving_job
+    from autoplan.kinds import kind_of
 
-    if is_serving_job(job):
-        _serving(job, layouts, logs, form, output)
-        return
+    kind_of(job).show_calibration(job, layouts, logs, form, output)
+
+
+def show_machine_of_logs(
+    job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
+) -> None:
+    """Write what the logs of a training job say of its machine, and the files of its cost model."""
+    from autoplan import planning
+
     _present_machine(planning.calibrate_from_logs(job, layouts, logs), form, output)
 
 
-def _serving(job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
+def show_engine_of_results(
+    job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
+) -> None:
+    """Write what the results of clients say of a serving job's engine, and the engine's file."""
     from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
 
     answer = calibrate_serving(job, layouts, logs)

@@ -37,6 +37,7 @@ from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.job_choices import batches_of
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.program import ProgramSpec
 from autoplan.schema.serving.engine_stack import EngineSpec
 from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.schema.yaml.document import Path
@@ -246,6 +247,12 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         Fact("gemm_tables", "tables", _comma, number=True),
     ),
     "intervals": (_TITLE, Fact("spreads", "spreads", _comma, number=True)),
+    "program": (
+        _TITLE,
+        Fact("version", "version"),
+        Fact("ways", "ways", ", ".join),
+        Fact("tasks", "tasks", ", ".join),
+    ),
 }
 
 
@@ -361,6 +368,15 @@ def _stack(entry: StackSpec) -> Facts:
     }
 
 
+def _program(entry: ProgramSpec) -> Facts:
+    return {
+        "title": entry.title,
+        "version": entry.version,
+        "ways": [way.title for way in entry.ways],
+        "tasks": list(dict.fromkeys(task for way in entry.ways for task in way.tasks)),
+    }
+
+
 # Each reader takes the class of its kind; models also take their parameters.
 _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "device": _device,
@@ -374,6 +390,7 @@ _READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
     "engine": _engine,
     "engine-kernels": _engine_kernels,
     "intervals": _intervals,
+    "program": _program,
 }
 
 

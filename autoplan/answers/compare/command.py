@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ from autoplan.answers.configure.read_command import (
     launch_file,
 )
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -41,9 +42,13 @@ if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
     from autoplan.results import Plan
     from autoplan.schema.job import Job
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
+    "AskedComparison",
     "compare",
+    "show_engines",
+    "show_layouts",
 ]
 
 
@@ -84,6 +89,7 @@ AddedFile = Annotated[
 ]
 
 
+@takes_job_options
 def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
@@ -109,26 +115,48 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     Of a serving JOB: latencies, throughput, memory and limits of up to six layouts of engines, and the loads
     between which each is best.
     """
-    from autoplan.catalog import is_serving_job, load_job
+    from autoplan.kinds import kind_of
 
-    if is_serving_job(job):
-        if axes or replan or file is not None:
-            raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
-        if output is not None and asks_for_page(form, output):
-            raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
-        _compare_engines(job, layouts or [], deadline, form, output)
-        return
-    limit = command_deadline(deadline)
+    kind, limit = kind_of(job), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        loaded = load_job(job)
+        loaded = kind.load(job)
         if deadline is None:
             limit.seconds = loaded.deadline
         read = None if file is None else launch_file(file, variables, arguments)
-        answer = _compared(loaded, layouts or [], (read, framework), limit, axes=axes, replan=replan)
+        asked = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
+        kind.show_comparison(loaded, asked, (form, output, typed_command(context)), limit)
+    if interrupted.exit_code is not None:
+        raise typer.Exit(interrupted.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedComparison:
+    """What a command line says of the layouts to compare."""
+
+    layouts: tuple[str, ...]
+    axes: bool
+    replan: bool
+    file: LaunchFile | None
+    framework: str | None
+
+
+def show_layouts(
+    job: Job, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
+) -> None:
+    """Write layouts of a training job side by side; ``where`` is the form, the file and the command."""
+    answer = _compared(
+        job,
+        list(asked.layouts),
+        (asked.file, asked.framework),
+        deadline,
+        axes=asked.axes,
+        replan=asked.replan,
+    )
     from autoplan.answers.compare.blocks import layouts_document, layouts_table
 
+    form, output, command = where
     if output is not None and asks_for_page(form, output):
-        _write_page(answer, typed_command(context), output)
+        _write_page(answer, command, output)
         output = None
     present(
         form,
@@ -136,22 +164,21 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         document=lambda: layouts_document(answer),
         table=lambda terminal: layouts_table(answer, terminal),
     )
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
 
 
-def _compare_engines(
-    job: str, layouts: list[str], deadline: float | None, form: Format, output: Path | None
+def show_engines(
+    job: ServingJob, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
-    """Write layouts of a serving job side by side."""
+    """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
     from autoplan import planning
-    from autoplan.catalog import load_serving_job
 
-    loaded = load_serving_job(job)
-    limit = command_deadline(loaded.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        load_solver()
-        answer = planning.compare_engines(loaded, layouts, deadline=limit)
+    form, output, _ = where
+    if asked.axes or asked.replan or asked.file is not None:
+        raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
+    if output is not None and asks_for_page(form, output):
+        raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
+    load_solver()
+    answer = planning.compare_engines(job, asked.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import (
         engine_comparison_document,
@@ -164,8 +191,6 @@ def _compare_engines(
         document=lambda: engine_comparison_document(answer),
         table=lambda terminal: engine_comparison_table(answer, terminal),
     )
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
 
 
 def _compared(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from autoplan.answers.configure.engine_launches import emit_engines, read_engine_file
-from autoplan.catalog import load_job, load_serving_job, read_file
+from autoplan.catalog import read_file
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.launch.header import header_lines
@@ -21,7 +22,7 @@ from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Tar
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch
+from autoplan.results.merged_front import at_batch, choice_key, target_of
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
@@ -32,7 +33,10 @@ from autoplan.schema.serving.saved_serving import serving_front_from
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
+    "EmitOptions",
     "emit",
+    "emit_serving",
+    "emit_training",
     "expressible_number",
     "is_saved_plan",
     "missing_part",
@@ -131,7 +135,6 @@ def read_values(
 
 #: Largest saved answer [byte].
 _LARGEST: Final = 2**28
-_NEEDS_JOB: Final = "a single plan is emitted with its job: emit(plan, target, job=job)"
 P = TypeVar("P")
 #: Most layouts tried on the way to one that a target can express.
 _MOST_TRIED: Final = 400
@@ -168,63 +171,71 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     Raises UnsupportedError for an unknown target, and for a plan that the target cannot express: with the
     parts, and the nearest layout that it can, priced.
     """
-    if isinstance(plan, ServingFront | ServingPlan):
-        if framework or program:
-            raise UnsupportedError("engines serve: they start no framework and no training program")
-        serving_job, serving_plan = _asked_engines(plan, job, number)
-        return emit_engines(
-            serving_job,
-            serving_plan,
-            target,
-            command=command or f'autoplan.emit(plan, "{target}")',
-            checkpoint=checkpoint,
-            draft_checkpoint=draft_checkpoint,
-            image=image,
-        )
-    if checkpoint or draft_checkpoint:
+    made_by = command or f'autoplan.emit(plan, "{target}")'
+    options = EmitOptions(made_by, framework, program, image, checkpoint, draft_checkpoint)
+    return kind_of(plan).emission(*_planned_job(plan, job, number), target, options)
+
+
+@dataclass(frozen=True, slots=True)
+class EmitOptions:
+    """What the files of a plan say besides it, as ``emit`` takes it."""
+
+    command: str
+    framework: str | None
+    program: Sequence[str]
+    image: str
+    checkpoint: str | None
+    draft_checkpoint: str | None
+
+
+def emit_training(job: Job, plan: Plan, target: str, options: EmitOptions) -> Emission:
+    """Return a plan of a training job as the files of ``target``, as ``emit`` does."""
+    if options.checkpoint or options.draft_checkpoint:
         raise UnsupportedError("only engines of a serving plan load a checkpoint")
     chosen_target = find_target(target)
-    the_job, the_plan = _asked_plan(plan, job, number)
+    job = at_batch(job, plan)
     if chosen_target.starts:
-        chosen_target = starting(chosen_target, framework, the_job.stack, program, image)
-    elif framework or program or image:
+        chosen_target = starting(chosen_target, options.framework, job.stack, options.program, options.image)
+    elif options.framework or options.program or options.image:
         raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
     emitted = chosen_target.emit
     if emitted is None:
         raise UnsupportedError(f"{target} can be read and not be emitted")
-    made_by = command or f'autoplan.emit(plan, "{target}")'
-    run = PlannedRun(the_job, the_plan.layout, header_lines(chosen_target, the_job, the_plan, made_by))
+    run = PlannedRun(job, plan.layout, header_lines(chosen_target, job, plan, options.command))
     try:
         return emitted(run)
     except InexpressibleError as error:
-        raise UnsupportedError(_refusal(chosen_target, run, the_plan, error)) from error
+        raise UnsupportedError(_refusal(chosen_target, run, plan, error)) from error
 
 
-def _asked_plan(
-    plan: Front | Plan, job: Job | ServingJob | str | Path | None, number: int
-) -> tuple[Job, Plan]:
-    """Return the plan to emit and its job, of one number of devices and one batch."""
-    if isinstance(plan, Front):
-        chosen = _numbered(plan.plans, number)
-        return at_batch(plan.job, chosen), chosen
+def emit_serving(job: ServingJob, plan: ServingPlan, target: str, options: EmitOptions) -> Emission:
+    """Return the engines of a serving plan as the files of ``target``, as ``emit`` does."""
+    if options.framework or options.program:
+        raise UnsupportedError("engines serve: they start no framework and no training program")
+    return emit_engines(
+        job,
+        plan,
+        target,
+        command=options.command,
+        checkpoint=options.checkpoint,
+        draft_checkpoint=options.draft_checkpoint,
+        image=options.image,
+    )
+
+
+def _planned_job(
+    plan: Front | Plan | ServingFront | ServingPlan, job: Job | ServingJob | str | Path | None, number: int
+) -> tuple[Job | ServingJob, Plan | ServingPlan]:
+    """Return the job and the plan to emit: plan ``number`` of a front, or one plan, whose job is ``job``."""
+    if isinstance(plan, Front | ServingFront):
+        plans: Sequence[Plan | ServingPlan] = plan.plans
+        return plan.job, _numbered(plans, number)
     if job is None:
-        raise UnsupportedError(_NEEDS_JOB)
-    if isinstance(job, ServingJob):
-        raise UnsupportedError("the plan is one of training, and its job one of serving")
-    return at_batch(job if isinstance(job, Job) else load_job(job), plan), plan
-
-
-def _asked_engines(
-    plan: ServingFront | ServingPlan, job: Job | ServingJob | str | Path | None, number: int
-) -> tuple[ServingJob, ServingPlan]:
-    """Return the serving plan to emit and its job."""
-    if isinstance(plan, ServingFront):
-        return plan.job, _numbered(plan.plans, number)
-    if job is None:
-        raise UnsupportedError(_NEEDS_JOB)
-    if isinstance(job, Job):
-        raise UnsupportedError("the plan is one of serving, and its job one of training")
-    return (job if isinstance(job, ServingJob) else load_serving_job(job)), plan
+        raise UnsupportedError("a single plan is emitted with its job: emit(plan, target, job=job)")
+    loaded = loaded_job(job)
+    if loaded.kind != plan.kind:
+        raise UnsupportedError(f"the plan is one of {plan.kind}, and its job one of {loaded.kind}")
+    return loaded, plan
 
 
 def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
@@ -236,12 +247,14 @@ def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
 
 
 def expressible_number(front: Front) -> int:
-    """Return the number of the fastest plan that the stack's target can express; 1 where there is none."""
-    if front.job.stack.launched_by is None:
-        return 1
-    chosen_target = find_target(front.job.stack.launched_by)
+    """Return the number of the fastest plan that its target can express; 1 where there is none.
+
+    That is the first one where a program runs the plans: its rules left out all others.
+    """
     for number, plan in enumerate(front.plans, 1):
-        if missing_part(chosen_target, at_batch(front.job, plan), plan.layout) is None:
+        job = at_batch(front.job, plan)
+        name = target_of(job, plan)
+        if name is not None and missing_part(find_target(name), job, plan.layout) is None:
             return number
     return 1
 
@@ -273,9 +286,9 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     saved = front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
     job = plannable(job_from(saved.resolved, name=name))
     chosen = _numbered(saved.front, number, f" in {name}")
-    batch, devices = (chosen.predicted.get(key) for key in ("global_batch_size", "devices"))
+    key = tuple(chosen.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
     for choice in job.choices:
-        if (choice.cluster.devices, choice.workload.global_batch_size) == (devices, batch):
+        if choice_key(choice) == key:
             job = choice
     return job, evaluate(job, read_layout(job, chosen.layout_string))
 

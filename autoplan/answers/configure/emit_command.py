@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.answers.configure.engine_commands import EngineChoice, emitted_engines
+from autoplan.answers.configure.engine_commands import AskedEmission, words_of
 from autoplan.answers.configure.read_command import arguments_of
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.options import DeadlineOption
 from autoplan.commands.output import complain, standard_output, write
 from autoplan.commands.planned import asked_plan
@@ -22,6 +22,7 @@ __all__ = [
     "LayoutOfJob",
     "PlanNumber",
     "TargetOption",
+    "asked_training",
     "emit",
 ]
 
@@ -114,6 +115,7 @@ DraftCheckpoint = Annotated[
 ]
 
 
+@takes_job_options
 def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobOrPlan,
     target: TargetOption,
@@ -134,44 +136,35 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     What the framework or engine cannot express is an error with the nearest layout that it can, and exit code
     2; nothing is written then. Exit code 1: no layout is feasible.
     """
-    from autoplan import planning
-    from autoplan.catalog import is_serving_job
-    from autoplan.launch.registry import find_target
+    from autoplan.kinds import kind_of
 
-    engines = {"--image": image, "--checkpoint": checkpoint, "--draft-checkpoint": draft_checkpoint}
-    if is_serving_job(job):
-        if framework or program:
-            raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
-        chosen = [word for name, value in engines.items() if value for word in (name, value)]
-        chosen += ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
-        made_by = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
-        chosen_engines = EngineChoice(
-            job, target, plan, layout, deadline, made_by, checkpoint, draft_checkpoint, image
-        )
-        engine_files = emitted_engines(chosen_engines)
-        _written(engine_files, standard_output(output))
-        complain(f"note: {note}" for note in engine_files.notes)
-        return
-    if checkpoint or draft_checkpoint:
-        raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
-    find_target(target)
-    the_job, the_plan = asked_plan(job, plan, layout, deadline)
-    chosen = ["--layout", layout] if layout else ["--plan", str(plan)] if plan > 1 else []
-    options = {"--framework": framework, "--program": program, "--image": image}
-    chosen += [word for name, value in options.items() if value for word in (name, value)]
-    command = shlex.join(["autoplan", "emit", job, "--for", target, *chosen])
-    words = arguments_of([program] if program else None)
-    emission = planning.emit(
-        the_plan,
-        target,
-        job=the_job,
-        command=command,
-        framework=framework,
-        program=words,
-        image=image,
+    asked = AskedEmission(
+        job, target, plan, layout, deadline, framework, program, image, checkpoint, draft_checkpoint
     )
+    emission = kind_of(job).asked_emission(asked)
     _written(emission, standard_output(output))
     complain(f"note: {note}" for note in emission.notes)
+
+
+def asked_training(asked: AskedEmission) -> Emission:
+    """Return a plan of a training job as the files of a target."""
+    from autoplan import planning
+    from autoplan.launch.registry import find_target
+
+    if asked.checkpoint or asked.draft_checkpoint:
+        raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
+    find_target(asked.target)
+    job, plan = asked_plan(asked.job, asked.number, asked.layout, asked.deadline)
+    options = {"--framework": asked.framework, "--program": asked.program, "--image": asked.image}
+    return planning.emit(
+        plan,
+        asked.target,
+        job=job,
+        command=asked.command([*asked.chosen, *words_of(options)]),
+        framework=asked.framework,
+        program=arguments_of([asked.program] if asked.program else None),
+        image=asked.image,
+    )
 
 
 def _written(emission: Emission, output: Path | None) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from autoplan.catalog.job_option_names import reference_words
 from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import command_deadline
 from autoplan.commands.output import Format, complain, escaped, present, write
+from autoplan.commands.page_output import asks_for_page
 
 if TYPE_CHECKING:
     from autoplan.answers.configure.engine_launches import BetterPlan
@@ -22,73 +26,96 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
-    "EngineChoice",
-    "emitted_engines",
-    "evaluate_engine_commands",
+    "AskedEmission",
+    "asked_engines",
     "present_engine_configuration",
+    "show_engine_file",
+    "words_of",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """What a command line says of the engines to emit."""
+class AskedEmission:
+    """What a command line says of the plan to emit."""
 
     job: str
     target: str
     number: int
     layout: str | None
     deadline: float | None
-    command: str
+    framework: str | None
+    program: str | None
+    image: str
     checkpoint: str | None
     draft_checkpoint: str | None
-    image: str
+
+    @property
+    def chosen(self) -> list[str]:
+        """The words that choose the plan: those of its layout, or its number where that is not 1."""
+        if self.layout:
+            return ["--layout", self.layout]
+        return ["--plan", str(self.number)] if self.number > 1 else []
+
+    def command(self, words: Sequence[str]) -> str:
+        """Return the command line that writes the same files, with the ``words`` of its options."""
+        return f"autoplan emit {reference_words(self.job)} {shlex.join(['--for', self.target, *words])}"
 
 
-def emitted_engines(choice: EngineChoice) -> Emission:
+def words_of(options: Mapping[str, str | None]) -> list[str]:
+    """Return the words of those ``options`` that are set."""
+    return [word for name, value in options.items() if value for word in (name, value)]
+
+
+def asked_engines(asked: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
     from autoplan.answers.configure.ask import is_saved_plan, saved_engines
     from autoplan.answers.configure.engine_launches import emit_engines
     from autoplan.launch.engines.engine_registry import engine_target
 
-    engine_target(choice.target)
-    saved = is_saved_plan(choice.job)
-    if saved and choice.layout is not None:
+    if asked.framework or asked.program:
+        raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
+    engine_target(asked.target)
+    saved = is_saved_plan(asked.job)
+    if saved and asked.layout is not None:
         raise typer.BadParameter("a saved answer has its layouts: choose with --plan", param_hint="--layout")
-    plan: ServingPlan
-    job, plan = saved_engines(choice.job, choice.number) if saved else _chosen(choice)
+    job, plan = saved_engines(asked.job, asked.number) if saved else _chosen(asked)
+    options = {
+        "--image": asked.image,
+        "--checkpoint": asked.checkpoint,
+        "--draft-checkpoint": asked.draft_checkpoint,
+    }
     return emit_engines(
         job,
         plan,
-        choice.target,
-        command=choice.command,
-        checkpoint=choice.checkpoint,
-        draft_checkpoint=choice.draft_checkpoint,
-        image=choice.image,
+        asked.target,
+        command=asked.command([*words_of(options), *asked.chosen]),
+        checkpoint=asked.checkpoint,
+        draft_checkpoint=asked.draft_checkpoint,
+        image=asked.image,
     )
 
 
-def _chosen(choice: EngineChoice) -> tuple[ServingJob, ServingPlan]:
+def _chosen(asked: AskedEmission) -> tuple[ServingJob, ServingPlan]:
     """Return a job with its plan, or with the layout that is asked for."""
     from autoplan.catalog import load_serving_job
     from autoplan.planning.serving.serving_plans import evaluate_serving
 
-    job: ServingJob = load_serving_job(choice.job)
-    if choice.layout is None:
-        return _planned(job, choice)
-    return evaluate_serving(job, choice.layout)
+    job: ServingJob = load_serving_job(asked.job)
+    if asked.layout is None:
+        return _planned(job, asked)
+    return evaluate_serving(job, asked.layout)
 
 
-def _planned(job: ServingJob, choice: EngineChoice) -> tuple[ServingJob, ServingPlan]:
+def _planned(job: ServingJob, asked: AskedEmission) -> tuple[ServingJob, ServingPlan]:
     """Return the plan of the front that is asked for; a signal ends the command."""
     from autoplan.errors import InfeasibleError
 
-    front = _front(job, choice.deadline)
+    front = _front(job, asked.deadline)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    if choice.number > len(front.plans):
+    if asked.number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    plan = front.plans[choice.number - 1]
-    return front.job, plan
+    return front.job, front.plans[asked.number - 1]
 
 
 def _front(job: ServingJob, deadline: float | None) -> ServingFront:
@@ -151,14 +178,17 @@ def present_engine_configuration(
     )
 
 
-def evaluate_engine_commands(
+def show_engine_file(
     job: str,
     file: LaunchFile,
     framework: str | None,
     deadline: float | None,
-    where: tuple[Format, Path | None],
+    where: tuple[Format, Path | None, str],
 ) -> None:
     """Write the prediction of what serve commands in a file start, for a serving job, and what is better."""
+    form, output, _ = where
+    if output is not None and asks_for_page(form, output):
+        raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
     from autoplan.answers.configure.engine_launches import better_plan, evaluate_engine_file
     from autoplan.catalog import load_serving_job
     from autoplan.launch.engines.engine_documents import engine_document
@@ -169,7 +199,6 @@ def evaluate_engine_commands(
     read = evaluate_engine_file(loaded, file, framework)
     better = better_plan(read, _front(loaded, deadline))
     compared = _compared(better)
-    form, output = where
     present(
         form,
         output,

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.answers.configure.engine_commands import evaluate_engine_commands
 from autoplan.answers.configure.read_command import (
     ArgumentOption,
     FrameworkOption,
     VariableOption,
     launch_file,
 )
-from autoplan.answers.evaluate.serving import evaluate_serving_layout
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.options import DeadlineOption
 from autoplan.commands.output import (
     Format,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "evaluate",
+    "show_file",
+    "show_plan",
 ]
 
 
@@ -67,6 +68,7 @@ LayoutFile = Annotated[
 ]
 
 
+@takes_job_options
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
@@ -94,34 +96,25 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     predicted step as a trace for Perfetto, written in addition to the table; one that ends in .html is the
     answer as a page that loads nothing.
     """
-    from autoplan import planning
-    from autoplan.catalog import is_serving_job, load_job
+    from autoplan.kinds import kind_of
 
     if (layout is None) == (file is None):
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
-    if is_serving_job(job):
-        if file is not None:
-            if output is not None and asks_for_page(form, output):
-                raise typer.BadParameter(
-                    "there is no page of serve commands: give --layout", param_hint="--output"
-                )
-            read = launch_file(file, variables, arguments)
-            evaluate_engine_commands(job, read, framework, deadline, (form, output))
-        else:
-            evaluate_serving_layout(job, str(layout), form, (output, typed_command(context)))
-        return
-    loaded = load_job(job)
+    kind, where = kind_of(job), (form, output, typed_command(context))
     if file is not None:
-        read = launch_file(file, variables, arguments)
-        _compare(loaded, read, framework, deadline, (form, output, typed_command(context)))
-        return
-    loaded = planning.chosen(loaded, str(layout))
-    answer = planning.evaluate(loaded, str(layout))
+        kind.show_file(job, launch_file(file, variables, arguments), framework, deadline, where)
+    else:
+        kind.show_plan(*kind.evaluate(job, str(layout)), where, pictures=pictures)
+
+
+def show_plan(job: Job, plan: Plan, where: tuple[Format, Path | None, str], *, pictures: bool) -> None:
+    """Write a layout with its prediction; ``where`` is the form, the file and the command."""
+    form, output, command = where
     if output is not None and asks_for_trace(form, output):
-        write_trace(loaded, answer, output)
+        write_trace(job, plan, output)
         output = None
     elif output is not None and asks_for_page(form, output):
-        _write_page(loaded, answer, typed_command(context), output)
+        _write_page(job, plan, command, output)
         output = None
 
     from autoplan.answers.evaluate.blocks import plan_table
@@ -130,9 +123,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     present(
         form,
         output,
-        document=lambda: plan_document(loaded, answer),
+        document=lambda: plan_document(job, plan),
         table=lambda terminal: (
-            plan_table(loaded, answer, terminal) + (_pictures(loaded, answer, terminal) if pictures else "")
+            plan_table(job, plan, terminal) + (_pictures(job, plan, terminal) if pictures else "")
         ),
     )
 
@@ -143,8 +136,8 @@ def _pictures(job: Job, plan: Plan, terminal: Terminal) -> str:
     return f"\n{plan_pictures(job, plan, drawn_step(job, plan), terminal)}"
 
 
-def _compare(
-    job: Job,
+def show_file(
+    reference: str,
     file: LaunchFile,
     framework: str | None,
     deadline: float | None,
@@ -152,8 +145,9 @@ def _compare(
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan import planning
+    from autoplan.catalog import load_job
 
-    file_comparison, own, job = planning.evaluate_file(job, file, framework)
+    file_comparison, own, job = planning.evaluate_file(load_job(reference), file, framework)
     comparison = planning.compare_file(job, file, file_comparison, own, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text

@@ -153,7 +153,7 @@ def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) ->
         return FastestPlan(None, f"not solved: {deadline.reason}", proven=False)
     if least is None:
         return FastestPlan(None, "every such layout violates a rule")
-    within = job.limits.step_time is not None or bool(job.rules)
+    within = job.limits.step_time is not None or bool(job.relations)
     why = "no such layout is within the limits" if within else "no such layout fits"
     return FastestPlan(None, why, least_bytes=least)
 

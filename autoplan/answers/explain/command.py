@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from autoplan.answers.explain.serving import explain_serving_job
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "explain",
+    "show_explanation",
+    "show_remedy",
 ]
 
 
@@ -91,6 +93,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def explain(
     context: typer.Context,
     job: JobArgument,
@@ -117,38 +120,38 @@ def explain(
     """
     chosen_form = _form(form, output)
 
-    from autoplan.catalog import is_serving_job, load_job
+    from autoplan.kinds import kind_of
 
-    if is_serving_job(job):
-        if apply is not None:
-            raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
-        _no_picture(chosen_form, "of a serving job", "a training job")
-        if chosen_form == "html":
-            raise UnsupportedError(
-                "no page explains a serving job: give --format table; `autoplan plan` writes a page"
-            )
-        explain_serving_job(job, layout, Format(chosen_form), output, deadline)
-        return
-    limit = command_deadline(deadline)
+    kind, limit = kind_of(job), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        loaded = load_job(job)
+        loaded = kind.load(job)
         if deadline is None:
             limit.seconds = loaded.deadline
         if apply is not None:
-            _apply_remedy(loaded, layout, apply, output, limit)
+            kind.show_remedy(loaded, layout, apply, output, limit)
             return
-        if layout is None:
-            possible = _explain_fastest(loaded, chosen_form, (output, typed_command(context)), limit)
-        else:
-            asked = (output, typed_command(context))
-            possible = _explain_layout(loaded, layout, chosen_form, asked, limit)
+        where = (chosen_form, output, typed_command(context))
+        possible = kind.show_explanation(loaded, layout, where, limit)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _apply_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
+def show_explanation(
+    job: Job, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline
+) -> bool:
+    """Write why a layout of a training job, or the fastest one, is what it is; return whether it can run.
+
+    ``where`` is the form, the file and the command.
+    """
+    form, output, command = where
+    if layout is None:
+        return _explain_fastest(job, form, (output, command), deadline)
+    return _explain_layout(job, layout, form, (output, command), deadline)
+
+
+def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
     """Write the job file with a remedy of a layout applied."""
     from autoplan import planning
     from autoplan.results import Refusal

@@ -437,7 +437,7 @@ def _changes(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -> Ite
         except LayoutError:
             continue
         if plan.feasible:
-            yield ServingChange(key, value, f"{key}={value}", plan)
+            yield ServingChange(key, value, f"{key}={value}", plan=plan)
 
 
 def _changed(

@@ -78,7 +78,7 @@ class SavingKind:
         steps = list(self.changes(start))
         # Count from the end, so that the largest saving stays.
         thinned = steps if most is None else steps[::-1][:: max(1, -(-len(steps) // most))][::-1]
-        if self.by_stage is not None and not start.job.rules:
+        if self.by_stage is not None and not start.job.relations:
             # No built-in rule depends on recompute: if one step is allowed, all are.
             return thinned if thinned and thinned[0].allowed else []
         return [change for change in thinned if change.allowed]

@@ -3,51 +3,59 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
-from autoplan.commands.options import command_deadline
-from autoplan.commands.output import NOTHING_FEASIBLE, Format, present
+from autoplan.commands.output import Format, present
+from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from autoplan.deadline import Deadline
     from autoplan.results.serving.serving_explanation import (
         ServingExplanation,
         ServingRefusal,
         ServingStanding,
     )
     from autoplan.results.serving.serving_front import ServingFront
+    from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["explain_serving_job"]
+__all__ = ["show_serving_explanation", "show_serving_remedy"]
 
 
-def explain_serving_job(
-    job: str, layout: str | None, form: Format, output: Path | None, deadline: float | None
-) -> None:
+def show_serving_explanation(
+    job: ServingJob, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline
+) -> bool:
     """Write why the best plan of a serving job is the best, or where ``layout`` stands.
 
-    Exit code 1 where nothing is feasible, or the layout cannot run or serve.
+    ``where`` is the form, the file and the command. Returns whether something is feasible, or the layout can
+    run and serve.
     """
     from autoplan.answers.explain.explained_serving import explain_serving, explain_serving_layout
-    from autoplan.catalog import load_serving_job
     from autoplan.results.serving.serving_front import ServingFront
 
-    loaded = load_serving_job(job)
-    limit = command_deadline(loaded.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        load_solver()
-        if layout is not None:
-            possible = _present_standing(explain_serving_layout(loaded, layout, deadline=limit), form, output)
-        else:
-            answer = explain_serving(loaded, deadline=limit)
-            possible = not isinstance(answer, ServingFront)
-            _present_explanation(answer, form, output)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
-    if not possible:
-        raise typer.Exit(NOTHING_FEASIBLE)
+    form, output, _ = where
+    if form == "svg":
+        raise UnsupportedError("no chart of a serving job: give a training job, or --format table")
+    if form == "html":
+        raise UnsupportedError(
+            "no page explains a serving job: give --format table; `autoplan plan` writes a page"
+        )
+    load_solver()
+    if layout is not None:
+        standing = explain_serving_layout(job, layout, deadline=deadline)
+        return _present_standing(standing, Format(form), output)
+    answer = explain_serving(job, deadline=deadline)
+    _present_explanation(answer, Format(form), output)
+    return not isinstance(answer, ServingFront)
+
+
+def show_serving_remedy(
+    _job: ServingJob, _layout: str | None, _number: int, _output: Path | None, _deadline: Deadline
+) -> NoReturn:
+    """Raise BadParameter: what helps a serving job is a change of the job, not of a layout."""
+    raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
 
 
 def _present_explanation(

@@ -26,6 +26,7 @@ from autoplan.answers.guide.value import (
 from autoplan.catalog.entries import model
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.look_ups import clusters_of
+from autoplan.catalog.option_jobs import assumed_batch, assumed_sequence
 from autoplan.costs.core.prediction import Prediction, StageMemory, TimePrediction
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline
@@ -38,8 +39,6 @@ from autoplan.schema.layout import RECOMPUTE
 from autoplan.schema.precision import Precision
 
 __all__ = [
-    "ASSUMED_BATCH_TOKENS",
-    "ASSUMED_SEQUENCE",
     "amdahl_speedup",
     "baseline_ladder",
     "batch_facts",
@@ -60,13 +59,6 @@ __all__ = [
 # The job that a guide to a model on hardware is about, with what nobody said assumed.
 
 
-#: Tokens of a sequence that is assumed, where the model has as many positions.
-ASSUMED_SEQUENCE: Final = 4096
-#: Tokens of a batch that is assumed: that of GPT-3's smaller models (Brown et al. 2020, arXiv:2005.14165,
-#: table 2.1).
-ASSUMED_BATCH_TOKENS: Final = 2**19
-
-
 def guided_job(
     model_name: str,
     hardware: str,
@@ -84,10 +76,10 @@ def guided_job(
     spec, base, assumed = model(model_name, Path()), Path(), []
     (cluster,) = clusters_of(hardware, devices, base)
     if sequence_length is None:
-        sequence_length = min(ASSUMED_SEQUENCE, spec.max_positions or ASSUMED_SEQUENCE)
+        sequence_length = assumed_sequence(spec)
         assumed.append(f"sequences of {sequence_length:,} tokens (--sequence-length)")
     if global_batch_size is None:
-        global_batch_size = max(ASSUMED_BATCH_TOKENS // sequence_length, cluster.devices)
+        global_batch_size = assumed_batch(sequence_length, cluster.devices)
         assumed.append(f"a batch of {global_batch_size:,} sequences (--global-batch-size)")
     fields: dict[str, str | int | None] = {"model": model_name, "hardware": hardware, "devices": devices}
     text = _job_text({**fields, **keys}, sequence_length, global_batch_size)

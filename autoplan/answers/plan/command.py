@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoplan.commands.interrupts import stopped_by_signals
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "plan",
+    "show_front",
 ]
 
 
@@ -52,6 +54,7 @@ ApplyOption = Annotated[
 ]
 
 
+@takes_job_options
 def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
@@ -93,44 +96,38 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     that loads nothing.
     """
     from autoplan import planning
-    from autoplan.catalog import is_serving_job, load_job
+    from autoplan.kinds import kind_of
 
-    if is_serving_job(job):
-        from autoplan.answers.plan.serving import apply_serving_change, plan_serving_job
-
-        if apply is not None:
-            apply_serving_change(job, apply, output, deadline)
-            return
-        plan_serving_job(job, form, (output, typed_command(context)), deadline, all_plans=all_plans)
-        return
+    kind = kind_of(job)
     progress, limit = Progress(), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
-            loaded = load_job(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
+            loaded = kind.load(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
             if deadline is None:
                 limit.seconds = loaded.deadline
             load_solver()
-            front = planning.plan(loaded, progress=progress, deadline=limit, cache=cache)
+            front = kind.plan(loaded, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
-        if not front.feasible:
+        if not front.feasible and kind.suggested is not None:
             with Bar("looking for changes that help:") as bar, limit.in_force():
-                front = planning.suggested(front, progress=bar)
+                front = kind.suggested(front, progress=bar)
         if apply is not None:
-            write(planning.applied(front, apply, output.parent if output else None), output)
-            return
-        _present(front, form, (output, typed_command(context)), all_plans=all_plans, pictures=pictures)
+            write(kind.applied(front, apply, output.parent if output else None), output)
+        else:
+            where = (form, output, typed_command(context))
+            kind.show_front(front, where, all_plans=all_plans, pictures=pictures)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
-    if not front.feasible:
+    if apply is None and not front.answered:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def _present(
-    front: Front, form: Format, asked: tuple[Path | None, str], *, all_plans: bool, pictures: bool
+def show_front(
+    front: Front, where: tuple[Format, Path | None, str], *, all_plans: bool, pictures: bool
 ) -> None:
-    """Write the answer to the file that the command asks for; tables are imported where one is needed."""
-    output, command = asked
+    """Write the front of a training job; ``where`` is the form, the file and the command."""
+    form, output, command = where
     if output is not None and asks_for_trace(form, output):
         if front.feasible:
             from autoplan.results.merged_front import at_batch

@@ -1,40 +1,31 @@
-"""``autoplan plan`` of a serving job."""
+"""The front of a serving job, as ``autoplan plan`` writes it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from autoplan.commands.interrupts import stopped_by_signals
-from autoplan.commands.lean import load_solver
-from autoplan.commands.options import command_deadline
-from autoplan.commands.output import NOTHING_FEASIBLE, Format, present, write
+from autoplan.commands.output import Format, present, write
 from autoplan.commands.page_output import asks_for_page
 
-__all__ = ["apply_serving_change", "plan_serving_job"]
+if TYPE_CHECKING:
+    from autoplan.results.serving.serving_front import ServingFront
+
+__all__ = ["show_serving_front"]
 
 
-def plan_serving_job(
-    job: str, form: Format, asked: tuple[Path | None, str], deadline: float | None, *, all_plans: bool
+def show_serving_front(
+    front: ServingFront,
+    where: tuple[Format, Path | None, str],
+    *,
+    all_plans: bool,
+    pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
 ) -> None:
-    """Write the front of a serving job to the file of ``asked``; exit code 1 where no plan is feasible.
-
-    The other part of ``asked`` is the command, which a page has.
-    """
-    from autoplan.catalog import load_serving_job
-    from autoplan.planning.serving.serving_plans import plan_serving
-
-    loaded = load_serving_job(job)
-    limit = command_deadline(loaded.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        load_solver()
-        front = plan_serving(loaded, deadline=limit)
-
+    """Write the front of a serving job; ``where`` is the form, the file and the command."""
     from autoplan.report.serving.serving_document import serving_front_document
     from autoplan.report.serving.serving_report import serving_front_table
 
-    output, command = asked
+    form, output, command = where
     if output is not None and asks_for_page(form, output):
         from autoplan.report.pages.serving_page import serving_front_page
 
@@ -46,23 +37,3 @@ def plan_serving_job(
         document=lambda: serving_front_document(front),
         table=lambda terminal: serving_front_table(front, terminal, all_plans=all_plans),
     )
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
-    if not front.answered:
-        raise typer.Exit(NOTHING_FEASIBLE)
-
-
-def apply_serving_change(job: str, number: int, output: Path | None, deadline: float | None) -> None:
-    """Write the file of a serving job without a plan with one change made."""
-    from autoplan.catalog import load_serving_job
-    from autoplan.planning.serving.serving_plans import plan_serving
-    from autoplan.planning.serving.serving_remedies import applied_change
-
-    loaded = load_serving_job(job)
-    limit = command_deadline(loaded.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
-        load_solver()
-        front = plan_serving(loaded, deadline=limit)
-        write(applied_change(front, number, output.parent if output else None), output)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from autoplan.catalog import read_file, serving_hashes
 from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, UnsupportedError
+from autoplan.kinds import kind_of_document, loaded_job
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.planning.serving.serving_plans import plan_serving, serving_costs, serving_job
 from autoplan.results import Front
@@ -25,6 +26,8 @@ from autoplan.schema.serving.serving_spec import ServingJob
 __all__ = [
     "VERIFY_SECONDS",
     "compared",
+    "serving_verdict",
+    "training_verdict",
     "verify",
 ]
 
@@ -51,29 +54,40 @@ def verify(
     done, the choices in all, and the next one. Raises SpecError or CatalogError for a file that is no answer.
     """
     document = _document(file)
-    if document.get("kind") == "serving":
-        return _serving_verdict(document, str(file), job, deadline or Deadline(VERIFY_SECONDS))
-    if isinstance(job, ServingJob):
-        raise UnsupportedError("the answer is to a training job, and the job is one of serving")
-    saved = front_from(document, name=str(file))
-    planned = plannable(job_from(saved.resolved, name=str(file)))
+    kind, current = kind_of_document(document), None if job is None else loaded_job(job)
+    if current is not None and current.kind != kind.name:
+        raise UnsupportedError(f"the answer is to a {kind.name} job, and the job is one of {current.kind}")
+    return kind.verdict(document, str(file), current, deadline or Deadline(VERIFY_SECONDS), progress)
+
+
+def training_verdict(
+    document: dict[str, Any],
+    name: str,
+    job: Job | None,
+    deadline: Deadline,
+    progress: Callable[[int, int, str], None],
+) -> Verdict:
+    """Return the verdict on the answer to a training job in ``document``, as ``verify`` does."""
+    saved = front_from(document, name=name)
+    planned = plannable(job_from(saved.resolved, name=name))
     if saved.job_file is not None:
-        planned = with_file_facts(planned, saved.job_file.model_dump(mode="json"), name=str(file))
+        planned = with_file_facts(planned, saved.job_file.model_dump(mode="json"), name=name)
     current = None if job is None else plannable(job)
     from autoplan.verification import Stated, checks_of
 
-    deadline = deadline or Deadline(VERIFY_SECONDS)
     replanned = partial(_replanned, deadline)
     checks = checks_of(Stated.of(saved, planned), document, current, replanned, deadline, progress)
-    return Verdict(str(file), checks)
+    return Verdict(name, checks)
 
 
-def _serving_verdict(
-    document: dict[str, Any], name: str, job: Job | ServingJob | str | Path | None, deadline: Deadline
+def serving_verdict(
+    document: dict[str, Any],
+    name: str,
+    job: ServingJob | None,
+    deadline: Deadline,
+    progress: Callable[[int, int, str], None],  # noqa: ARG001 - as of any kind: engines are few
 ) -> Verdict:
-    """Return the verdict on the serving answer in ``document``."""
-    if isinstance(job, Job):
-        raise UnsupportedError("the answer is to a serving job, and the job is one of training")
+    """Return the verdict on the answer to a serving job in ``document``, as ``verify`` does."""
     saved = serving_front_from(document, name=name)
     asked = serving_job(values_from(ServingJob, saved.resolved, name=name))
     now = None if job is None else serving_job(job)
@@ -126,8 +140,7 @@ def compared(file: str | Path, other: str | Path) -> AnswerComparison:
     """
     documents = [_document(path) for path in (file, other)]
     for document, path in zip(documents, (file, other), strict=True):
-        reader = serving_front_from if document.get("kind") == "serving" else front_from
-        reader(document, name=str(path))
+        kind_of_document(document).read_saved(document, name=str(path))
     from autoplan.verification import field_differences
 
     return AnswerComparison(str(file), str(other), tuple(field_differences(documents[0], documents[1])))

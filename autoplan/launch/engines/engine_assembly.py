@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
+from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments
@@ -14,7 +14,7 @@ from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
 from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_values
-from autoplan.launch.engines.checkpoints import format_named, model_named, published_format
+from autoplan.launch.engines.checkpoints import format_named, published_format
 from autoplan.launch.engines.serve_commands import PROGRAM_OF, ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.schema.model import ModelSpec
@@ -107,7 +107,7 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     given = one.given
     checkpoint = _checkpoint(name, given)
-    model = model_named(checkpoint.value) if checkpoint else None
+    model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None
     experts = spec.moe is not None if isinstance(spec, ModelSpec) else None
     values = _READERS[name](given, experts=experts)

@@ -77,7 +77,7 @@ def read_answer(path: Path, job: Job) -> Front | None:
     facts = facts_of(job)
     predicted = predict_all(job, layouts)
     plans = tuple(Plan(*pair, facts) for pair in zip(layouts, predicted, strict=True))
-    return Front(job, facts, plans, certificate, rejected, reasons)
+    return Front(job, plans, certificate, rejected, reasons, facts=facts)
 
 
 def _certificate(plain: dict[str, Any]) -> Certificate:

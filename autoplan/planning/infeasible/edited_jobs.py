@@ -12,7 +12,7 @@ from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at
 from autoplan.catalog.job_files import usual_objectives
 from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.errors import UnsupportedError
-from autoplan.results.suggestion import Edit
+from autoplan.results.front import Edit
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
 from autoplan.schema.yaml.document import Document, Plain

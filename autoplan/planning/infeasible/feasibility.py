@@ -11,9 +11,9 @@ from typing import Final
 from autoplan.deadline import check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import choices_of
-from autoplan.planning.plan_and_evaluate import plan, plannable
+from autoplan.planning.plan_and_evaluate import merged, plan, plannable
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import inner_objectives, merged, step_limit
+from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 
@@ -117,7 +117,7 @@ class Feasibility:
         if not self._choice_fits(choice):
             return False
         # A layout that fits may be too slow, or violate the job's own rules about stages.
-        if step_limit(choice) is None and not choice.rules:
+        if step_limit(choice) is None and not choice.relations:
             return True
         front = self._front(choice)
         return front is not None and front.feasible

@@ -70,7 +70,7 @@ def _memory_limits(job: Job, needed: float | None) -> Iterator[Changes]:
 
 def _memory_sizes(job: Job, needed: float, usable: float) -> list[float]:
     """Return the memory limits to try: the least need, and more where the job has rules of its own."""
-    if not job.rules:
+    if not job.relations:
         return [needed]
     least = max(needed, memory_limit_bytes(job))
     return [

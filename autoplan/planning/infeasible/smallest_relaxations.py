@@ -19,8 +19,8 @@ from autoplan.planning.infeasible.feasibility import (
 from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
 from autoplan.planning.infeasible.unsatisfiable_subset import rules_conflict, unsatisfiable_subsets
 from autoplan.results import Front
+from autoplan.results.front import Suggestion
 from autoplan.results.merged_front import step_limit
-from autoplan.results.suggestion import Suggestion
 from autoplan.schema.job import Job
 
 __all__ = ["suggested"]
@@ -123,7 +123,7 @@ class _InfeasibleJob:
         plan = self.feasibility.answer(relaxed.job)
         if plan is None:
             return None
-        return Suggestion(name, edits_of(self.job, relaxed.changes), plan, plan.layout.devices)
+        return Suggestion(name, edits_of(self.job, relaxed.changes), plan.layout.devices, plan=plan)
 
     def _with_longer_step(self, name: str, changes: Changes, fastest: Fastest) -> Suggestion | None:
         longer = self._relaxed((*changes, *longer_step(fastest.choice, fastest.seconds)))

@@ -88,7 +88,7 @@ def with_only(job: Job, requirements: Sequence[Requirement], remaining: Sequence
 
 def rules_conflict(job: Job, feasibility: Feasibility) -> bool:
     """Return whether the job's own rules exclude all layouts, even without limits on memory and time."""
-    if not job.rules:
+    if not job.relations:
         return False
     unlimited = on_all(_with_unlimited_memory(job), lambda one: replace(one, limits=Limits()))
     return not feasibility.feasible(unlimited)
@@ -97,8 +97,10 @@ def rules_conflict(job: Job, feasibility: Feasibility) -> bool:
 def requirements_of(job: Job) -> Iterator[Requirement]:
     """Yield the requirements of ``job`` beyond its model and devices; those without effect are left out."""
     yield from _search_requirements(job)
-    for i, rule in enumerate(own_rules(job)):
-        yield Requirement(rule.located, _without_rule(job.rules[i]))
+    for rule, spec in zip(own_rules(job), job.rules, strict=False):
+        yield Requirement(rule.located, _without_rule(spec))
+    if job.program is not None:
+        yield Requirement(f"program: {job.program.words} starts it", _without_program)
     yield from _limit_requirements(job)
     device = job.cluster.device
     numbers = " or ".join(dict.fromkeys(str(choice.cluster.devices) for choice in choices_of(job)))
@@ -119,6 +121,10 @@ def _search_requirements(job: Job) -> Iterator[Requirement]:
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
     return lambda job: without_rules(job, [i for i, other in enumerate(job.rules) if other is rule])
+
+
+def _without_program(job: Job) -> Job:
+    return on_all(job, lambda one: replace(one, program=None))
 
 
 def _without_key(key: str, value: object) -> Callable[[Job], Job]:

@@ -53,7 +53,7 @@ def _more(job: ServingJob, costs: Callable[[ServingJob], ServingCosts]) -> Itera
         check_deadline()
         plans = ServingSearch(changed, costs(changed)).front(most_plans=1).plans
         if plans:
-            yield ServingChange(key, value, sentence, plans[0])
+            yield ServingChange(key, value, sentence, plan=plans[0])
 
 
 def _opened(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:

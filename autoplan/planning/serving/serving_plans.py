@@ -99,7 +99,13 @@ def serving_costs(job: ServingJob) -> ServingCosts:
     return ServingCosts(kernels_for(device), engine_kernels_for(device), request_trace_of(job))
 
 
-def plan_serving(job: ServingJob | str | Path, *, deadline: Deadline | float | None = None) -> ServingFront:
+def plan_serving(
+    job: ServingJob | str | Path,
+    *,
+    progress: object = None,  # noqa: ARG001 - as of any kind: nothing tells how far the search is
+    deadline: Deadline | float | None = None,
+    cache: object = None,  # noqa: ARG001 - as of any kind: answers are not kept
+) -> ServingFront:
     """Return the front of a serving job: engines, sizes of their steps, and how many of each.
 
     Proven for mean values; percentiles are those of a simulation. The front is empty, with reasons, where no

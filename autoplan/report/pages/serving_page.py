@@ -179,9 +179,9 @@ def _memory(predicted: Mapping[str, Any], of: str = "") -> list[str]:
 
 def _rejected(front: ServingFront) -> list[str]:
     rows = [
-        text_cell(x.reason) + number_cell(x.units, f"{x.units:,}")
-        for x in sorted(front.rejected, key=lambda x: (-x.units, x.reason))
-        if x.units
+        text_cell(x.reason) + number_cell(x.layouts, f"{x.layouts:,}")
+        for x in sorted(front.rejected, key=lambda x: (-x.layouts, x.reason))
+        if x.layouts
     ]
     heads = [("reason", ""), ("engines", "number")]
     if not rows:

@@ -16,6 +16,7 @@ from autoplan.report.render.bars import bar
 from autoplan.report.render.columns import Column, columns_table
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB
+from autoplan.report.wording.sentences import job_assumptions
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -156,7 +157,9 @@ def serving_job_lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:
     longest = f"longest request {job.longest_request:,} tokens"
     return (
         f"{model} on {cluster.devices} {terminal.times} {cluster.device.title}",
-        f"{job.engine.title} {job.engine.version}{newest} {terminal.dot} {longest}",
+        f" {terminal.dot} ".join(
+            (f"{job.engine.title} {job.engine.version}{newest}", longest, *job_assumptions(job.source))
+        ),
     )
 
 

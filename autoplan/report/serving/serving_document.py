@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoplan.report.document_fields import SCHEMA, Document, plain
+from autoplan.report.document_fields import SCHEMA, Document, assumptions, plain
 from autoplan.report.serving.capacity_report import serving_job_document
 from autoplan.report.wording.provenance import number_kinds
 from autoplan.results.serving.plan_values import serving_plan_values
@@ -38,7 +38,7 @@ def serving_front_document(front: ServingFront) -> Document:
         "scaling": [_scaled(answer) for answer in front.scaling],
         "disaggregation": _disaggregation(front),
         "certificate": plain(front.certificate),
-        "rejected": plain(front.rejected),
+        "rejected": [{"reason": fell.reason, "units": fell.layouts} for fell in front.rejected],
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
         "changes": [
@@ -51,6 +51,7 @@ def serving_front_document(front: ServingFront) -> Document:
             for change in front.changes
         ],
         "provenance": _provenance(front.job),
+        **assumptions(front.job.source),
         "resolved": resolved_values(front.job),
     }
     return {**document, HASH: document_hash(document)}

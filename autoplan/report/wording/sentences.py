@@ -14,7 +14,7 @@ from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, JobFile
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.units import format_bytes, format_count, format_seconds
 
@@ -27,6 +27,7 @@ __all__ = [
     "count_words",
     "fits_sentence",
     "front_sentences",
+    "job_assumptions",
     "job_lines",
     "layout_parts",
     "number_words",
@@ -65,8 +66,15 @@ def job_lines(job: Job, facts: JobFacts, terminal: Terminal) -> tuple[str, str]:
         job.precision,
         job.optimizer,
         f"limit {format_bytes(facts.memory_limit_bytes)} per device",
+        *job_assumptions(job.source),
     )
     return what, dot.join(conditions)
+
+
+def job_assumptions(source: JobFile | None) -> list[str]:
+    """Return what a job of options assumes, in words; empty for other jobs."""
+    assumed = source.assumed if source else ()
+    return [f"assumed: {', '.join(assumed)}"] if assumed else []
 
 
 def _alternatives(numbers: Sequence[int]) -> str:

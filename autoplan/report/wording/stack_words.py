@@ -12,7 +12,13 @@ __all__ = ["assumed_sentences", "stack_title", "stacks_sentences"]
 
 
 def stack_title(job: Job) -> str:
-    """Return the name of the stack for people, and that it is assumed where it is."""
+    """Return the programs that are looked at, or the stack, and that it is assumed where it is."""
+    programs = dict.fromkeys(one.program.title for one in job.choices or (job,) if one.program)
+    if len(programs) > 1:
+        *others, last = programs
+        return f"{', '.join(others)} or {last}"
+    if job.program is not None:
+        return job.program.title if job.choices else job.program.words
     return f"{job.stack.title} (assumed)" if job.stack_assumed else job.stack.title
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from shlex import quote
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from autoplan.catalog.job_option_names import reference_words
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
@@ -70,7 +70,7 @@ def _next_command(job: Job) -> str:
     file = job.source.reference
     # A shell empties the file that it redirects to before the command reads it.
     new = "new.yaml" if Path(file).name != "new.yaml" else "newer.yaml"
-    return f"to make change 1: autoplan plan {quote(file)} --apply 1 > {new}"
+    return f"to make change 1: autoplan plan {reference_words(file)} --apply 1 > {new}"
 
 
 def _result(suggestion: Suggestion) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
+from autoplan.results.front import Change, ParetoFront, Status
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -21,7 +22,6 @@ __all__ = [
     "ServingChange",
     "ServingFront",
     "ServingPlan",
-    "UnitRejection",
     "plan_of_pools",
 ]
 
@@ -52,6 +52,7 @@ class ServingPlan:
     prefill and decode are two groups, the one that decodes first, and their times are those of ``pooled``.
     """
 
+    kind: ClassVar[Literal["serving"]] = "serving"
     groups: tuple[EngineGroup, ...]
     #: Limits of the job that it breaks, as sentences.
     broken: tuple[str, ...] = ()
@@ -231,14 +232,6 @@ class PoolComparison:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitRejection:
-    """How many engines of the search space fell to one reason."""
-
-    reason: str
-    units: int
-
-
-@dataclass(frozen=True, slots=True)
 class ServingCertificate:
     """What is proven about a front of serving plans.
 
@@ -250,7 +243,7 @@ class ServingCertificate:
     shares of engines that start; those that equal others are counted as dominated without a price.
     """
 
-    status: Literal["optimal", "feasible", "infeasible"]
+    status: Status
     units_total: int
     units: int
     options: int
@@ -276,44 +269,29 @@ class ServingCertificate:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingChange:
-    """One change of a job that makes a plan possible, and the best plan with it.
-
-    ``key`` is the key of the job file and ``value`` its new value.
-    """
+class ServingChange(Change[ServingPlan]):
+    """One change of a serving job: ``key`` is the key of the job file and ``value`` its new value."""
 
     key: str
     value: str
     sentence: str
-    plan: ServingPlan
 
 
 @dataclass(frozen=True, slots=True)
-class ServingFront:
-    """The Pareto-optimal plans of a serving job; empty where nothing is feasible.
+class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
+    """The plans of a serving job.
 
-    Then ``reasons`` say why, ``conflict`` are limits of which any smaller set could be held, and ``changes``
-    the smallest changes that help, each one solved.
+    Without a plan, ``conflict`` are limits of which any smaller set could be held, and ``changes`` the
+    smallest changes that help, each one solved.
     """
 
-    job: ServingJob
-    plans: tuple[ServingPlan, ...]
-    certificate: ServingCertificate
-    rejected: tuple[UnitRejection, ...]
-    reasons: tuple[str, ...] = ()
-    conflict: tuple[str, ...] = ()
+    kind: ClassVar[Literal["serving"]] = "serving"
+
     changes: tuple[ServingChange, ...] = ()
-    #: The fronts for each number of devices, where the job asks for several.
-    answers: tuple[ServingFront, ...] = ()
     #: The fronts for each load, on the fewest devices, where the job asks for several loads.
     scaling: tuple[ServingFront, ...] = ()
     #: Whether pools for prefill and decode are worth it, where the job lets the planner choose.
     comparison: PoolComparison | None = None
-
-    @property
-    def feasible(self) -> bool:
-        """Whether there is any plan."""
-        return bool(self.plans)
 
     @property
     def answered(self) -> bool:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from autoplan.errors import Problem, SpecError
+from autoplan.schema.saved_front import SavedPart, answer_from
 from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.yaml.document import format_path
 
 __all__ = ["SavedServingFront", "SavedServingPlan", "serving_front_from"]
 
 _WANTED = "the output of `autoplan plan JOB --format json` of a serving job is needed"
 
 
-class _SavedPart(BaseModel):
-    """A part of a document; all of its keys are known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True, allow_inf_nan=False)
-
-
-class SavedServingPlan(_SavedPart):
+class SavedServingPlan(SavedPart):
     """One plan with what was predicted of it."""
 
     layout: dict[str, Any] = Field(description="the layout of its first engines, value by value")
@@ -32,14 +24,14 @@ class SavedServingPlan(_SavedPart):
     broken_limits: tuple[str, ...] = Field(description="limits that it breaks")
 
 
-class SavedServingRejection(_SavedPart):
+class SavedServingRejection(SavedPart):
     """Number of engines rejected for one reason."""
 
     reason: str = Field(description="the reason in words")
     units: int = Field(ge=1, description="number of engines by degrees and formats")
 
 
-class SavedServingCertificate(_SavedPart):
+class SavedServingCertificate(SavedPart):
     """The certificate."""
 
     status: Literal["optimal", "feasible", "infeasible"] = Field(description="how far it is proven")
@@ -68,7 +60,7 @@ class SavedServingCertificate(_SavedPart):
     cost_model_hash: str = Field(description="names kernels, intervals and trace")
 
 
-class SavedServingChange(_SavedPart):
+class SavedServingChange(SavedPart):
     """Change of an infeasible job, and the best plan with it."""
 
     key: str = Field(description="the key of the job file")
@@ -77,7 +69,7 @@ class SavedServingChange(_SavedPart):
     plan: SavedServingPlan = Field(description="the plan that it makes possible")
 
 
-class SavedServingAnswer(_SavedPart):
+class SavedServingAnswer(SavedPart):
     """The answer for one number of devices, in short."""
 
     devices: int = Field(ge=1, description="number of devices")
@@ -85,7 +77,7 @@ class SavedServingAnswer(_SavedPart):
     reasons: tuple[str, ...] = Field(description="why there is none")
 
 
-class SavedPoolComparison(_SavedPart):
+class SavedPoolComparison(SavedPart):
     """Whether pools for prefill and decode are worth it."""
 
     objective: ServingObjective = Field(description="what the plans are the best by")
@@ -95,7 +87,7 @@ class SavedPoolComparison(_SavedPart):
     both: SavedServingPlan | None = Field(description="the best plan whose engines do both")
 
 
-class SavedServingFront(_SavedPart):
+class SavedServingFront(SavedPart):
     """A complete answer."""
 
     schema_version: Literal[1] = Field(alias="schema", description="version of the document")
@@ -113,17 +105,11 @@ class SavedServingFront(_SavedPart):
     conflict: tuple[str, ...] = Field(description="limits of which any fewer could be held")
     changes: tuple[SavedServingChange, ...] = Field(description="changes that make a plan possible")
     provenance: dict[str, Any] = Field(description="the entries, and the kinds of their numbers")
+    assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
     resolved: dict[str, Any] = Field(description="the job with every name resolved")
     answer_hash: str = Field(description="SHA-256 of everything else")
 
 
 def serving_front_from(document: dict[str, Any], *, name: str) -> SavedServingFront:
     """Return the answer that ``document`` is; raises SpecError with all that no answer has."""
-    try:
-        return SavedServingFront.model_validate_json(json.dumps(document))
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        problems = [Problem(f"{e['msg']}: {_WANTED}", format_path(e["loc"]), name) for e in errors]
-        raise SpecError(problems) from error
-    except RecursionError as error:
-        raise SpecError([Problem("nested too deeply", "$", name)]) from error
+    return answer_from(document, SavedServingFront, name=name, wanted=_WANTED)

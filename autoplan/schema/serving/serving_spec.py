@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
 from autoplan.schema.base import Frozen, Seconds
-from autoplan.schema.job import Cluster, JobFile, OwnRule, RuleSpec
+from autoplan.schema.job import Cluster, HardwareName, JobFile, OwnRule, RuleSpec
 from autoplan.schema.job_choices import PriceSpec, distinct
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_stack import Engine
@@ -51,7 +51,7 @@ class ServingSpec(Frozen):
     model: str = Field(
         min_length=1, description="a name in specs/models, a path to such a file, or a config.json"
     )
-    hardware: str = Field(min_length=1, description="a name in hardware/ or a path to such a file")
+    hardware: HardwareName = Field(min_length=1, description="a name in hardware/ or a path to such a file")
     devices: (
         Count
         | Annotated[tuple[Count, ...], Field(min_length=1, max_length=64), AfterValidator(distinct)]
@@ -108,6 +108,7 @@ class ServingSpec(Frozen):
 class ServingJob:
     """A serving job with all names resolved."""
 
+    kind: ClassVar[Literal["serving"]] = "serving"
     name: str
     model: ModelSpec
     cluster: Cluster

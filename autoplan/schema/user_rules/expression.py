@@ -8,7 +8,7 @@ stage; a relation that names a stage that a layout lacks does not restrict that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial, reduce
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
@@ -21,7 +21,9 @@ __all__ = [
     "UNDEFINED",
     "Comparison",
     "Constant",
+    "Each",
     "Entry",
+    "Every",
     "Extreme",
     "Known",
     "Logic",
@@ -113,6 +115,28 @@ class Entry(Node):
             raise NoSuchStageError
         place = (self.quantity, self.stage % known.stages)
         return Constant(known.entries[place]) if place in known.entries else Entry(*place)
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Node):
+    """A quantity of the stage that the relation is looked at for, one after the other."""
+
+    quantity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Node):
+    """Whether a relation holds for every stage in place of ``Each``."""
+
+    part: Node
+
+    def folded(self, known: Known) -> Node:
+        """Return its remainder with ``known`` substituted, expanded over the stages."""
+        return self.of_stages(known.stages).folded(known)
+
+    def of_stages(self, stages: int) -> Node:
+        """Return the relation for each of so many stages."""
+        return Logic(every=True, parts=tuple(_at_stage(self.part, stage) for stage in range(stages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +259,20 @@ class Uniform(Node):
             every=True, parts=(_equal_over_stages("selective", stages), _equal_over_stages("full", stages))
         )
         return Logic(every=False, parts=(*equal, counts)).folded(known)
+
+
+def _at_stage(node: Node, stage: int) -> Node:
+    """Return ``node`` with entries of ``stage`` in place of ``Each``."""
+    if isinstance(node, Each):
+        return Entry(node.quantity, stage)
+    changes: dict[str, Any] = {}
+    for part in fields(node):
+        value = getattr(node, part.name)
+        if isinstance(value, Node):
+            changes[part.name] = _at_stage(value, stage)
+        elif isinstance(value, tuple):
+            changes[part.name] = tuple(_at_stage(x, stage) if isinstance(x, Node) else x for x in value)
+    return replace(node, **changes) if changes else node
 
 
 def _number(constant: Constant) -> Number:

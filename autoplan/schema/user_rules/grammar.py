@@ -10,6 +10,7 @@ Python's grammar gives the structure (see ``relation_tokens``). Of its nodes the
     number      + - * / // %        of numbers
                 sum(list)           and min, max: over the stages
                 list[n]             of the stage n, from the last where n is negative
+                list[each]          of each stage: the rule holds for all of them
     name        of a number, a word or a list; or a whole number
 """
 
@@ -28,7 +29,9 @@ from autoplan.schema.user_rules.expression import (
     UNDEFINED,
     Comparison,
     Constant,
+    Each,
     Entry,
+    Every,
     Logic,
     Name,
     Node,
@@ -94,7 +97,7 @@ column 14: layers has one number for each stage: write layers[0], sum(layers), m
     if reader.problems:
         first = len(text) - len(text.lstrip()) + 1
         raise RelationError("; ".join(f"column {first + at}: {said}" for at, said in sorted(reader.problems)))
-    return node
+    return Every(node) if "each" in _stages(node) else node
 
 
 class _Reader:
@@ -204,8 +207,10 @@ class _Reader:
         number = "".join(self._said(stage).split())
         if listed not in LISTS:
             return self.wrong(at, _not_a_list(listed))
+        if number == "each":
+            return Each(listed)
         if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", number):
-            said = "a stage is needed, such as 0 for the first or -1 for the last"
+            said = "a stage is needed: 0 for the first, -1 for the last, or each"
             return self.wrong(stage.col_offset, said)
         return Entry(listed, int(number))
 
@@ -254,6 +259,8 @@ def _stages(node: Node) -> set[int | str]:
     """Return the stages that ``node`` names: by number, or all."""
     if isinstance(node, Entry):
         return {node.stage}
+    if isinstance(node, Each):
+        return {"each"}
     if isinstance(node, Over | Uniform):
         return {"all"}
     return {stage for part in node.below() for stage in _stages(part)}

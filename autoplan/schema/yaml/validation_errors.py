@@ -14,6 +14,7 @@ from autoplan.errors import Problem
 from autoplan.schema.renamed_keys import RENAMED_KEYS, RENAMED_KNOBS
 from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
+from autoplan.schema.yaml.synonyms import key_sentence, right_key, value_meant, whole_number
 
 __all__ = ["problems_of"]
 
@@ -57,6 +58,7 @@ class _Failure:
     value: Plain
     place: Place
     tags: tuple[int, ...]
+    root: Place
 
     @property
     def kind(self) -> str:
@@ -81,11 +83,19 @@ def problems_of(errors: Iterable[ErrorDetails], document: Document, annotation: 
     """Return ``errors`` as problems of ``document``, one per path, by line."""
     root = unfold(annotation)
     failures = [c for error in errors if _is_true(c := _placed(error, document, root))]
+    failures = _without_renamed(failures)
     by_path: dict[Path, list[_Failure]] = {}
     for failure in _without_other_branches(failures):
         by_path.setdefault(failure.path, []).append(failure)
     problems = [_problem(path, group, document) for path, group in by_path.items()]
     return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def _without_renamed(failures: Sequence[_Failure]) -> list[_Failure]:
+    """Return ``failures`` without missing keys that another key was meant to be."""
+    unknown = [failure for failure in failures if failure.kind == "extra_forbidden"]
+    meant = {right_key(str(failure.path[-1]), failure.root) for failure in unknown}
+    return [c for c in failures if c.kind != "missing" or ".".join(map(str, c.path)) not in meant]
 
 
 def _placed(error: ErrorDetails, document: Document, root: Place) -> _Failure:
@@ -96,7 +106,7 @@ def _placed(error: ErrorDetails, document: Document, root: Place) -> _Failure:
         place, _, _ = descend(root, document.value, error["loc"][:-1])
     if "discriminator" in error.get("ctx", {}):
         path = (*path, *_discriminator(error))
-    return _Failure(error, path, document.at(path), place, tags)
+    return _Failure(error, path, document.at(path), place, tags, root)
 
 
 def _is_true(failure: _Failure) -> bool:
@@ -181,7 +191,7 @@ def _options(group: Sequence[_Failure]) -> list[object]:
 def _kind_sentence(group: Sequence[_Failure]) -> str:
     """Return the sentence for a value of a wrong kind."""
     value, expected, options = group[0].value, _expected(group), _options(group)
-    hint = _did_you_mean(value, options) or _switch_hint(value, expected)
+    hint = _meant_hint(value, options) or _switch_hint(value, expected) or _number_hint(value, expected)
     if not expected:
         return f"{shown(value)} is not allowed: it must be {group[0].context.get('expected')}"
     if len(expected) == len(options) > 1:
@@ -193,6 +203,18 @@ def _kind_sentence(group: Sequence[_Failure]) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+def _meant_hint(value: Plain, options: Sequence[object]) -> str:
+    """Return what to write for a value that is called otherwise elsewhere, else the option nearest to it."""
+    meant = value_meant(value, options)
+    return _did_you_mean(value, options) if meant is None else f" - did you mean {shown(meant)}?"
+
+
+def _number_hint(value: Plain, expected: Sequence[str]) -> str:
+    """Return the whole number that is short for, such as 4k."""
+    number = whole_number(value) if isinstance(value, str) and "a whole number" in expected else None
+    return "" if number is None else f": write {number}"
 
 
 def _did_you_mean(word: Plain, options: Sequence[object]) -> str:
@@ -263,6 +285,9 @@ def _unknown_key(path: Path, failure: _Failure) -> str:
     for new in (RENAMED_KEYS.get(key), *RENAMED_KNOBS.get(key, ())):
         if new in known:
             return f"{key}: is called {new} now"
+    elsewhere = key_sentence(path, failure.value, failure.root)
+    if elsewhere is not None:
+        return elsewhere
     near = _nearest(str(path[-1]), known)
     if near is not None:
         return f"unknown key {shown(path[-1])}: did you mean {shown(near)}?"

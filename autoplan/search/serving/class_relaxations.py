@@ -113,7 +113,7 @@ def nearest_class_limit(
     if plan is None or outcome is None:
         return None
     change = _simulated_value(outcome, name, limit)
-    return None if change is None else ServingChange(key, *change, plan)
+    return None if change is None else ServingChange(key, *change, plan=plan)
 
 
 def _times(options: Sequence[EngineOption], class_name: str, name: str) -> Iterator[float]:
@@ -138,9 +138,8 @@ def _nearest_mean(
         low, high, best = (middle, high, best) if plan is None else (low, middle, plan)
     text = format_milliseconds(times[high])
     class_name, _, name = named.partition(".")
-    return ServingChange(
-        key, text, f"{name} of class {class_name}: at least {text} with the other limits", best
-    )
+    sentence = f"{name} of class {class_name}: at least {text} with the other limits"
+    return ServingChange(key, text, sentence, plan=best)
 
 
 def _outcome(plan: ServingPlan | None, name: str) -> ClassOutcome | None:

@@ -9,13 +9,13 @@ from typing import Final
 
 from autoplan.costs.serving.served_layouts import ServingCosts, served
 from autoplan.deadline import current_deadline
+from autoplan.results.front import Rejection
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
     EngineGroup,
     ServingCertificate,
     ServingFront,
     ServingPlan,
-    UnitRejection,
     plan_of_pools,
 )
 from autoplan.rules.class_limit_rules import all_simulated_limits
@@ -225,7 +225,7 @@ class ServingSearch:
             stopped=self.stopped,
             autoplan_version=__version__,
         )
-        starts = tuple(UnitRejection(why, count) for why, count in self.options.shortages.items())
+        starts = tuple(Rejection(why, count, "memory") for why, count in self.options.shortages.items())
         return ServingFront(self.job, _sorted(plans), certificate, (*self.units.rejected, *starts))
 
 

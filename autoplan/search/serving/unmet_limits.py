@@ -145,7 +145,7 @@ def _more_memory(search: ServingSearch) -> Iterator[ServingChange]:
     for key, value, sentence, lifted in bounds:
         plans = ServingSearch(lifted, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
-            yield ServingChange(key, value, sentence, plans[0])
+            yield ServingChange(key, value, sentence, plan=plans[0])
 
 
 def _said(job: ServingJob, name: str) -> str:
@@ -218,7 +218,7 @@ def relaxed_limits(search: ServingSearch, conflict: list[str]) -> Iterator[Servi
         if plans:
             value = _value(search.job, name, plans[0])
             if value is not None:
-                yield ServingChange(f"limits.{name}", *value, plans[0])
+                yield ServingChange(f"limits.{name}", *value, plan=plans[0])
 
 
 def _solved_like(search: ServingSearch) -> Callable[[ServingJob], ServingPlan | None]:
@@ -274,7 +274,7 @@ def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
     for key, value, sentence, job in _edits(search.job):
         plans = ServingSearch(job, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
-            yield ServingChange(key, value, sentence, plans[0])
+            yield ServingChange(key, value, sentence, plan=plans[0])
     yield from _more_devices(search)
 
 
@@ -305,7 +305,7 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
         plan = plan_on(numbers[middle])
         low, best = (middle, best) if plan is None else (low, (middle, plan))
     devices = numbers[best[0]]
-    yield ServingChange("devices", str(devices), f"{devices} devices", best[1])
+    yield ServingChange("devices", str(devices), f"{devices} devices", plan=best[1])
 
 
 def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:

@@ -211,7 +211,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     no more memory.
     """
     dominated = np.zeros(len(candidates), dtype=bool)
-    if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.rules:
+    if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.relations:
         # The user's own rules may distinguish the two.
         return dominated
     c = candidates

@@ -236,7 +236,7 @@ def _equivalent(job: Job, valid: Candidates) -> Ints:
     if (
         job.stack.context_parallel is not None
         and job.stack.context_parallel.comm_type == "ring"
-        and not job.rules
+        and not job.relations
     ):
         reason[_longer_rings(job, valid, reason == 0)] = DOMINATED_RING
     reason[equivalent_orders(job, valid, reason == 0)] = EQUIVALENT_ORDER

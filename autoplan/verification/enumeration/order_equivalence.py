@@ -20,7 +20,7 @@ __all__ = ["data_stride", "equivalent_orders", "orders_of"]
 def orders_of(job: Job) -> list[Order]:
     """Return the rank orders to list: a single allowed one where the job has one node."""
     orders, wish = list(job.stack.orders), job.search.order
-    if job.cluster.devices > job.cluster.node.devices or any("order" in rule.rule for rule in job.rules):
+    if job.cluster.devices > job.cluster.node.devices or any("order" in rule.rule for rule in job.relations):
         return orders
     asked = wish if isinstance(wish, tuple) else (wish,)
     allowed = [order for order in orders if order in asked or "any" in asked]

@@ -21,6 +21,7 @@ from autoplan.schema.user_rules.expression import (
     Comparison,
     Constant,
     Entry,
+    Every,
     Logic,
     Name,
     Node,
@@ -73,7 +74,10 @@ class OwnRules:
     def of(job: Job, one: Candidates) -> OwnRules:
         """Return the rules of ``job`` that depend on the stages of a single choice."""
         (names,) = names_of(job, one)
-        relations = [rule.relation for rule in own_rules(job)]
+        relations = [
+            rule.relation.of_stages(one.pp) if isinstance(rule.relation, Every) else rule.relation
+            for rule in own_rules(job)
+        ]
         unreduced = OwnRules(tuple(r for r in relations if _applies(r, one.pp)), names, one.pp)
         open_relations = tuple(r for r in unreduced.relations if not unreduced.truth(r, {}).holds.all())
         return OwnRules(open_relations, names, one.pp)

@@ -89,6 +89,8 @@ def test_a_job_on_auto_is_the_job_on_what_was_found(nvml, tmp_path, monkeypatch)
     auto, named = (load_job(tmp_path / f"{name}.yaml") for name in ("auto", "named"))
 
     assert auto.cluster == named.cluster
+    line = load_job("--model llama3-8b --hardware auto --task train --batch 128 --sequence-length 8192")
+    assert line.cluster == named.cluster
     assert autoplan.evaluate(auto, "tp=2,mbs=1").predicted == autoplan.evaluate(named, "tp=2,mbs=1").predicted
 
 
@@ -241,7 +243,12 @@ def test_nodes_come_from_the_environment(environment, nodes, monkeypatch):
         ("Tesla T4", 15.8, "t4"),
         ("NVIDIA A10G", 24.1, "a10g"),
         ("NVIDIA GeForce RTX 4090", 25.4, "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", 51.5, "rtx-4090-48gb"),
         ("NVIDIA RTX 6000 Ada Generation", 51.5, "rtx-6000-ada"),
+        ("NVIDIA RTX 4000 Ada Generation", 21.5, "rtx-4000-ada"),
+        ("NVIDIA RTX A5000", 25.8, "rtx-a5000"),
+        ("NVIDIA L40", 48.3, "l40"),
+        ("AMD Instinct MI100", 34.3, "mi100"),
     ],
 )
 def test_names_of_drivers_are_names_of_the_catalogue(reported, gigabytes, name):

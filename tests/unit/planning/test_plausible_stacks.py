@@ -6,7 +6,7 @@ import pytest
 
 from autoplan import evaluate, load_job, plan
 from autoplan.catalog import assumed_stack, entry_names, load_entry, stack
-from autoplan.planning.plausible_stacks import plausible_stacks, stack_steps
+from autoplan.planning.plan_and_evaluate import plausible_stacks, stack_steps
 from autoplan.report.front_report import front_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.schema.layout import parse_layout

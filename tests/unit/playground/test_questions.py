@@ -23,8 +23,8 @@ from autoplan.playground.page_choices import page_choices
 from autoplan.playground.question_jobs import changed_query, job_of
 from autoplan.playground.questions import PlanAsk, UnknownNameError, ask_from, query_of
 from autoplan.playground.serving_question_jobs import changed_serving_query, serving_job_of
+from autoplan.results.front import Edit
 from autoplan.results.serving.serving_front import ServingChange
-from autoplan.results.suggestion import Edit
 from autoplan.schema.job import JobSpec
 
 FIELDS = {
@@ -239,7 +239,7 @@ def test_the_serving_job_is_that_of_the_fields_and_the_link_is_that_of_the_quest
 def test_a_change_of_a_serving_job_is_one_of_the_controls(limit_on, change, control):
     """A remedy that the controls can show has a link that makes it; any other is told in words alone."""
     asked = ServingJobQuestion(**SERVED, limit_on=limit_on)
-    link = changed_serving_query(asked, ServingChange(*change, "sentence", None))
+    link = changed_serving_query(asked, ServingChange(*change, "sentence", plan=None))
     plain = dict(parse_qsl(query_of(asked), keep_blank_values=True))
 
     if control is None:

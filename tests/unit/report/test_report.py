@@ -46,7 +46,7 @@ def job():
 def front(job):
     """Return a front made by hand."""
     plans = tuple(evaluate(job, layout) for layout in LAYOUTS)
-    return Front(job, facts_of(job), plans, CERTIFICATE, (Rejection("a rule", 3),))
+    return Front(job, plans, CERTIFICATE, (Rejection("a rule", 3),), facts=facts_of(job))
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-9, 0.1, 0.5, 0.999, 1.0, 7.0, -1.0])

@@ -10,12 +10,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from autoplan.catalog import model_called
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import zero_values
 from autoplan.launch.frameworks.deepspeed_keys import check_key_names
 from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS
 from autoplan.launch.frameworks.written_document import WrittenDocument
-from autoplan.launch.known_models import named_on_hub
 
 __all__ = [
     "OPEN",
@@ -190,7 +190,7 @@ def model_of(document: WrittenDocument, path: str) -> str | None:
     written = document.text(path)
     if written is None:
         return None
-    entry = named_on_hub(written.value.strip())
+    entry = model_called(written.value.strip())
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry

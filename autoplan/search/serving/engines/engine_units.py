@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.results.serving.serving_front import UnitRejection
+from autoplan.results.front import Rejection
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -25,12 +25,12 @@ class EngineUnits:
     """The engines of a search space, and how many fell to which rule."""
 
     units: tuple[EngineLayout, ...]
-    rejected: tuple[UnitRejection, ...]
+    rejected: tuple[Rejection, ...]
 
     @property
     def total(self) -> int:
         """Engines of the complete space."""
-        return len(self.units) + sum(rejection.units for rejection in self.rejected)
+        return len(self.units) + sum(rejection.layouts for rejection in self.rejected)
 
 
 def engine_units(job: ServingJob) -> EngineUnits:
@@ -43,7 +43,7 @@ def engine_units(job: ServingJob) -> EngineUnits:
             fallen[broken[0]] = fallen.get(broken[0], 0) + 1
         else:
             units.append(layout)
-    return EngineUnits(tuple(units), tuple(UnitRejection(why, count) for why, count in fallen.items()))
+    return EngineUnits(tuple(units), tuple(Rejection(why, count) for why, count in fallen.items()))
 
 
 def _placement(job: ServingJob, layout: EngineLayout) -> list[str]:

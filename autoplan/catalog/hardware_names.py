@@ -1,0 +1,112 @@
+"""Nodes that are meant by what people call hardware: ``H100``, ``RTX 4090``, ``2x4090``, ``8 x A100``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Final
+
+from autoplan.catalog.derived_nodes import COUNTS, derived_name
+from autoplan.catalog.roots import entry_names, entry_text, names_like
+
+__all__ = ["devices_called", "nodes_like", "unknown_hardware"]
+
+#: How many devices, before their name or after it: 2x4090, 8 x H100, 8*a100, A100x8, H100:8.
+_BEFORE: Final = re.compile(r"([1-9][0-9]{0,3}) *[x*\u00d7][ _-]*(.+)")
+_AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")
+#: Words around the name of a device that no entry has.
+_ASIDE: Final = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel"})
+#: The most devices that a message names, and nodes that a file describes.
+_MOST_DEVICES: Final = 3
+_MOST_NODES: Final = 4
+
+
+def nodes_like(name: str) -> list[str]:
+    """Return names of nodes of the number of devices that ``name`` says, such as ``4x-h100``; else none.
+
+    >>> nodes_like("2x 4090"), nodes_like("8xA100-PCIe")
+    (['2x-rtx-4090'], ['8x-a100-pcie-40gb', '8x-a100-pcie-80gb'])
+    """
+    count, part = _counted(name)
+    if count is None:
+        return []
+    counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
+    return [derived_name(n, d) for n in counts for d in devices_called(part) or _spelt_like(part)]
+
+
+def devices_called(words: str) -> list[str]:
+    """Return the devices of the catalogue that ``words`` may stand for.
+
+    >>> devices_called("NVIDIA H100 80GB"), devices_called("rtx4090"), devices_called("A10")
+    (['h100-pcie-80gb', 'h100-sxm5-80gb'], ['rtx-4090'], ['a10'])
+    """
+    wanted = [word for word in _words(words) if word not in _ASIDE]
+    pieces = [_pieces(word) for word in wanted]
+    names = entry_names("device")
+    same = [name for name in names if [*_pieces(name)] == [piece for word in pieces for piece in word]]
+    return same or [name for name in names if wanted and all(_has(name, word) for word in pieces)]
+
+
+def unknown_hardware(reference: str) -> str:
+    """Return what is wrong with a name that no hardware has, with names that work."""
+    said = f"no hardware is called {reference!r}: "
+    of_file = "your own is named by a YAML file, such as ./node.yaml"
+    near = nodes_like(reference)
+    if near:
+        return f"{said}did you mean {_listed(near[:_MOST_DEVICES])}? ({of_file})"
+    devices = devices_called(_counted(reference)[1])
+    # First those that most nodes have.
+    devices = sorted(devices, key=lambda device: -len(_described([device])))[:_MOST_DEVICES]
+    if devices:
+        counts = ", ".join(map(str, COUNTS[:-1]))
+        named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
+        described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
+        also = f"; the catalogue also has {described}" if described else ""
+        return f"{said}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
+    near = names_like(reference, [*entry_names("node"), *entry_names("cluster")])
+    hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
+    return f"{said}{hint} ({of_file})"
+
+
+def _described(devices: list[str]) -> list[str]:
+    """Return the nodes that a file describes with one of ``devices``."""
+    held = re.compile(rf"^device: *(?:{'|'.join(map(re.escape, devices))}) *$", re.MULTILINE)
+    return [name for name in entry_names("node") if held.search(entry_text("node", name)[0])]
+
+
+def _counted(name: str) -> tuple[int | None, str]:
+    """Return the number of devices that ``name`` says, or None, and the rest of it."""
+    word = name.casefold().strip()
+    before = _BEFORE.fullmatch(word)
+    if before:
+        return int(before[1]), before[2]
+    after = _AFTER.fullmatch(word)
+    return (int(after[2]), after[1].rstrip()) if after and len(word) <= 100 else (None, word)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", text.casefold()[:100]) if word]
+
+
+def _pieces(text: str) -> tuple[str, ...]:
+    """Return the runs of letters and of digits of ``text``.
+
+    >>> _pieces("rtx-4090"), _pieces("h100")
+    (('rtx', '4090'), ('h', '100'))
+    """
+    return tuple(re.findall(r"[a-z]+|[0-9]+", text.casefold()))
+
+
+def _has(name: str, word: tuple[str, ...]) -> bool:
+    """Return whether ``word`` begins where a word of a device's ``name`` does, in whole runs."""
+    parts = name.split("-")
+    tails = [_pieces("-".join(parts[at:])) for at in range(len(parts))]
+    return any(tail[: len(word)] == word for tail in tails)
+
+
+def _spelt_like(part: str) -> list[str]:
+    return difflib.get_close_matches(part, entry_names("device"), 3, 0.75)
+
+
+def _listed(words: list[str]) -> str:
+    return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

@@ -1,0 +1,98 @@
+"""Names of models: those of the catalogue, and those of checkpoints with the same architecture on the hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from autoplan.catalog.roots import entry_names, entry_text, names_like
+
+__all__ = ["bare_checkpoint", "checkpoint_model", "hub_names", "model_called", "models_like"]
+
+_SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
+_ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_NAME: Final = re.compile(r"[\w.-]*\w/?[\w.-]*\w")
+#: Words of names that say how a model was tuned or packed, and not what it is.
+_TUNED: Final = re.compile(
+    r"[-_.](?:instruct|chat|it|thinking|base|hf|(?:fp8|nvfp4|fp4)(?:-v\d)?|mxfp4|awq|gptq|int4|int8|bf16|fp16|block"
+    r"|gguf|bnb-4bit|4bit|dynamic|quantized|w8a8|w4a16|(?:0[1-9]|1[0-2])[0-3]\d|25\d\d|v0\.\d)(?=[-_.]|$)",
+    re.IGNORECASE,
+)
+
+
+def hub_names(entry: str) -> tuple[str, ...]:
+    """Return the names on the Hugging Face hub of an entry: its source, if it is one, and its aliases.
+
+    >>> hub_names("gpt2")
+    ('openai-community/gpt2', 'gpt2')
+    """
+    text, _ = entry_text("model", entry)
+    source, listed = _SOURCE.search(text), _ALIASES.search(text)
+    # Not parsed as YAML: all entries are read for each name that is looked up.
+    aliases = _NAME.findall(listed[1]) if listed else []
+    return (*((source[1],) if source else ()), *aliases)
+
+
+def model_called(name: str) -> str | None:
+    """Return the entry of a name: its own, or one on the hub, in letters of any case; None if there is none.
+
+    Where several entries have the same source, the one that lists the name as an alias comes first.
+
+    >>> model_called("meta-llama/Llama-3.1-8B-Instruct"), model_called("Llama3.1-8B"), model_called("./gpt2")
+    ('llama3.1-8b', 'llama3.1-8b', None)
+    """
+    word, entries = name.casefold(), entry_names("model")
+    if word in entries:
+        return word
+    found = [(entry, known) for entry in entries for known in hub_names(entry) if known.casefold() == word]
+    found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
+    return found[0][0] if found else None
+
+
+def checkpoint_model(checkpoint: str) -> str | None:
+    """Return the entry of the model that a checkpoint is of, by its name without what tunes or packs it.
+
+    It may be a copy of another publisher, or a folder.
+
+    >>> checkpoint_model("nvidia/Llama-3.3-70B-Instruct-FP8"), checkpoint_model("Qwen/Qwen3-30B-A3B-FP8")
+    ('llama3.1-70b', 'qwen3-30b-a3b')
+    """
+    named = model_called(checkpoint)
+    if named is not None:
+        return named
+    wanted = bare_checkpoint(checkpoint)
+    return next((entry for entry, name in _all_names() if bare_checkpoint(name) == wanted), None)
+
+
+def models_like(name: str) -> list[str]:
+    """Return up to three entries that an unknown name may stand for, on the hub or in the catalogue.
+
+    >>> models_like("unsloth/Llama-3.1-8B-Instruct-bnb-4bit"), models_like("Qwen/Qwen3-9B")
+    (['llama3.1-8b'], ['qwen3-8b', 'qwen3-4b', 'qwen3-32b'])
+    """
+    entry = checkpoint_model(name)
+    if entry is not None:
+        return [entry]
+    bare = bare_checkpoint(name)
+    near = names_like(bare, entry_names("model"))
+    if near:
+        return near
+    homes = {bare_checkpoint(known): entry for entry, known in _all_names()}
+    return list(dict.fromkeys(homes[known] for known in names_like(bare, homes)))
+
+
+def _all_names() -> Iterator[tuple[str, str]]:
+    return ((entry, name) for entry in entry_names("model") for name in hub_names(entry))
+
+
+def bare_checkpoint(checkpoint: str) -> str:
+    """Return the name of a model without publisher, tuning and format, in lower case.
+
+    >>> bare_checkpoint("meta-llama/Meta-Llama-3.1-8B-Instruct")
+    'llama-3.1-8b'
+    """
+    name = checkpoint.rstrip("/").rsplit("/", 1)[-1].lower()
+    while (shorter := _TUNED.sub("", name)) != name:
+        name = shorter
+    return name.removeprefix("meta-")

@@ -1,0 +1,262 @@
+"""Jobs in one line: ``--model NAME --hardware NODE --task lora`` stands for a job file.
+
+Such a line is a reference to a job wherever the path of a file is one. Whatever it leaves out is assumed, and
+the answer says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from autoplan.catalog.entries import device, engine_entry, hardware, model
+from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
+from autoplan.catalog.look_ups import clusters_of
+from autoplan.catalog.model_names import model_called
+from autoplan.catalog.programs import USUAL
+from autoplan.errors import AutoplanError, Problem, SpecError
+from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = [
+    "ASSUMED_BATCH_TOKENS",
+    "ASSUMED_SEQUENCE",
+    "OptionJob",
+    "assumed_batch",
+    "assumed_sequence",
+    "option_job",
+    "read_options",
+    "serves",
+]
+
+#: Tokens of a sequence that is assumed, where the model has as many positions.
+ASSUMED_SEQUENCE: Final = 4096
+#: Tokens of a batch that is assumed: that of GPT-3's smaller models (Brown et al. 2020, arXiv:2005.14165,
+#: table 2.1).
+ASSUMED_BATCH_TOKENS: Final = 2**19
+#: Sequences of a device in a batch that is assumed for adapters: 2 in each of 8 microbatches, as torchtune's
+#: recipe llama3_1/8B_lora has.
+_ADAPTED_SEQUENCES: Final = 16
+#: Rank of adapters that is assumed: that of Unsloth's notebooks; PEFT's default is 8.
+_ASSUMED_RANK: Final = 16
+#: Tokens of requests that are assumed: the 1k/1k of InferenceX's published runs.
+_ASSUMED_TOKENS: Final = 1024
+#: Engines that are assumed, by the maker of the devices.
+_ENGINES: Final = {"amd": "vllm-rocm"}
+_ENGINE: Final = "vllm"
+
+#: Other words for the same.
+_CALLED: Final = {
+    **dict.fromkeys(("training", "full", "full-finetune", "finetune", "fine-tune", "finetuning"), "train"),
+    **dict.fromkeys(("sft", "pretrain", "pretraining", "pre-train", "fft"), "train"),
+    **dict.fromkeys(("peft", "adapters"), "lora"),
+    **dict.fromkeys(("serving", "inference", "infer", "generate"), "serve"),
+}
+
+J = TypeVar("J", Job, ServingJob)
+
+_NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionJob:
+    """The job file that options stand for, the name of the job, and what it assumes, in words."""
+
+    text: str
+    name: str
+    assumed: tuple[str, ...]
+
+
+def serves(reference: str) -> bool:
+    """Return whether a line of options is one of a serving job; False where it cannot be read."""
+    try:
+        return _task(_given(reference)) == "serve"
+    except AutoplanError:
+        return False
+
+
+def option_job(reference: str) -> OptionJob:
+    """Return the job file that a line of options stands for.
+
+    Raises SpecError with everything wrong with the options; what is wrong with values is left to whoever
+    reads the file.
+    """
+    given = _given(reference)
+    task = _task(given)
+    unfit = [
+        Problem(f"belongs to --task {' or '.join(JOB_OPTIONS[name].tasks)}, not {task}", name)
+        for name in given
+        if task not in JOB_OPTIONS[name].tasks
+    ]
+    if unfit:
+        raise SpecError(unfit)
+    values = {JOB_OPTIONS[name].key: value for name, value in given.items() if name != "--task"}
+    writer = _JobWriter(values, task)
+    writer.assume()
+    return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
+
+
+def read_options(reference: str, read: Callable[..., J]) -> J:
+    """Return the job of a line of options; ``read`` reads the text of a job file of its kind."""
+    options = option_job(reference)
+    try:
+        job = read(options.text, reference, name=options.name, base=Path(), reference=reference)
+    except SpecError as error:
+        raise _with_option_names(error) from None
+    source = replace(job.source, assumed=options.assumed) if job.source else None
+    return replace(job, source=source)
+
+
+def _with_option_names(error: SpecError) -> SpecError:
+    """Return ``error`` of the file of a line of options with the options in the place of keys and lines."""
+    names = {f"$.{option.key}": name for name, option in JOB_OPTIONS.items() if option.key}
+    problems = []
+    for problem in error.problems:
+        name = next((names[key] for key in names if problem.path.startswith(key)), None)
+        mine = problem.path.startswith("$") and name is not None
+        problems.append(replace(problem, path=str(name), file=None, line=None) if mine else problem)
+    return SpecError(problems)
+
+
+def assumed_sequence(of_model: ModelSpec) -> int:
+    """Return the tokens of a sequence that is assumed."""
+    return min(ASSUMED_SEQUENCE, of_model.max_positions or ASSUMED_SEQUENCE)
+
+
+def assumed_batch(sequence_length: int, devices: int) -> int:
+    """Return the sequences of a batch that is assumed, a multiple of the devices.
+
+    >>> assumed_batch(4096, 2), assumed_batch(4096, 6), assumed_batch(4096, 1024)
+    (128, 132, 1024)
+    """
+    return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
+
+
+def _given(reference: str) -> dict[str, str]:
+    """Return the values of the options by name; raises SpecError for what is none."""
+    try:
+        words = shlex.split(reference)
+    except ValueError as error:
+        raise SpecError(f"{reference!r} is no line of options: {error}") from error
+    split = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    names, values = split[::2], split[1::2]
+    unknown = [name for name in names if name not in JOB_OPTIONS]
+    if unknown or len(names) != len(values):
+        known = ", ".join(JOB_OPTIONS)
+        raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {known}")
+    given = dict(zip(names, values, strict=True))
+    examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
+    missing = [
+        Problem(f"is missing, such as {name} {words}", name)
+        for name, words in examples.items()
+        if name not in given
+    ]
+    if missing:
+        raise SpecError(missing)
+    return given
+
+
+def _task(given: Mapping[str, str]) -> str:
+    word = given.get("--task", TASKS[0]).casefold()
+    task = _CALLED.get(word, word)
+    if task not in TASKS:
+        raise SpecError([Problem(f"{word!r} is not one of {', '.join(TASKS)}", "--task")])
+    return task
+
+
+class _JobWriter:
+    """The keys of a job file by their paths, to which what is left out is added."""
+
+    def __init__(self, values: Mapping[str, str], task: str) -> None:
+        self.values: dict[str, str] = dict(values)
+        self.task = task
+        self.assumed: list[str] = []
+
+    def assume(self) -> None:
+        """Add what is left out."""
+        try:
+            if self.task == "serve":
+                self._assume_requests(model(self.values["model"], Path()))
+            else:
+                self._assume_workload(model(self.values["model"], Path()))
+        except AutoplanError:
+            # Whoever reads the file tells of the model and the hardware, and of nothing that is missing.
+            for key in ("workload.sequence_length", "workload.global_batch_size", "adapters.rank"):
+                if self.task in next(x.tasks for x in JOB_OPTIONS.values() if x.key == key):
+                    self.values.setdefault(key, "1")
+
+    def _assume_workload(self, spec: ModelSpec) -> None:
+        length = assumed_sequence(spec)
+        self._assume(
+            "workload.sequence_length", length, f"sequences of {length:,} tokens", "--sequence-length"
+        )
+        devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
+        batch = _ADAPTED_SEQUENCES * devices
+        if self.task == "train":
+            given = self.values["workload.sequence_length"]
+            batch = assumed_batch(int(given) if _NUMBERS.fullmatch(given) and int(given) else length, devices)
+        self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
+        if "stack" not in self.values and "program" not in self.values:
+            self.values["program"] = USUAL
+        if self.task == "lora":
+            self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
+
+    def _assume_requests(self, spec: ModelSpec) -> None:
+        tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
+        self._assume("workload.input_tokens", tokens, f"prompts of {tokens:,} tokens", "--input-tokens")
+        self._assume("workload.output_tokens", tokens, f"answers of {tokens:,} tokens", "--output-tokens")
+        node, _ = hardware(self.values["hardware"], Path())
+        name = _ENGINES.get(device(node.device).vendor, _ENGINE)
+        newest = f"{name}@{list(engine_entry(name).versions)[-1]}"
+        self._assume("stack", newest, f"the engine {newest}", "--stack")
+
+    def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
+        if key not in self.values:
+            self.values[key] = str(value)
+            self.assumed.append(f"{words} ({option})")
+
+    def _devices(self) -> int | tuple[int, ...] | None:
+        given = self.values.get("devices")
+        return tuple(map(int, given.split(","))) if given and _NUMBERS.fullmatch(given) else None
+
+    def name(self) -> str:
+        """Return the name of the job: model, task and hardware."""
+        named = model_called(self.values["model"]) or self.values["model"]
+        words = "-".join((named, self.task, self.values["hardware"])).lower()
+        return re.sub(r"[^a-z0-9._-]+", "-", words)
+
+    def text(self) -> str:
+        """Return the job file, with what is assumed in comments."""
+        lines = [f"# Assumed: {words}." for words in self.assumed]
+        lines += ["schema: 1", f"kind: {'serving' if self.task == 'serve' else 'training'}"]
+        top = [key for key in ("model", "hardware", "devices", "stack", "program") if key in self.values]
+        lines += [f"{key}: {_value(self.values[key])}" for key in top]
+        for section in ("workload", "adapters"):
+            inner = [key for key in self.values if key.startswith(f"{section}.")]
+            # Keys in the order of the options, whatever was assumed.
+            inner.sort(key=[option.key for option in JOB_OPTIONS.values()].index)
+            if inner:
+                parts = (f"{key.partition('.')[2]}: {_value(self.values[key])}" for key in inner)
+                lines.append(f"{section}: {{{', '.join(parts)}}}")
+        if "precision" in self.values and self.task == "serve":
+            formats = ", ".join(map(json.dumps, self.values["precision"].split(",")))
+            lines.append(f"precision: {{weights: [{formats}]}}")
+        elif "precision" in self.values:
+            lines.append(f"precision: {_value(self.values['precision'])}")
+        if "optimizer" in self.values:
+            lines.append(f"optimizer: {_value(self.values['optimizer'])}")
+        return "\n".join([*lines, ""])
+
+
+def _value(text: str) -> str:
+    """Return a value as YAML: numbers, several as a list, and text that stays text."""
+    if _NUMBERS.fullmatch(text):
+        return text if "," not in text else f"[{text.replace(',', ', ')}]"
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*|[0-9]+x-[a-z0-9.-]+", text)
+    return text if plain and text.casefold() not in {"null", "true", "false"} else json.dumps(text)

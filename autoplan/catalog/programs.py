@@ -1,0 +1,123 @@
+"""The programs that may run a job, and the job once for each of their ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from autoplan.catalog.entries import loaded, stack
+from autoplan.catalog.roots import entry_names
+from autoplan.errors import UnsupportedError
+from autoplan.schema.costmodel.software import with_software
+from autoplan.schema.job import ChosenProgram, Job, RuleSpec
+from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
+
+__all__ = ["ANY_LAYOUT", "USUAL", "program", "rules_of", "with_programs"]
+
+#: What a job says for the programs that are usual for its task and devices, and for layouts of no program.
+USUAL: Final = "usual"
+ANY_LAYOUT: Final = "any-layout"
+#: Ways whose rules hold for other ways, one after the other, at most.
+_MOST_STEPS: Final = 4
+
+
+def program(name: str) -> ProgramSpec:
+    """Return the program ``name``; raises CatalogError for an unknown one."""
+    return loaded("program", name, ProgramSpec)
+
+
+def rules_of(way: ProgramWay) -> tuple[RuleSpec, ...]:
+    """Return the rules of ``way``, those of the way that it is like before its own."""
+    rules, names = way.rules, way.like
+    for _ in range(_MOST_STEPS):
+        if names is None:
+            return rules
+        name, _, title = names.partition("/")
+        base = next((one for one in program(name).ways if one.title == title), None)
+        if base is None:
+            raise UnsupportedError(f"like: {names} is no way of a program")
+        rules, names = (*base.rules, *rules), base.like
+    raise UnsupportedError(f"more than {_MOST_STEPS} ways are like each other")
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The job as ways run it, and what the other ways lack."""
+
+    jobs: tuple[Job, ...]
+    lacking: tuple[tuple[str, str], ...]
+
+
+def with_programs(job: Job, asked: str | Sequence[str] | None, *, stack_named: bool) -> Job:
+    """Return ``job`` with one choice for each way in which an ``asked`` program runs it.
+
+    A job that names its stack is priced by it under every program. Raises CatalogError for an unknown
+    program, UnsupportedError where none of those that are named can run the job.
+    """
+    if asked is None or asked == ANY_LAYOUT:
+        return job
+    names = _usual(job) if asked == USUAL else (asked,) if isinstance(asked, str) else tuple(asked)
+    runs = _runs(job, names, stack_named=stack_named)
+    if runs.jobs:
+        return _chosen(job, runs)
+    if asked == USUAL:
+        return replace(job, lacking=runs.lacking)
+    raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
+
+
+def _usual(job: Job) -> tuple[str, ...]:
+    """Return the programs that are usual for the task and the devices of ``job``."""
+    tasks = {"adapters"} if job.adapters is not None else {"pretrain", "fine-tune"}
+    devices = max(choice.cluster.devices for choice in job.choices or (job,))
+    return tuple(
+        name
+        for name in entry_names("program")
+        if tasks.intersection((entry := program(name)).usual)
+        and entry.least_devices <= devices <= (entry.most_devices or devices)
+    )
+
+
+def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
+    jobs: dict[tuple[str, tuple[RuleSpec, ...]], Job] = {}
+    lacking: list[tuple[str, str]] = []
+    for name in names:
+        entry, found = program(name), False
+        missing = ""
+        for way in entry.ways:
+            one = _run(job, entry, way, stack_named=stack_named)
+            if isinstance(one, str):
+                missing = missing or one
+            else:
+                found = True
+                assert one.program is not None  # noqa: S101 - ``_run`` sets it
+                jobs.setdefault((one.stack.name, one.program.rules), one)
+        if not found:
+            lacking.append((entry.title, missing))
+    return _Runs(tuple(jobs.values()), tuple(lacking))
+
+
+def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) -> Job | str:
+    """Return ``job`` as ``way`` runs it, or what the way lacks."""
+    priced_by = job.stack if stack_named else with_software(stack(way.stack), job.software)
+    missing = lacks(way, job)
+    if missing is None and job.model.moe is not None and priced_by.experts is None:
+        missing = f"{priced_by.title} prices no models with experts"
+    if missing is not None:
+        return missing
+    chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way))
+    return replace(job, stack=priced_by, stack_assumed=False, program=chosen, choices=())
+
+
+def _chosen(job: Job, runs: _Runs) -> Job:
+    """Return the first of the jobs of ``runs``, with all of them as choices where there are several."""
+    jobs = list(_with_each_size(job, runs))
+    first = replace(jobs[0], lacking=runs.lacking)
+    return replace(first, choices=tuple(jobs)) if len(jobs) > 1 else first
+
+
+def _with_each_size(job: Job, runs: _Runs) -> Iterator[Job]:
+    """Yield the jobs of ``runs`` for each number of devices and each batch of ``job``."""
+    for one in runs.jobs:
+        for choice in job.choices or (job,):
+            yield replace(one, cluster=choice.cluster, workload=choice.workload)

@@ -1,0 +1,94 @@
+"""Commands whose job may be given by options instead of a file: ``--model NAME --hardware NODE``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args
+
+import typer
+
+from autoplan.commands.output import checked_output, complain, write
+
+__all__ = ["takes_job_options"]
+
+_SAVE: Final = Annotated[
+    Path | None,
+    typer.Option(
+        "--save",
+        metavar="FILE",
+        help="Write the job file that these options stand for, and answer for it.",
+        show_default=False,
+        callback=checked_output,
+    ),
+]
+
+
+def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return ``command``, which has a parameter ``job``, with the options of a job in the place of JOB.
+
+    The command gets the line of options as its job, or the path of the file that is saved.
+    """
+    from autoplan.catalog.job_option_names import JOB_OPTIONS
+
+    names = {name: _parameter(name) for name in JOB_OPTIONS}
+
+    def with_options(**given: Any) -> None:  # noqa: ANN401 - what typer read
+        options = {name: given.pop(parameter) for name, parameter in names.items()}
+        given["job"] = _reference(given["job"], options, given.pop("save"))
+        command(**given)
+
+    parameters = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name == "job":
+            optional: Any = Annotated[str | None, *get_args(parameter.annotation)[1:]]
+            parameter = parameter.replace(annotation=optional, default=None)  # noqa: PLW2901
+        parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    for name, option in JOB_OPTIONS.items():
+        words = typer.Option(name, metavar=option.metavar, help=option.help, show_default=False)
+        parameters.append(_keyword(names[name], Annotated[str | None, words]))
+    parameters.append(_keyword("save", _SAVE))
+    update_wrapper(with_options, command)
+    del with_options.__wrapped__  # type: ignore[attr-defined]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def _parameter(option: str) -> str:
+    """Return the name of an option's parameter, which no parameter of a command has."""
+    return f"job_{option.removeprefix('--').replace('-', '_')}"
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _reference(job: str | None, options: dict[str, str | None], save: Path | None) -> str:
+    """Return what the command line calls its job; a job that is to be saved is."""
+    from autoplan.catalog.job_option_names import job_reference
+
+    line = job_reference(options)
+    if job is not None and (line or save is not None):
+        given = next((name for name, value in options.items() if value is not None), "--save")
+        raise typer.BadParameter(f"{job} is a whole job: leave out {given}, or it", param_hint=given)
+    if job is None and not line:
+        raise typer.BadParameter("give a job, or --model and --hardware", param_hint="JOB")
+    if job is not None:
+        return job
+    return line if save is None else _saved(line, save)
+
+
+def _saved(line: str, save: Path) -> str:
+    """Write the job file of a line of options, and return its path."""
+    from autoplan.catalog import edited_text, is_serving_job, load_job, load_serving_job
+
+    source = (load_serving_job(line) if is_serving_job(line) else load_job(line)).source
+    if source is None:
+        raise AssertionError(line)
+    write(edited_text(source, (), save.parent), save)
+    said = f", assuming {', '.join(source.assumed)}" if source.assumed else ""
+    complain([f"note: {save} has the job{said}"])
+    return str(save)

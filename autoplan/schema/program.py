@@ -1,0 +1,96 @@
+"""Programs: what one starts to train a model, which stack prices it, and what it can express.
+
+A program runs a job in one or several ways, such as the Trainer of Hugging Face with DDP, FSDP2 or
+DeepSpeed. What a way can express are relations between the fields of a layout, in the language of users'
+rules, and lists of optimizers, precisions and other choices. Search, ``verify`` and ``emit`` read the same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from autoplan.schema.base import Frozen
+from autoplan.schema.costmodel.kernel_spec import Name
+from autoplan.schema.job import Job, Optimizer, OwnRule
+from autoplan.schema.precision import Precision
+
+__all__ = ["ProgramSpec", "ProgramWay", "lacks"]
+
+Task = Literal["pretrain", "fine-tune", "adapters"]
+
+
+class ProgramWay(Frozen):
+    """One way in which a program runs a job."""
+
+    title: str = Field(min_length=1, max_length=40, description="what the way is called, such as FSDP2")
+    stack: Name = Field(description="stack whose cost model prices it: a name in costmodels/stacks")
+    target: Name | None = Field(
+        default=None, description="launch target that writes its configuration; null: none does"
+    )
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1)] = Field(
+        description="what it trains: all of a new model, all of one that was trained, or adapters"
+    )
+    optimizers: Annotated[tuple[Optimizer, ...], Field(min_length=1)] = Field(
+        description="optimizers that it has"
+    )
+    precisions: Annotated[tuple[Precision, ...], Field(min_length=1)] = Field(
+        description="number formats of GEMMs that it has"
+    )
+    software: tuple[str, ...] = Field(
+        default=(), description="keys of a job's `software` that its configuration expresses"
+    )
+    experts: bool = Field(default=False, description="whether it trains models with experts")
+    like: str | None = Field(
+        default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
+    )
+    rules: tuple[OwnRule, ...] = Field(
+        default=(), max_length=50, description="relations that a layout satisfies where it can express it"
+    )
+
+
+class ProgramSpec(Frozen):
+    """What one starts to train a model."""
+
+    schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
+    kind: Literal["program"] = Field(description="says that this file describes a program")
+    name: Name = Field(description="name of the entry, the same as its file's")
+    title: str = Field(min_length=1, description="what the program is called")
+    description: str = Field(default="", description="what it is, in a sentence or two")
+    version: str = Field(min_length=1, description="version that names and limits were checked against")
+    sources: dict[str, str] = Field(description="where its limits stand, by subject")
+    usual: tuple[Task, ...] = Field(
+        default=(), description="tasks for which it is searched where a job names no program"
+    )
+    most_devices: int | None = Field(
+        default=None, ge=1, description="most devices for which it is searched then; null: any number"
+    )
+    least_devices: int = Field(default=1, ge=1, description="fewest devices for which it is searched then")
+    ways: Annotated[tuple[ProgramWay, ...], Field(min_length=1, max_length=8)] = Field(
+        description="ways in which it runs a job"
+    )
+
+    @model_validator(mode="after")
+    def _ways_are_distinct(self) -> Self:
+        titles = [way.title for way in self.ways]
+        if len(set(titles)) < len(titles):
+            raise ValueError("two ways have the same title")
+        return self
+
+
+def lacks(way: ProgramWay, job: Job) -> str | None:
+    """Return what ``way`` lacks that ``job`` asks for, in words; None where it can run some layout of it."""
+    parts = {
+        "no adapters (LoRA)": job.adapters is not None and "adapters" not in way.tasks,
+        "adapters alone": job.adapters is None and set(way.tasks) == {"adapters"},
+        f"no {job.optimizer}": job.optimizer not in way.optimizers,
+        f"no {job.precision}": job.precision not in way.precisions,
+        "no models with experts": job.model.moe is not None and not way.experts,
+    }
+    parts |= {
+        f"no key for software.{name}": getattr(job.software, name) is not None
+        for name in type(job.software).model_fields
+        if name not in way.software
+    }
+    return next((words for words, missing in parts.items() if missing), None)

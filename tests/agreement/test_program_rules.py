@@ -1,0 +1,99 @@
+"""What the rules of a program allow is what its launch target can write, layout by layout."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autoplan.catalog import entry_names, resolve_job
+from autoplan.catalog.programs import program
+from autoplan.errors import AutoplanError
+from autoplan.launch.registry import find_target
+from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.rules import broken_rules
+from autoplan.rules.user_constraints import breaks
+from autoplan.schema.job import JobSpec, Workload
+from autoplan.schema.layout import parse_layout
+
+WAYS = [
+    (name, way.title)
+    for name in entry_names("program")
+    for way in program(name).ways
+    if way.target is not None
+]
+JOBS = {
+    "dense": {"model": "llama3-8b", "hardware": "dgx-h100", "devices": 8},
+    "experts": {"model": "mixtral-8x7b", "hardware": "dgx-h100", "devices": 16},
+}
+LAYOUTS = 4_000
+FEW = 150
+DEGREES = (1, 1, 1, 2, 2, 4, 8)
+
+
+def job(kind, name):
+    """Return a job that the program ``name`` runs in its ways, one choice for each."""
+    workload = Workload(sequence_length=4096, global_batch_size=64)
+    return resolve_job(JobSpec(kind="training", workload=workload, program=name, **JOBS[kind]))
+
+
+def texts(kind, devices, layers, draw, count):
+    """Yield layout strings at random, most of them of unusual parts."""
+    for _ in range(count):
+        tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
+        if devices % (tp * pp * cp):
+            continue
+        ep = draw.choice((1, 2, 4)) if kind == "experts" else 1
+        keys = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "mbs": 1, "zero": draw.choice((0, 1, 2, 3))}
+        keys["sp"] = draw.choice(("on", "off"))
+        keys["recompute"] = draw.choice(
+            ("none", "none", "selective", "full", "full:2", "full:4", "full:2/none")
+        )
+        if pp > 1:
+            keys["schedule"] = draw.choice(("1f1b", "1f1b", "gpipe", "interleaved", "zero-bubble"))
+            keys["vpp"] = draw.choice((2, 4)) if keys["schedule"] == "interleaved" else 1
+            if pp == 2 and draw.random() < 0.4:
+                keys["stages"] = f"{layers // 2 + 1}/{layers // 2 - 1}"
+        if draw.random() < 0.2:
+            keys["order"] = draw.choice(("tp-cp-pp-dp", "tp-pp-cp-dp"))
+        if draw.random() < 0.2:
+            keys["offload"] = draw.choice(("optimizer", "activations", "optimizer+activations"))
+        if draw.random() < 0.2:
+            keys["dp_shard"] = draw.choice((2, 4))
+        if kind == "experts" and draw.random() < 0.3:
+            keys["etp"] = draw.choice((1, 2))
+        yield ",".join(f"{key}={value}" for key, value in keys.items())
+
+
+def layouts(one, kind, count):
+    """Yield the layouts of ``texts`` that the stack of ``one`` runs, whatever its program can express."""
+    free, draw = replace(one, program=None, choices=()), random.Random(5)  # noqa: S311 - layouts are no secret
+    layers = one.model.layers
+    for text in texts(kind, one.cluster.devices, layers, draw, count):
+        try:
+            layout = parse_layout(text, layers=layers, devices=one.cluster.devices, zero=0)
+        except AutoplanError:
+            continue
+        if not broken_rules(free, layout):
+            yield layout
+
+
+@pytest.mark.parametrize("count", [FEW, pytest.param(LAYOUTS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize(("name", "title"), WAYS)
+def test_a_program_allows_what_its_target_writes(name, title, kind, count):
+    """One truth: what the search leaves out for a program is what ``emit`` would refuse."""
+    base = job(kind, name)
+    one = next(choice for choice in base.choices or (base,) if choice.program.way == title)
+    target, seen = find_target(one.program.target), {True: 0, False: 0}
+    for layout in layouts(one, kind, count):
+        allowed = not any(breaks(one, rule.relation, layout) for rule in one.program.rules)
+        try:
+            target.emit(PlannedRun(one, layout))
+            written, why = True, ""
+        except InexpressibleError as error:
+            written, why = False, str(error)
+        assert allowed == written, f"{layout}: {'allowed' if allowed else 'excluded'}, {why or 'written'}"
+        seen[allowed] += 1
+    assert seen[True] or count == FEW, "no layout is allowed"

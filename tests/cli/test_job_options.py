@@ -1,0 +1,105 @@
+"""A job in one line: options in the place of a job file, as a person types them."""
+
+import json
+import shlex
+
+import pytest
+
+import autoplan
+
+LORA = "--model openai-community/gpt2 --hardware 2x-rtx4090 --task lora"
+TRAIN = "--model openai-community/gpt2 --hardware 2x-rtx4090 --stack megatron-lm --batch 64"
+SERVE = "--model meta-llama/Llama-3.2-1B-Instruct --hardware 1x-rtx-4090 --task serve --concurrency 4"
+
+
+def test_a_line_is_the_job_of_the_file_that_it_saves(run, tmp_path):
+    """The saved file has the same answer; what was left out is said in the answer, the file and a note."""
+    mine, saved = tmp_path / "mine.json", tmp_path / "job.yaml"
+    assumed = ["sequences of 1,024 tokens (--sequence-length)", "adapters of rank 16 (--rank)"]
+    options = [*LORA.split(), "--batch", "64"]
+
+    assert run("plan", *options, "-f", "json", "-o", str(mine)).exit_code == 0
+    written = run("plan", *options, "--save", str(saved), "-f", "json")
+    assert f"note: {saved} has the job, assuming {', '.join(assumed)}" in written.stderr
+    assert saved.read_text().startswith(f"# Assumed: {assumed[0]}.\n")
+
+    one, other = json.loads(mine.read_text()), json.loads(written.stdout)
+    assert one["job_file"].pop("assumed") == assumed
+    assert one["job"].pop("name") == "gpt2-lora-2x-rtx4090"
+    for document in (one, other):
+        document.pop("answer_hash"), document["job"].pop("name", None), document["resolved"].pop("name")
+        for plan in document["front"]:
+            plan.pop("job_hash", None)
+    assert one["front"] == other["front"]
+    assert one["resolved"] == other["resolved"]
+    for job in ([], ["--job", shlex.join(options)], ["--job", str(saved)]):
+        assert run("verify", str(mine), *job).stdout.endswith(f"verified: {mine}\n")
+
+
+def test_the_next_command_of_a_line_runs_as_printed(run):
+    """The line is what further commands call the job; they and the library take it."""
+    table = run("plan", *LORA.split(), "--stack", "hf-trainer").stdout
+    assert "assumed: sequences of 1,024 tokens (--sequence-length), a batch of 32 sequences (--batch)" in (
+        " ".join(table.split())
+    )
+    following = shlex.split(table.split("next: autoplan ")[1].splitlines()[0])
+    assert following[:7] == ["emit", *LORA.split()]
+
+    table = run("plan", *TRAIN.split()).stdout
+    following = shlex.split(table.split("next: autoplan ")[1].splitlines()[0])
+    emitted = run(*following)
+    assert emitted.exit_code == 0, emitted.stderr
+    assert f"autoplan emit {TRAIN} --for" in emitted.stdout
+
+    layout = ("--layout", "dp=2,mbs=4")
+    assert "assumed: " in run("evaluate", *LORA.split(), *layout).stdout
+    assert run("explain", *LORA.split(), *layout, "--stack", "ddp").exit_code in {0, 1}
+    assert autoplan.load_job(LORA).source.assumed[0].startswith("sequences of 1,024")
+
+
+def test_a_line_asks_for_engines(run, tmp_path):
+    """A task of serving has tokens, clients and an engine, which are assumed and verified too."""
+    saved = tmp_path / "served.json"
+    assert run("plan", *SERVE.split(), "-f", "json", "-o", str(saved)).exit_code == 0
+    assert run("verify", str(saved)).stdout.endswith(f"verified: {saved}\n")
+    assert json.loads(saved.read_text())["assumed"][0] == "prompts of 1,024 tokens (--input-tokens)"
+    layout = ("--layout", "tp=1,seqs=4")
+    amd = SERVE.replace("1x-rtx-4090", "1x-mi300x")
+    assert "vllm-rocm@" in run("evaluate", *amd.split(), *layout).stdout.replace("\n", " ")
+    assert "max-num-seqs" in run("emit", *SERVE.split(), *layout, "--for", "vllm").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "give a job, or --model and --hardware"),
+        ("--model gpt2", "--hardware: is missing, such as --hardware 2x-rtx4090, or auto"),
+        ("llama3.1-8b", "`autoplan plan --model llama3.1-8b --hardware 2x-rtx4090 --task lora` plans one"),
+        (
+            "Qwen/Qwen3-8B",
+            "`autoplan plan --model Qwen/Qwen3-8B --hardware 2x-rtx4090 --task lora` plans one",
+        ),
+        (
+            "dgx-h100",
+            "hardware, not a job: `autoplan plan --model llama3.1-8b --hardware dgx-h100",
+        ),
+        (
+            "rtx-4090",
+            "`autoplan plan --model llama3.1-8b --hardware 2x-rtx-4090",
+        ),
+        (f"{LORA} --task qlora", "--task: 'qlora' is not one of train, lora, serve"),
+        (f"{LORA} --concurrency 3", "--concurrency: belongs to --task serve, not lora"),
+        (f"{LORA} --sequence-length 4k", "--sequence-length: '4k' is not a whole number: write 4096"),
+        (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),
+        (f"{LORA} --precision float8", "--precision: 'float8' is not one of"),
+        ("job.yaml --task lora", "job.yaml is a whole job: leave out --task, or it"),
+        ("--model nope --hardware H100", "8x-h100-sxm5-80gb"),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_said_of_its_options(run, words, said):
+    """Errors name the option, never a line of a file that nobody wrote; a part of a job says how to go on."""
+    done = run("plan", *words.split())
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert "$." not in done.stderr
+    assert not done.stdout

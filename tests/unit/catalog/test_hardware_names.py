@@ -1,0 +1,43 @@
+"""What people call hardware leads to names that work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autoplan.catalog.entries import hardware, is_node
+from autoplan.catalog.hardware_names import unknown_hardware
+from autoplan.errors import CatalogError
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("H100", "8x-h100-sxm5-80gb"),
+        ("4090", "1x-rtx-4090"),
+        ("RTX 4090", "8x-rtx-4090"),
+        ("NVIDIA GeForce RTX 3090", "1x-rtx-3090"),
+        ("a100", "8x-a100-sxm4-80gb"),
+        ("NVIDIA A100-SXM4-80GB", "8x-a100-sxm4-80gb"),
+        ("2x4090", "2x-rtx-4090"),
+        ("8 x H100", "8x-h100-sxm5-80gb"),
+        ("H100:8", "8x-h100-sxm5-80gb"),
+        ("A100x4", "4x-a100-pcie-80gb"),
+        ("3x-4090", "4x-rtx-4090"),
+        ("2x-rtx4009", "2x-rtx-4090"),
+        ("dgxh100", "dgx-h100"),
+    ],
+)
+def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant: str) -> None:
+    """The error has the node that is meant; all names in it are of nodes; a file is named."""
+    with pytest.raises(CatalogError) as refused:
+        hardware(written, Path())
+    said = str(refused.value)
+    assert said == unknown_hardware(written)
+    assert "./node.yaml" in said
+    hint = said.removeprefix(f"no hardware is called {written!r}")
+    named = re.findall(r"(?:\d+x|dgx|hgx)-[a-z0-9.-]+[a-z0-9]", hint)
+    assert meant in named
+    assert all(is_node(name) for name in named)

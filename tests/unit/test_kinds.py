@@ -1,0 +1,61 @@
+"""The kinds of jobs: what is done with each exists, is called alike, and is asked for in one place."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import autoplan
+from autoplan.catalog import entry_names
+from autoplan.kinds import KINDS, SERVING, TRAINING, Kind, kind_of, kind_of_document, loaded_job
+from autoplan.results import Front, Plan
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+
+FUNCTIONS = [field.name for field in fields(Kind) if field.name != "name"]
+
+
+def _called(function):
+    """Return how many arguments a function takes by place, and which by name alone."""
+    parameters = inspect.signature(function).parameters.values()
+    named = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY}
+    return len(parameters) - len(named), named
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_both_kinds_exist_and_are_called_alike(name):
+    """What a command calls for a job of one kind takes the same arguments for the other."""
+    training, serving = (getattr(kind, name) for kind in (TRAINING, SERVING))
+    named = [each.function for each in (training, serving) if each is not None]
+
+    assert named
+    assert all(inspect.isfunction(function) for function in named)
+    assert len({str(_called(function)) for function in named}) == 1
+
+
+@pytest.mark.parametrize(("entries", "kind"), [("job", TRAINING), ("serving", SERVING)])
+def test_a_job_has_the_kind_of_its_list_by_name_and_by_value(entries, kind):
+    """Shipped names and the jobs that they stand for say the same, and its answers say it too."""
+    assert all(kind_of(name) is kind for name in entry_names(entries))
+    assert kind_of(loaded_job(entry_names(entries)[0])) is kind
+    assert kind_of_document({"kind": kind.name}) is kind
+
+
+def test_plans_and_fronts_say_their_kind():
+    """What answers a job is of its kind."""
+    assert {KINDS[each.kind] for each in (Front, Plan)} == {TRAINING}
+    assert {KINDS[each.kind] for each in (ServingFront, ServingPlan)} == {SERVING}
+
+
+def test_one_place_asks_for_the_kind_of_a_job():
+    """No other module decides by the kind of a file or a document what to do with it."""
+    root = Path(autoplan.__file__).parent
+    asked = re.compile(r"is_serving_job\(|\.get\(\"kind\"\) ==|isinstance\(\w+, (Job|ServingJob) \| str")
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if asked.search(path.read_text("utf-8"))
+    }
+
+    assert found == {"catalog/job_files.py", "kinds.py"}
