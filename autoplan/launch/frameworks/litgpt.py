@@ -12,6 +12,7 @@ import shlex
 from dataclasses import replace
 from typing import Final
 
+from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import command_script
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
@@ -66,6 +67,7 @@ def emit_litgpt(run: PlannedRun) -> Emission:
     """Return the plan as a script around ``litgpt``; raises InexpressibleError for what it has not."""
     job, layout = run.job, run.layout
     refuse_software(job, ("compile", "pure_bf16"), adapters=True)
+    refuse_adapter_fields(job)
     _check_layout(job, layout)
     command = _command(job, layout)
     options = _options(job, layout, command)

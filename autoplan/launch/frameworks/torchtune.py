@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import command_script
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import (
@@ -89,6 +90,7 @@ def emit_torchtune(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that torchtune does not have."""
     refuse_software(job, _SOFTWARE, adapters=True)
+    refuse_adapter_fields(job)
     refuse_beyond_data(layout, _LATER)
     if layout.devices > 1:
         refuse_for_fsdp(layout, _STAGES)

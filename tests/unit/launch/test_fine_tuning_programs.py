@@ -117,6 +117,25 @@ def test_what_a_program_lacks_is_named(target, layout, changes, part, nearest):
         assert parse_layout(nearest, layers=32, devices=8) in caught.value.nearest
 
 
+class Quantised(AdapterSpec):
+    """Adapters with a choice that no target writes yet."""
+
+    base: str | None = None
+
+
+@pytest.mark.parametrize("target", [*PROGRAMS, "trainer"])
+def test_a_choice_of_adapters_is_written_or_refused(target):
+    """A field of ``adapters`` that a target does not know is refused where a job sets it, never dropped."""
+    layout = "dp=8,zero=0" if target in {"trainer", "unsloth"} else "dp=8,zero=3,recompute=full"
+    stack = "hf-trainer" if target == "trainer" else target
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", stack))
+    parsed = parse_layout(layout, layers=32, devices=8)
+
+    find_target(target).emit(PlannedRun(replace(job, adapters=Quantised(rank=8)), parsed))
+    with pytest.raises(InexpressibleError, match=r"adapters\.base=nf4"):
+        find_target(target).emit(PlannedRun(replace(job, adapters=Quantised(rank=8, base="nf4")), parsed))
+
+
 def test_models_of_the_tables_are_in_the_catalogue():
     """Each name that a program is said to know is the hub's name of an entry, so that a job can have it."""
     names = {hub_name(load_entry("model", name)) for name in entry_names("model")}

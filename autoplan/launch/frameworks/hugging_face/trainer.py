@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.adapter_fields import modules_of, refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    ATTENTION_TARGETS,
     checked_kind,
     compiled,
     deepspeed_section,
@@ -63,6 +63,7 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_software(job, ("compile",), adapters=True)
+    refuse_adapter_fields(job)
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
@@ -92,7 +93,7 @@ def _adapters(job: Job) -> dict[str, Any]:
         "lora_r": job.adapters.rank,
         "lora_alpha": 2 * job.adapters.rank,
         "lora_dropout": 0.0,
-        "lora_target_modules": ["all-linear"] if every else list(ATTENTION_TARGETS),
+        "lora_target_modules": ["all-linear"] if every else list(modules_of(job.adapters)),
     }
 
 

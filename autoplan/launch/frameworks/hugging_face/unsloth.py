@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from autoplan.launch.frameworks.adapter_fields import modules_of, refuse_adapter_fields
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
-from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS, formats, optim_name
+from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
     microbatches,
@@ -32,7 +33,6 @@ __all__ = ["TARGET", "emit_unsloth"]
 _FILE: Final = "unsloth_train.py"
 #: Format that the model is loaded in.
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
-_MLP_TARGETS: Final = ("gate_proj", "up_proj", "down_proj")
 _HEAD: Final = """import os
 import sys
 
@@ -70,6 +70,7 @@ def emit_unsloth(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that Unsloth does not have."""
     refuse_software(job, ("pure_bf16",), adapters=True)
+    refuse_adapter_fields(job)
     refuse_beyond_data(layout, "which Unsloth trains without")
     if layout.zero:
         part = f"ZeRO-{layout.zero}: Unsloth runs on one device or as replicas"
@@ -108,12 +109,11 @@ def _model(job: Job, layout: Layout) -> dict[str, Any]:
 
 def _adapters(adapters: AdapterSpec, layout: Layout) -> dict[str, Any]:
     """Return the arguments of get_peft_model; adapters have a scale of 2."""
-    more = _MLP_TARGETS if adapters.targets == "all" else ()
     return {
         "r": adapters.rank,
         "lora_alpha": 2 * adapters.rank,
         "lora_dropout": 0.0,
-        "target_modules": [*ATTENTION_TARGETS, *more],
+        "target_modules": list(modules_of(adapters)),
         "use_gradient_checkpointing": _checkpointing(layout),
     }
 
