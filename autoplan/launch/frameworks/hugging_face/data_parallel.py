@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -46,13 +46,7 @@ def checked_kind(job: Job, layout: Layout) -> str:
 
 def refuse_beyond_data(layout: Layout) -> None:
     """Raise InexpressibleError for tensor, context and hybrid parallelism, which have no key."""
-    if layout.tp * layout.cp > 1:
-        part = f"tensor and context parallelism (tp={layout.tp}, cp={layout.cp}), a ParallelismConfig object"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
-    if layout.dp_shard:
-        part = f"hybrid sharding (dp_shard={layout.dp_shard}), a ParallelismConfig object"
-        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    refuse_other_axes(layout, "a ParallelismConfig object")
 
 
 def formats(job: Job) -> dict[str, bool]:
