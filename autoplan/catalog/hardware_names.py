@@ -25,7 +25,7 @@ def nodes_like(name: str) -> list[str]:
     """Return names of nodes of the number of devices that ``name`` says, such as ``4x-h100``; else none.
 
     >>> nodes_like("2x 4090"), nodes_like("8xA100-PCIe")
-    (['2x-rtx-4090'], ['8x-a100-pcie-40gb', '8x-a100-pcie-80gb'])
+    (['2x-rtx-4090', '2x-rtx-4090-48gb'], ['8x-a100-pcie-40gb', '8x-a100-pcie-80gb'])
     """
     count, part = _counted(name)
     if count is None:

@@ -169,7 +169,8 @@ def _model(spec: JobSpec, base: Path) -> ModelSpec:
 
 
 def _workload(spec: JobSpec, batch: int) -> Workload:
-    return Workload(sequence_length=spec.workload.sequence_length, global_batch_size=batch)
+    work = spec.workload
+    return Workload(sequence_length=work.sequence_length, global_batch_size=batch, documents=work.documents)
 
 
 def _batches(spec: JobSpec) -> tuple[int, ...]:

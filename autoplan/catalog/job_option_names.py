@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 __all__ = ["JOB_OPTIONS", "TASKS", "JobOption", "is_option_job", "job_reference", "reference_words"]
 
-#: What a job does: training all of the model, training adapters, serving.
-TASKS: Final = ("train", "lora", "serve")
+#: What a job does: training all of the model, training adapters, also on a base in 4 bits, serving.
+TASKS: Final = ("train", "lora", "qlora", "serve")
 
 
 class JobOption(NamedTuple):
@@ -24,7 +24,7 @@ class JobOption(NamedTuple):
     help: str
 
 
-_TRAINING: Final = ("train", "lora")
+_TRAINING: Final = ("train", "lora", "qlora")
 #: The options by name, in the order of the keys of a job file.
 JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--model": JobOption(
@@ -33,7 +33,7 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--hardware": JobOption(
         "hardware", TASKS, "NODE", "A node or a cluster, such as 2x-rtx4090; auto: this machine's GPUs."
     ),
-    "--task": JobOption("", TASKS, "TASK", "train (all of the model), lora or serve; train if left out."),
+    "--task": JobOption("", TASKS, "TASK", "train (all of the model), lora, qlora or serve."),
     "--devices": JobOption("devices", TASKS, "N", "Devices to use; all if left out."),
     "--stack": JobOption(
         "stack", TASKS, "NAME", "The training software, or the engine; the usual one if left out."
@@ -64,7 +64,10 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--request-rate": JobOption("workload.request_rate", ("serve",), "RATE", "Requests, such as 12/s."),
     "--precision": JobOption("precision", TASKS, "NAME", "Such as bf16 or fp8; bf16 if left out."),
     "--optimizer": JobOption("optimizer", _TRAINING, "NAME", "Such as adamw or adamw-8bit."),
-    "--rank": JobOption("adapters.rank", ("lora",), "N", "Width of the adapters; 16 if left out."),
+    "--rank": JobOption("adapters.rank", ("lora", "qlora"), "N", "Width of the adapters; 16 if left out."),
+    "--base": JobOption(
+        "adapters.base", ("qlora",), "FORMAT", "Format of the frozen base: nf4 (if left out), fp4 or int8."
+    ),
 }
 
 

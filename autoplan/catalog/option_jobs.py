@@ -204,8 +204,10 @@ class _JobWriter:
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         if "stack" not in self.values and "program" not in self.values:
             self.values["program"] = USUAL
-        if self.task == "lora":
+        if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
+        if self.task == "qlora":
+            self._assume("adapters.base", "nf4", "a frozen base in nf4", "--base")
 
     def _assume_requests(self, spec: ModelSpec) -> None:
         tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import typer
+from typer.models import OptionInfo
 
 from autoplan.commands.output import checked_output, complain, write
 
@@ -29,24 +30,32 @@ _SAVE: Final = Annotated[
 def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return ``command``, which has a parameter ``job``, with the options of a job in the place of JOB.
 
-    The command gets the line of options as its job, or the path of the file that is saved.
+    The command gets the line of options as its job, or the path of the file that is saved. An option that the
+    command has itself, such as ``--program`` of ``emit``, is that of the job where options stand for one.
     """
     from autoplan.catalog.job_option_names import JOB_OPTIONS
 
-    names = {name: _parameter(name) for name in JOB_OPTIONS}
+    signature = inspect.signature(command, eval_str=True).parameters.values()
+    shared = {name: each.name for each in signature for name in _options_of(each) if name in JOB_OPTIONS}
+    names = {name: _parameter(name) for name in JOB_OPTIONS if name not in shared}
 
     def with_options(**given: Any) -> None:  # noqa: ANN401 - what typer read
-        options = {name: given.pop(parameter) for name, parameter in names.items()}
+        options = {name: given.pop(names[name]) if name in names else None for name in JOB_OPTIONS}
+        if given["job"] is None:
+            for name, parameter in shared.items():
+                options[name], given[parameter] = given[parameter], None
         given["job"] = _reference(given["job"], options, given.pop("save"))
         command(**given)
 
     parameters = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+    for parameter in signature:
         if parameter.name == "job":
             optional: Any = Annotated[str | None, *get_args(parameter.annotation)[1:]]
             parameter = parameter.replace(annotation=optional, default=None)  # noqa: PLW2901
         parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     for name, option in JOB_OPTIONS.items():
+        if name in shared:
+            continue
         words = typer.Option(name, metavar=option.metavar, help=option.help, show_default=False)
         parameters.append(_keyword(names[name], Annotated[str | None, words]))
     parameters.append(_keyword("save", _SAVE))
@@ -55,6 +64,13 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
+
+
+def _options_of(parameter: inspect.Parameter) -> tuple[str, ...]:
+    """Return the names of the option that a parameter of a command is."""
+    marks = (mark for mark in get_args(parameter.annotation)[1:] if isinstance(mark, OptionInfo))
+    # Typer takes the first name of an option that is annotated for its default.
+    return tuple(str(name) for mark in marks for name in (mark.default, *(mark.param_decls or ())))
 
 
 def _parameter(option: str) -> str:
@@ -83,9 +99,10 @@ def _reference(job: str | None, options: dict[str, str | None], save: Path | Non
 
 def _saved(line: str, save: Path) -> str:
     """Write the job file of a line of options, and return its path."""
-    from autoplan.catalog import edited_text, is_serving_job, load_job, load_serving_job
+    from autoplan.catalog import edited_text
+    from autoplan.kinds import kind_of
 
-    source = (load_serving_job(line) if is_serving_job(line) else load_job(line)).source
+    source = kind_of(line).load(line).source
     if source is None:
         raise AssertionError(line)
     write(edited_text(source, (), save.parent), save)

@@ -345,7 +345,7 @@ def model_flops_per_step(job: Job) -> float:
     width = model.heads * sum(head_widths(model)) / 2
     # A frozen weight has no weight gradient.
     flops_per_weight = 6.0 if job.adapters is None else 4.0
-    flops_per_token = flops_per_weight * weights + 12.0 * model.layers * width * mean_keys(model, s)
+    flops_per_token = flops_per_weight * weights + 12.0 * model.layers * width * mean_keys(job)
     return flops_per_token * job.workload.global_batch_size * s
 
 

@@ -110,7 +110,7 @@ def _attention_kernels(job: Job, candidates: Candidates, machine: Machine) -> It
     # In units of one head's width, so that these are heads of a rank.
     heads, key_heads = attention_widths(job.model, candidates.tp.astype(np.float64), 1.0)
     rows, key_rows = float(heads[0]) * tokens, float(key_heads[0]) * tokens
-    keys = mean_keys(job.model, job.workload.sequence_length) / steps
+    keys = mean_keys(job) / steps
     tensors = machine.element_bytes * (rows + key_rows) * (wide + narrow)
     widths, copies = (wide + narrow, 3 * wide + 2 * narrow), (1, 2)
     seconds = attention_kernel_seconds(job, candidates, machine)

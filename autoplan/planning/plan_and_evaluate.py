@@ -24,6 +24,7 @@ from autoplan.results.front import RejectionKind
 from autoplan.results.merged_front import at_batch, question_words, values_of
 from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
+from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job, RoutingSpec
@@ -154,10 +155,20 @@ def plannable(job: Job | str | Path) -> Job:
     if job.adapters is not None and (model.moe is not None or model.mla is not None):
         part = "experts" if model.moe is not None else "latent attention"
         raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
+    if lacking := missing_fine_tuning(job, job.stack):
+        stacks = [name for name in entry_names("stack") if has_fine_tuning(job, stack(name))]
+        raise UnsupportedError(f"{job.stack.title} has no {lacking}: {_other_stacks(stacks)}")
     if model.layers > MOST_LAYERS:
         raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
     peak_flops(job.cluster, job.precision)
     return job
+
+
+def _other_stacks(names: list[str]) -> str:
+    """Return what to do about a stack that lacks something, given those that do not."""
+    if not names:
+        return "no stack has all that the job asks for; ask for less"
+    return f"set `stack` to {'one of ' if len(names) > 1 else ''}{', '.join(names)}"
 
 
 def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Front]:
@@ -353,7 +364,8 @@ def chosen(job: Job, layout: Layout | str) -> Job:
     numbers = [choice.cluster.devices for choice in job.choices]
     fitting = [choice for choice in job.choices if choice.cluster.devices == devices]
     if fitting:
-        return next((one for one in fitting if _runs(one, layout)), fitting[0])
+        choice = next((one for one in fitting if _runs(one, layout)), fitting[0])
+        return replace(choice, source=job.source)
     raise LayoutError(
         [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
     )

@@ -17,6 +17,7 @@ from autoplan.costs.core.codes import RecomputeCode, ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
+from autoplan.rules.fine_tuning_rules import fine_tuning_rules
 from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
@@ -40,6 +41,7 @@ def rules_for(job: Job) -> list[Rule]:
         *_shard_rules(job),
         *_order_rules(job),
         *memory_rules(job),
+        *fine_tuning_rules(job),
         *_search_rules(job),
         *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
     ]
@@ -242,6 +244,8 @@ def _ordered(candidates: Candidates, orders: Sequence[Order]) -> Mask:
 
 def _context_rules(job: Job) -> Iterator[Rule]:
     stack, model, sequence = job.stack, job.model, job.workload.sequence_length
+    if job.workload.documents:
+        yield Rule("packed documents are priced without context parallelism (cp = 1)", lambda c: c.cp == 1)
     if stack.context_parallel is None:
         yield Rule(f"{stack.title} has no context parallelism", lambda c: c.cp == 1)
         return

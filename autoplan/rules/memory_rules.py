@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.codes import RecomputeCode
+from autoplan.costs.core.optimizer_states import OPTIMIZERS
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.model_states import host_bytes
 from autoplan.costs.memory.offload import host_activation_bytes
@@ -35,6 +36,12 @@ def memory_rules(job: Job) -> Iterator[Rule]:
         yield Rule(
             f"offloaded optimizer states of a node fit in its host memory of {format_bytes(host)}",
             lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),
+        )
+    if OPTIMIZERS[job.optimizer].paged or stack.memory.offload_parameters:
+        held = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
+        yield Rule(
+            f"{held} of a node fit in its host memory of {format_bytes(host)}",
+            lambda c: np.asarray(_host_bytes_of_node(job, c) <= host),
         )
     yield from _activation_rules(job, host)
 

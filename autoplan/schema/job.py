@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
@@ -17,6 +18,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.packed_documents import Documents
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant
@@ -39,7 +41,9 @@ __all__ = [
     "WorkloadSpec",
 ]
 
-Optimizer = Literal["adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon"]
+Optimizer = Literal[
+    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
+]
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 
@@ -62,6 +66,11 @@ class Workload(Frozen):
     global_batch_size: int = Field(
         ge=1, le=10_000_000, description="sequences of one optimizer step, over all devices"
     )
+    documents: Documents | None = Field(
+        default=None,
+        description="documents packed into a sequence, none of which attends to another (block-diagonal"
+        " attention): a sample of their lengths, or {mean, deviation}; left out: one a sequence",
+    )
 
 
 class WorkloadSpec(Frozen):
@@ -71,6 +80,11 @@ class WorkloadSpec(Frozen):
     global_batch_size: Batches = Field(
         description="sequences of one optimizer step, over all devices; a list or a range {from, to} to plan"
         " for each"
+    )
+    documents: Documents | None = Field(
+        default=None,
+        description="documents packed into a sequence, none of which attends to another (block-diagonal"
+        " attention): a sample of their lengths, or {mean, deviation}; left out: one a sequence",
     )
 
 
@@ -155,15 +169,6 @@ class RoutingSpec(Frozen):
         if self.padded and self.capacity_factor is None:
             raise ValueError("padded needs capacity_factor")
         return self
-
-
-class AdapterSpec(Frozen):
-    """Low-rank adapters (LoRA): the model is frozen, and two low-rank matrices per target are trained."""
-
-    rank: int = Field(ge=1, le=65_536, description="inner width of an adapter")
-    targets: Literal["attention", "all"] = Field(
-        default="all", description="GEMMs with an adapter: those of attention, or also those of the MLP"
-    )
 
 
 class Limits(Frozen):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from autoplan.schema.adapters import Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.job import Job, Optimizer, OwnRule
@@ -41,6 +42,9 @@ class ProgramWay(Frozen):
     software: tuple[str, ...] = Field(
         default=(), description="keys of a job's `software` that its configuration expresses"
     )
+    bases: tuple[Base, ...] = Field(
+        default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
+    )
     experts: bool = Field(default=False, description="whether it trains models with experts")
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
@@ -64,9 +68,14 @@ class ProgramSpec(Frozen):
         default=(), description="tasks for which it is searched where a job names no program"
     )
     most_devices: int | None = Field(
-        default=None, ge=1, description="most devices for which it is searched then; null: any number"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="most devices for which it is searched then; null: any number",
     )
-    least_devices: int = Field(default=1, ge=1, description="fewest devices for which it is searched then")
+    least_devices: int = Field(
+        default=1, ge=1, le=1_000_000, description="fewest devices for which it is searched then"
+    )
     ways: Annotated[tuple[ProgramWay, ...], Field(min_length=1, max_length=8)] = Field(
         description="ways in which it runs a job"
     )
@@ -84,6 +93,9 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
     parts = {
         "no adapters (LoRA)": job.adapters is not None and "adapters" not in way.tasks,
         "adapters alone": job.adapters is None and set(way.tasks) == {"adapters"},
+        "no quantised base below adapters (QLoRA)": (
+            job.adapters is not None and job.adapters.base not in (None, *way.bases)
+        ),
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,

@@ -5,19 +5,22 @@ What a row tells is read here; what has to be known beside it is in ``data/facts
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from typing import Any, Final, cast
 
+from pydantic import TypeAdapter, ValidationError
+
 from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
+from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
 from autoplan.schema.stage_layers import even_stages
 from benchmarks.accuracy.facts import told_of
-from benchmarks.accuracy.runs import Run
+from benchmarks.accuracy.runs import Run, Tuning
 from benchmarks.accuracy.stacks import stack_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
@@ -41,7 +44,10 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "nvfp4": "nvfp4",
 }
 
-_TASKS: Final = frozenset({"pretrain", "sft"})
+_TASKS: Final = frozenset({"pretrain", "sft", "lora", "qlora"})
+
+
+_FIELDS: Final[dict[str, Any]] = {"optimizer": Optimizer, "adapters": AdapterSpec}
 
 
 def job_of(run: Run) -> Job:
@@ -64,9 +70,26 @@ def job_of(run: Run) -> Job:
         kernels=_kernels(run, cluster),
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
+        **_tuned(run),
         # Runs of benchmarks route tokens evenly.
         routing=RoutingSpec(load_variation=0.0 if model.moe else None),
     )
+
+
+def _tuned(run: Run) -> dict[str, Any]:
+    """Return what the job of ``run`` says of its fine-tune: optimizer and adapters, where the row tells."""
+    tuning = run.tuning or Tuning()
+    if run.task in {"lora", "qlora"} and tuning.adapters is None:
+        raise Skipped("the adapters are not told", run.task)
+    said = {"optimizer": tuning.optimizer, "adapters": tuning.adapters}
+    try:
+        return {
+            key: TypeAdapter(_FIELDS[key]).validate_json(json.dumps(value))
+            for key, value in said.items()
+            if value is not None
+        }
+    except ValidationError as error:
+        raise skipped_by("the fine-tune cannot be expressed", error) from error
 
 
 def _kernels(run: Run, cluster: Cluster) -> KernelSpec:

@@ -250,6 +250,7 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
     told = run.layout
     stages = stage_layers(run, job.model.layers)
     none = (0,) * told.pp
+    offload = run.tuning.offload if run.tuning else "none"
     return Layout(
         tp=told.tp,
         pp=told.pp,
@@ -266,4 +267,6 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         ep=told.ep,
         expert_tensor=_expert_split(told_of(run).layout),
         dp_shard=sharing_ranks(run),
+        optimizer_offload=offload in {"optimizer", "both"},
+        activation_offload=offload in {"activations", "both"},
     )

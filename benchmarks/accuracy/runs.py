@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Experts", "Hardware", "Measured", "Model", "PeakKind", "Run", "RunLayout"]
+__all__ = ["Experts", "Hardware", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
 
 PeakKind = Literal["allocated", "reserved", "device", "unstated"]
 
@@ -79,6 +79,18 @@ class RunLayout(_Part):
     compile: bool | None = None
 
 
+class Tuning(_Part):
+    """What a job says of a fine-tune beside its layout, in its own words; a part left out is as usual."""
+
+    adapters: dict[str, Any] | None = None
+    optimizer: str | None = None
+    software: dict[str, Any] = Field(default_factory=dict)
+    offload: Literal["none", "optimizer", "activations", "both"] = "none"
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
+
+
 class Measured(_Part):
     """What was measured; a run out of memory has no times."""
 
@@ -100,6 +112,7 @@ class Run(_Part):
     hardware: Hardware
     model: Model
     layout: RunLayout
+    tuning: Tuning | None = None
     measured: Measured
     notes: str | None = None
     complete: bool = True

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pydantic import ValidationError
+
 from autoplan.catalog import stack
 from autoplan.errors import CatalogError
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
@@ -15,6 +17,7 @@ from autoplan.schema.costmodel.stack import StackSpec
 from benchmarks.accuracy.facts import told_of, with_knobs
 from benchmarks.accuracy.runs import Run, RunLayout
 from benchmarks.policies import with_block, with_memory, with_overlap, with_rules
+from benchmarks.skips import skipped_by
 
 __all__ = ["stack_of", "told_stack"]
 
@@ -80,7 +83,13 @@ def _software(run: Run, of: StackSpec) -> SoftwareSpec:
         "cuda_graphs": "CUDA graphs" in notes or None,
         "optimizer_kernels": "loop" if "foreach=False" in notes else None,
     }
-    return SoftwareSpec(**said)
+    told = run.tuning.software if run.tuning else {}
+    try:
+        return SoftwareSpec.model_validate(
+            {key: value for key, value in said.items() if value is not None} | told
+        )
+    except ValidationError as error:
+        raise skipped_by("the fine-tune cannot be expressed", error) from error
 
 
 def _uncompiled(layout: RunLayout, of: StackSpec) -> bool | None:

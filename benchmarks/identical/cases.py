@@ -29,9 +29,12 @@ _STACKS: Final = {
     "axolotl": "fsdp2",
     "deepspeed": "deepspeed",
     "llama-factory": "hf-fsdp2",
+    "litgpt": "litgpt",
     "megatron-bridge": "megatron-bridge",
     "torchtitan": "fsdp2",
+    "torchtune": "torchtune",
     "trainer": "hf-fsdp2",
+    "unsloth": "unsloth",
 }
 _MESH: Final = ("dp=8,mbs=1", "tp=2,pp=2,mbs=1,recompute=full", "pp=2,stages=15/17,mbs=1", "cp=2,dp=4,mbs=1")
 _SHARDED: Final = (
@@ -42,7 +45,14 @@ _SHARDED: Final = (
 )
 _DATA: Final = ("dp=8,mbs=1", "dp=8,mbs=2,recompute=full")
 #: Layouts by the stack of a target, and one that none of them can express, or allows.
-_LAYOUTS: Final = {"fsdp2": _SHARDED, "hf-fsdp2": _DATA, "deepspeed": _DATA}
+_LAYOUTS: Final = {
+    "fsdp2": _SHARDED,
+    "hf-fsdp2": _DATA,
+    "deepspeed": _DATA,
+    "litgpt": _DATA,
+    "torchtune": _DATA,
+    "unsloth": _DATA,
+}
 _REFUSED: Final = "pp=2,dp=4,mbs=1,zero=3"
 #: Engines of serving jobs by the target that is only theirs.
 _ENGINES: Final = {"sglang": "sglang", "tensorrt-llm": "tensorrt-llm"}

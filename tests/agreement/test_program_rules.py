@@ -14,28 +14,33 @@ from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.rules import broken_rules
 from autoplan.rules.user_constraints import breaks
-from autoplan.schema.job import JobSpec, Workload
+from autoplan.schema.job import AdapterSpec, JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 
-WAYS = [
-    (name, way.title)
-    for name in entry_names("program")
-    for way in program(name).ways
-    if way.target is not None
+WRITTEN = [
+    (name, way) for name in entry_names("program") for way in program(name).ways if way.target is not None
 ]
 JOBS = {
     "dense": {"model": "llama3-8b", "hardware": "dgx-h100", "devices": 8},
     "experts": {"model": "mixtral-8x7b", "hardware": "dgx-h100", "devices": 16},
 }
+#: Ways, whether each is of adapters alone, and the jobs that it runs.
+WAYS = [
+    (name, way.title, "pretrain" not in way.tasks and "fine-tune" not in way.tasks, kind)
+    for name, way in WRITTEN
+    for kind in JOBS
+    if way.experts or kind != "experts"
+]
 LAYOUTS = 4_000
 FEW = 150
 DEGREES = (1, 1, 1, 2, 2, 4, 8)
 
 
-def job(kind, name):
+def job(kind, name, *, adapters=False):
     """Return a job that the program ``name`` runs in its ways, one choice for each."""
     workload = Workload(sequence_length=4096, global_batch_size=64)
-    return resolve_job(JobSpec(kind="training", workload=workload, program=name, **JOBS[kind]))
+    more = {"adapters": AdapterSpec(rank=8)} if adapters else {}
+    return resolve_job(JobSpec(kind="training", workload=workload, program=name, **JOBS[kind], **more))
 
 
 def texts(kind, devices, layers, draw, count):
@@ -80,11 +85,10 @@ def layouts(one, kind, count):
 
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(LAYOUTS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", JOBS)
-@pytest.mark.parametrize(("name", "title"), WAYS)
-def test_a_program_allows_what_its_target_writes(name, title, kind, count):
+@pytest.mark.parametrize(("name", "title", "adapters", "kind"), WAYS)
+def test_a_program_allows_what_its_target_writes(name, title, adapters, kind, count):
     """One truth: what the search leaves out for a program is what ``emit`` would refuse."""
-    base = job(kind, name)
+    base = job(kind, name, adapters=adapters)
     one = next(choice for choice in base.choices or (base,) if choice.program.way == title)
     target, seen = find_target(one.program.target), {True: 0, False: 0}
     for layout in layouts(one, kind, count):

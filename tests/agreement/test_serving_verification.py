@@ -143,7 +143,7 @@ def test_the_uncut_listing_has_every_option_and_nothing_that_none_equals(setting
     assert all(alike(own[key], listed[key]) for key in own)
     assert search.options.counts[0] == space.sizes
     assert search.units.total == space.units_total
-    assert {x.reason: x.units for x in search.units.rejected} == dict(space.rejected)
+    assert {x.reason: x.layouts for x in search.units.rejected} == dict(space.rejected)
     for option in (x for x in space.options if (str(x.engine.layout), x.share) not in own):
         assert any(
             no_worse(x.predicted, option.predicted, 0.005)

@@ -87,7 +87,7 @@ def test_a_line_asks_for_engines(run, tmp_path):
             "rtx-4090",
             "`autoplan plan --model llama3.1-8b --hardware 2x-rtx-4090",
         ),
-        (f"{LORA} --task qlora", "--task: 'qlora' is not one of train, lora, serve"),
+        (f"{LORA} --task rlhf", "--task: 'rlhf' is not one of train, lora, qlora, serve"),
         (f"{LORA} --concurrency 3", "--concurrency: belongs to --task serve, not lora"),
         (f"{LORA} --sequence-length 4k", "--sequence-length: '4k' is not a whole number: write 4096"),
         (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),

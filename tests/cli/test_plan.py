@@ -8,6 +8,7 @@ import yaml
 
 from autoplan import Front, InfeasibleError, evaluate, load_job, planning
 from autoplan.costs.predict import facts_of
+from autoplan.planning import plan_and_evaluate
 from autoplan.report import front_document
 from autoplan.results import Rejection
 from tests.support.by_hand import CERTIFICATE
@@ -45,7 +46,7 @@ def planned(monkeypatch, run):
     """Return a function that runs ``autoplan plan`` with an answer made by hand."""
 
     def start(answer, *arguments):
-        monkeypatch.setattr(planning, "plan", lambda _job, **_: answer)
+        monkeypatch.setattr(plan_and_evaluate, "plan_training", lambda _job, **_: answer)
         return run("plan", JOB, *arguments)
 
     return start
@@ -114,7 +115,7 @@ def test_an_infeasible_error_exits_1(monkeypatch, run):
     def refuse(_job, **_):
         raise InfeasibleError(["one reason", "another"])
 
-    monkeypatch.setattr(planning, "plan", refuse)
+    monkeypatch.setattr(plan_and_evaluate, "plan_training", refuse)
     done = run("plan", JOB)
 
     assert done.exit_code == 1
@@ -127,7 +128,7 @@ def test_an_interrupt_exits_130_with_one_line(monkeypatch, run):
     def interrupt(_job, **_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(planning, "plan", interrupt)
+    monkeypatch.setattr(plan_and_evaluate, "plan_training", interrupt)
     done = run("plan", JOB)
 
     assert done.exit_code == 130

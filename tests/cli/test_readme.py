@@ -41,7 +41,7 @@ DOCUMENTS = [
 SLOW_EXAMPLES = {
     *(DOCS / f"{name}.md" for name in ("explanations", "matmul", "distributed-matmul", "compare", "guide")),
     *(DOCS / f"{name}.md" for name in ("does-it-fit", "eight-gpus", "search", "serve", "verify")),
-    *(DOCS / f"{name}.md" for name in ("serving-classes", "serving-pools")),
+    *(DOCS / f"{name}.md" for name in ("serving-classes", "serving-pools", "small-cards")),
     DOCS / "formulas" / "derivations.md",
     ROOT / "specs" / "grids" / "README.md",
 }
@@ -356,6 +356,31 @@ def spread_of(found):
     return [percent(x) for x in (*shares, statistics.mean(fits for *_, fits in found))]
 
 
+def fine_tune_figures():
+    """Return the errors of fine-tunes on small cards by publication and task, of memory and of the step."""
+    from benchmarks.accuracy.__main__ import DEFAULT_RUNS
+    from benchmarks.accuracy.outcomes import outcomes_of_file
+    from benchmarks.accuracy.scores import grouped, memory_errors
+
+    outcomes = outcomes_of_file(DEFAULT_RUNS[0].parent / "fine_tuning.yaml")
+    names = {"sft": "full", "lora": "LoRA", "qlora": "QLoRA"}
+    parts = grouped(outcomes, lambda x: (x.publication, names[x.run.task]))
+    rows = []
+    for (publication, task), members in [*sorted(parts.items()), (("all", ""), outcomes)]:
+        memory = [error for errors in memory_errors(members).values() for error in errors]
+        times = [x.error for x in members if x.error is not None]
+        rows.append([publication, task, len(members), *off_and_bias(memory), *off_and_bias(times)])
+    head = ["publication", "what", "runs", "memory off", "bias", "step off", "bias"]
+    return markdown(head, rows)
+
+
+def off_and_bias(errors):
+    """Return the median of the absolute errors, and the signed one."""
+    if not errors:
+        return ["-", "-"]
+    return [percent(statistics.median(map(abs, errors))), f"{100 * statistics.median(errors):+.1f} %"]
+
+
 def memory_figures():
     """Return the errors against bytes counted on real modules, as the benchmark computes them."""
     from benchmarks.memory.__main__ import main
@@ -479,6 +504,7 @@ FIGURES_OF = {
     "left_out": left_out_figures,
     "fits": fit_figures,
     "blind": blind_figures,
+    "fine_tunes": fine_tune_figures,
     "memory": functools.cache(memory_figures),
     "speed": speed_figures,
     "peers": peer_figures,

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from autoplan.answers.plan import serving as plan_command
+from autoplan.answers.plan import command as plan_command
 from autoplan.catalog import resolve_serving_job
 from autoplan.errors import UnsupportedError
 from autoplan.planning.serving.serving_plans import plan_serving

@@ -12,7 +12,7 @@ import pytest
 from autoplan.launch.registry import find_target
 from tests.frameworks.core_fields import core_case
 from tests.frameworks.framework_python import asked, has_module, wheel
-from tests.support.launch_shapes import REFUSED, SHAPES, STACKS, planned
+from tests.support.launch_shapes import REFUSED, SHAPES, planned
 
 pytestmark = pytest.mark.frameworks
 
@@ -27,7 +27,7 @@ PARSERS = {
     "axolotl": ("axolotl_parser.py", "transformers", "axolotl"),
     "llama-factory": ("llama_factory_parser.py", "peft", "llamafactory"),
 }
-ACCEPTED = [(target, shape) for target in STACKS for shape in SHAPES if shape not in REFUSED[target]]
+ACCEPTED = [(target, shape) for target in PARSERS for shape in SHAPES if shape not in REFUSED[target]]
 
 
 def case_of(target, run):

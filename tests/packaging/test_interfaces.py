@@ -50,7 +50,15 @@ def long_keys():
     }
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT / "autoplan" / "launch")))
+#: Targets that are only written, whose few names stand in a table at the top of their module.
+WRITTEN_ALONE = {"litgpt.py", "torchtune.py", "unsloth.py"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [x for x in CODE if x.name not in WRITTEN_ALONE],
+    ids=lambda path: str(path.relative_to(ROOT / "autoplan" / "launch")),
+)
 def test_no_key_of_a_framework_stands_in_code(path):
     """What a framework calls a setting is in its table alone; code has the name of the binding."""
     keys = long_keys()

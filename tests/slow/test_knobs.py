@@ -17,6 +17,7 @@ from autoplan.errors import AutoplanError
 from autoplan.results import Plan
 from autoplan.results.order_noise import order_noise
 from autoplan.rules import broken_rules
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import AdapterSpec, JobSpec, Workload
 from autoplan.schema.layout import parse_layout
@@ -63,6 +64,8 @@ QUESTIONS = (
             "dp=8,mbs=1,zero=1,recompute=full,offload=activations",
             "tp=2,pp=2,dp=2,mbs=1,zero=1,recompute=full,offload=activations",
             "dp=8,mbs=1,zero=1,offload=activations",
+            "dp=8,mbs=1,zero=0,recompute=full,offload=activations",
+            "dp=8,mbs=1,zero=0,recompute=full,offload=activations,offload_every=2",
             "dp=8,mbs=1,zero=3,recompute=full,offload=activations,offload_every=2",
             "dp=8,mbs=1,zero=1,recompute=full,offload=activations,offload_every=2",
             "tp=2,pp=2,dp=2,mbs=1,recompute=full,offload=activations,offload_every=2",
@@ -175,8 +178,19 @@ def jobs(name: str):
             continue
         asked.append((job, layouts))
         if precision == "bf16" and model == "llama3-8b":
-            asked.append((replace(job, adapters=AdapterSpec(rank=8, targets="all")), layouts[:3]))
+            asked += fine_tunes(job, layouts)
     return asked
+
+
+def fine_tunes(job, layouts):
+    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, updates in backward, offload."""
+    bases = (None, "nf4", "fp4", "int8")
+    adapted = [replace(job, adapters=AdapterSpec(rank=8, base=base)) for base in bases]
+    adapted.append(replace(job, adapters=AdapterSpec(rank=8, dora=True)))
+    adapted.append(replace(job, optimizer="paged-adamw-8bit"))
+    software = ({"optimizer_in_backward": True}, {"offload_parameters": True}, {"compile": True})
+    adapted += [replace(job, software=SoftwareSpec(**chosen)) for chosen in software]
+    return [(one, (*layouts[:3], "dp=8,mbs=8,zero=3", "dp=8,mbs=8,zero=0")) for one in adapted]
 
 
 def answers(spec: StackSpec):
@@ -185,7 +199,7 @@ def answers(spec: StackSpec):
     Of the layouts of a question, it also says which it cannot tell apart from the fastest.
     """
     for job, layouts in jobs(spec.name):
-        mine, plans = replace(job, stack=spec), []
+        mine, plans = replace(job, stack=with_software(spec, job.software)), []
         for text in layouts:
             try:
                 default = spec.rules.default_zero

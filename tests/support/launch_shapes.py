@@ -21,6 +21,9 @@ STACKS = {
     "trainer": ("hf-fsdp2", 3),
     "axolotl": ("fsdp2", 3),
     "llama-factory": ("hf-fsdp2", 3),
+    "torchtune": ("torchtune", 3),
+    "unsloth": ("unsloth", 0),
+    "litgpt": ("litgpt", 3),
 }
 #: Model, layout without its ZeRO stage, and changes of the job.
 SHAPES = {
@@ -38,15 +41,22 @@ SHAPES = {
 _STAGES = ("uneven stages", "interleaved")
 _EXPERTS = "expert parallelism (ep=8, etp=1)"
 _OFFLOAD = "offload of optimizer states alone"
-_DATA_ALONE = {
-    **dict.fromkeys(_STAGES, "the Trainer has none"),
-    "experts": _EXPERTS,
-    "latent attention": "tensor and context parallelism (tp=2, cp=1)",
-    "context parallel": "tensor and context parallelism (tp=1, cp=2)",
-    "hybrid sharding": "hybrid sharding (dp_shard=4)",
-    "offload": _OFFLOAD,
-    "fp8": "the precision fp8",
-}
+
+
+def _without(stages, offload):
+    """Return what a target of data parallelism alone lacks, with its words for stages and offload."""
+    return {
+        **dict.fromkeys(_STAGES, stages),
+        "experts": _EXPERTS,
+        "latent attention": "tensor and context parallelism (tp=2, cp=1)",
+        "context parallel": "tensor and context parallelism (tp=1, cp=2)",
+        "hybrid sharding": "hybrid sharding (dp_shard=4)",
+        "offload": offload,
+        "fp8": "the precision fp8",
+    }
+
+
+_DATA_ALONE = _without("the Trainer has none", _OFFLOAD)
 #: What of a shape a target lacks; it expresses all shapes that are not here.
 REFUSED = {
     "megatron-lm": {},
@@ -75,6 +85,13 @@ REFUSED = {
         "fp8": "the precision fp8",
     },
     "llama-factory": _DATA_ALONE,
+    "torchtune": _without("torchtune has none", _OFFLOAD),
+    "unsloth": _without("Unsloth has none", "offload without FSDP or DeepSpeed"),
+    "litgpt": {
+        **_without("LitGPT trains with none", "offload (offload=optimizer)"),
+        "hybrid sharding": "sharding over 4 ranks",
+        "1,024 devices": "sharding over 1024 ranks",
+    },
 }
 
 

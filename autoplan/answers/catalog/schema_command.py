@@ -29,6 +29,7 @@ class File(StrEnum):
     engine = KindName.engine
     engine_kernels = KindName.engine_kernels
     intervals = KindName.intervals
+    program = KindName.program
     runs = "runs"
     plan = "plan"
 

@@ -42,8 +42,9 @@ TargetOption = Annotated[
         "--for",
         metavar="TARGET",
         help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
-        " axolotl, llama-factory), or what starts it (torchrun, slurm, skypilot, kubernetes). Of a serving"
-        " job the engine (vllm, sglang, tensorrt-llm), or what runs it (kubernetes, dynamo, llm-d).",
+        " axolotl, llama-factory, torchtune, unsloth, litgpt), or what starts it (torchrun, slurm, skypilot,"
+        " kubernetes). Of a serving job the engine (vllm, sglang, tensorrt-llm), or what runs it (kubernetes,"
+        " dynamo, llm-d).",
         show_default=False,
     ),
 ]

@@ -5,6 +5,7 @@ Notation (this file only)::
     h  hidden size              V  vocabulary, padded        t  tensor-parallel degree      [1]
     q, k  width of queries, of keys                          f  inner width of the MLP      [1]
     b  multiple to which the vocabulary is padded            r  rank of an adapter          [1]
+    n, m  inputs and outputs of a GEMM with an adapter                                      [1]
 
 Counts, not bytes. Arrays have one row a candidate.
 """
@@ -28,7 +29,7 @@ from autoplan.costs.core.sizes import attention_widths
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["Part", "Weights", "adapter_parameters", "padded_vocabulary", "weights_of"]
+__all__ = ["Part", "Weights", "adapter_extents", "adapter_parameters", "padded_vocabulary", "weights_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Part:
     Of ``total``, ``trained`` have gradients, and of these ``trained_vectors`` are replicated over the tensor
     axis (norms, row biases). ``largest`` is the largest tensor with a gradient, ``gradient_excess`` the
     elements of unsharded gradient storages beyond ``trained``; ``experts`` of ``total`` are in routed
-    experts.
+    experts, ``quantized`` in matrices of a frozen base that is in 4 or 8 bits.
     """
 
     total: Array
@@ -47,6 +48,7 @@ class Part:
     largest: Array
     gradient_excess: Array
     experts: Array
+    quantized: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
 def _part(total: Array, vectors: Array, largest: Array, excess: Array, *, frozen: bool) -> Part:
     zero = np.zeros_like(total)
     if frozen:
-        return Part(total, zero, zero, zero, zero, zero)
-    return Part(total, total, vectors, largest, excess, zero)
+        return Part(total, zero, zero, zero, zero, zero, zero)
+    return Part(total, total, vectors, largest, excess, zero, zero)
 
 
 def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
@@ -135,8 +137,9 @@ def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
     total = divided + mean("replicated") + experts
     if job.adapters is not None:
         adapters = adapter_parameters(job, t)
-        return Part(total + adapters, adapters, zero, adapters, zero, experts)
-    return Part(total, total, vectors, _largest(model, candidates, t), zero, experts)
+        quantized = float(job.adapters.base is not None) * (total - vectors)
+        return Part(total + adapters, adapters, zero, adapters, zero, experts, quantized)
+    return Part(total, total, vectors, _largest(model, candidates, t), zero, experts, zero)
 
 
 def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
@@ -163,29 +166,57 @@ def _largest(model: ModelSpec, candidates: Candidates, t: Array) -> Array:
     return largest
 
 
+def adapter_extents(job: Job, t: Array) -> list[tuple[Array, Array]]:
+    """Return n and m of the GEMMs that have an adapter (LoRA), on one rank [1], each of the shape of ``t``.
+
+    >>> from autoplan.catalog import load_job
+    >>> from dataclasses import replace
+    >>> from autoplan.schema.adapters import AdapterSpec
+    >>> adapters = AdapterSpec(rank=16, targets=("k_proj", "down_proj"))
+    >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=adapters)
+    >>> [(float(n[0]), float(m[0])) for n, m in adapter_extents(job, np.ones(1))]
+    [(4096.0, 1024.0), (14336.0, 4096.0)]
+
+    Leaves out: adapters of the embedding, the head and experts.
+    """
+    if job.adapters is None:
+        return []
+    model, h = job.model, np.full_like(t, float(job.model.hidden_size))
+    (q, k), f = attention_widths(model, t), model.ffn_size / t
+    extents = {
+        "q_proj": (h, q),
+        "k_proj": (h, k),
+        "v_proj": (h, k),
+        "o_proj": (q, h),
+        "gate_proj": (h, f),
+        "up_proj": (h, f),
+        "down_proj": (f, h),
+    }
+    return [extents[name] for name in job.adapters.modules if model.gated or name != "gate_proj"]
+
+
 def adapter_parameters(job: Job, t: Array) -> Array:
     """Return the parameters of a layer's low-rank adapters (LoRA) on one rank [1], shape as ``t``.
 
     r(n + m) for a target of n inputs and m outputs; tensor parallelism shards the same side of the adapter as
-    of the target.
+    of the target. DoRA adds a magnitude for each output, m.
 
     >>> from autoplan.catalog import load_job
     >>> from dataclasses import replace
-    >>> from autoplan.schema.job import AdapterSpec
-    >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, targets="attention"))
-    >>> float(adapter_parameters(job, np.ones(1))[0])  # 16 (2 (4096 + 4096) + 2 (4096 + 1024))
-    425984.0
+    >>> from autoplan.schema.adapters import AdapterSpec
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> both = [AdapterSpec(rank=16, targets="attention", dora=x) for x in (False, True)]
+    >>> lora, dora = (float(adapter_parameters(replace(job, adapters=x), np.ones(1))[0]) for x in both)
+    >>> lora, dora - lora  # 16 (2 (4096 + 4096) + 2 (4096 + 1024)), and 2 (4096 + 1024)
+    (425984.0, 10240.0)
 
     Leaves out: adapters of the embedding, the head and experts.
-    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1.
+    Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; Liu et al. 2024 (DoRA), arXiv:2402.09353.
     """
-    adapters, model = job.adapters, job.model
+    adapters = job.adapters
     if adapters is None:
         return np.zeros_like(t)
-    h, (q, k) = model.hidden_size, attention_widths(model, t)
-    count = (h + q) + 2 * (h + k) + (q + h)
-    if adapters.targets == "all":
-        up = 2 if model.gated else 1
-        count = count + (up + 1) * (h + model.ffn_size / t)
-    parameters: Array = adapters.rank * count
+    extents = adapter_extents(job, t)
+    count = sum((adapters.rank * (n + m) + adapters.dora * m for n, m in extents), np.zeros_like(t))
+    parameters: Array = count
     return parameters

@@ -140,7 +140,7 @@ def causal_keys(tokens: Array, window: Array | float) -> Array:
     >>> causal_keys(np.array([8192.0, 8192.0]), np.array([np.inf, 4096.0])).tolist()
     [4096.5, 3072.25]
 
-    Leaves out: document masks of packed sequences.
+    Leaves out: document masks, see ``mean_keys``.
     Source: the sum of min(i, w) over i = 1..s, over s.
     """
     w = np.minimum(window, tokens)

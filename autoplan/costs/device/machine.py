@@ -158,13 +158,19 @@ def machine_of(job: Job) -> Machine:
         host_launch=job.stack.host_launch.value,
         host_link=job.cluster.node.host.link_bandwidth.value,
         host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
-        cpu_optimizer_bandwidth=job.stack.optimizer_offload.cpu_optimizer_bandwidth.value
-        if job.stack.optimizer_offload
-        else _EFFECTIVELY_FREE,
+        cpu_optimizer_bandwidth=_host_optimizer_bandwidth(job.stack),
         links=links_of(job.cluster, kernels),
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
     )
+
+
+def _host_optimizer_bandwidth(stack: StackSpec) -> float:
+    """Return the memory traffic of an optimizer step on the host [byte/s]; no limit where none runs there."""
+    if stack.memory.offload_parameters and stack.fine_tuning and stack.fine_tuning.host_optimizer_bandwidth:
+        return stack.fine_tuning.host_optimizer_bandwidth.value
+    offload = stack.optimizer_offload
+    return _EFFECTIVELY_FREE if offload is None else offload.cpu_optimizer_bandwidth.value
 
 
 def _attention_share(job: Job) -> float:

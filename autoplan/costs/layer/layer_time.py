@@ -27,6 +27,12 @@ from autoplan.costs.core.scope import at_precision, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, sequence_parallel_degree
 from autoplan.costs.device.kernels import Gemm, gemm_seconds, memory_bound_seconds, smooth_maximum
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.adapter_time import (
+    adapter_gemms,
+    adapter_kernels,
+    adapter_traffic_seconds,
+    dequantization_seconds,
+)
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
@@ -45,7 +51,7 @@ from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_expose
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.schema.job import Job
-from autoplan.schema.model import ModelSpec
+from autoplan.schema.packed_documents import document_pieces
 
 __all__ = ["LayerTimes", "attention_kernel_seconds", "layer_gemms", "layer_times", "mean_keys"]
 
@@ -118,13 +124,15 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     calls = tensor_calls(job, candidates)
     launches, launches_backward = _launch_seconds(job, candidates, machine, calls)
     casts = weight_cast_seconds(job, candidates, machine)
-    forward_compute = forward_gemm + attention.forward + memory_bound + casts
+    adapted, adapted_backward = _adapter_seconds(job, tokens, candidates, machine)
+    forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
     recompute = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
         input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
     )
+    backward_compute = backward_compute + adapted_backward
     backward, context_backward = _with_launches(
         backward_compute, attention.exposed_backward, launches_backward
     )
@@ -165,7 +173,7 @@ def _launch_seconds(
 
     The host launches them one by one; a device that is faster idles.
     """
-    kernels = job.stack.block.kernels + expert_kernels(job, candidates)
+    kernels = job.stack.block.kernels + expert_kernels(job, candidates) + adapter_kernels(job)
     hooks = _hook_launches(job, candidates)
     forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
     backward = _BACKWARD_KERNELS * kernels + hooks + _COLLECTIVE_LAUNCHES * calls.backward.number
@@ -255,18 +263,6 @@ def _column_gemms(job: Job, candidates: Candidates) -> list[Gemm]:
     return [*packed_gemms(model, tokens, t)[:1], *up]
 
 
-def _adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
-    """Return the two low-rank GEMMs (LoRA) of each target; the weight of the target is frozen."""
-    adapters = job.adapters
-    if adapters is None:
-        return []
-    rank = np.asarray(float(adapters.rank))
-    targets = layer_gemms(job, tokens, candidates)
-    adapted = targets if adapters.targets == "all" else targets[:2]
-    low_rank = [(Gemm(m, rank, k), Gemm(m, n, rank)) for m, n, k, *_ in adapted]
-    return [gemm for pair in low_rank for gemm in pair]
-
-
 def _gemm_passes(gemms: list[Gemm], machine: Machine) -> tuple[Array, Array, Array]:
     """Return the seconds of the GEMMs in forward, for input gradients and for weight gradients."""
     seconds = _gemm_seconds([*gemms, *input_gradient_gemms(gemms), *weight_gradient_gemms(gemms)], machine)
@@ -287,9 +283,18 @@ def _layer_gemm_passes(
     if not job.adapters:
         return forward, input_gradient, weight
     adapter_forward, adapter_input, adapter_weight = _gemm_passes(
-        _adapter_gemms(job, tokens, candidates), machine
+        adapter_gemms(job, tokens, candidates), machine
     )
     return forward + adapter_forward, input_gradient + adapter_input, adapter_weight
+
+
+def _adapter_seconds(
+    job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> tuple[Array, Array]:
+    """Return the memory-bound time of adapters and of their quantised base, forward and backward [s]."""
+    traffic = adapter_traffic_seconds(job, tokens, candidates, machine)
+    dequantized = dequantization_seconds(job, candidates, machine)
+    return traffic[0] + dequantized[0], traffic[1] + dequantized[1]
 
 
 def _total_seconds(gemms: list[Gemm], machine: Machine) -> Array:
@@ -318,21 +323,33 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     return memory_bound_seconds(traffic_bytes, machine, calls=0)
 
 
-def mean_keys(model: ModelSpec, sequence_length: int) -> float:
+def mean_keys(job: Job) -> float:
     """Return the mean number of keys that a token attends to, over tokens and layers [1].
 
-    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s.
+    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s. Of documents packed into the
+    sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
 
     >>> from autoplan.catalog import load_job
-    >>> mean_keys(load_job("llama3-8b-8x-a100").model, 8192)  # 8,193 / 2
+    >>> from autoplan.schema.job import Workload
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> mean_keys(job)  # 8,193 / 2
     4096.5
+    >>> packed = Workload(sequence_length=8192, global_batch_size=128, documents=(1000, 3000))
+    >>> mean_keys(replace(job, workload=packed))  # (1,000 x 500.5 + 3,000 x 1,500.5) / 4,000
+    1250.5
 
-    Leaves out: document masks of packed sequences.
+    Leaves out: the spread of lengths around a window, where mean and deviation alone are given; document
+    masks of attention that is not fused, which computes what it masks.
     Source: the sum of min(i, w) over i = 1..s, over s.
     """
-    s = np.asarray(float(sequence_length))
+    model, work = job.model, job.workload
+    whole = ((float(work.sequence_length), 1.0),)
+    pieces = document_pieces(work.documents, work.sequence_length) if work.documents else whole
     windows = [model.attention_window(layer) or np.inf for layer in range(model.layers)]
-    keys = {window: float(causal_keys(s, window)) for window in set(windows)}
+    keys = {
+        window: sum(share * float(causal_keys(np.asarray(s), window)) for s, share in pieces)
+        for window in set(windows)
+    }
     return sum(keys[window] for window in windows) / model.layers
 
 
@@ -352,7 +369,7 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
     Leaves out: kernels that do not split the sequence evenly, as ``step_kernel_seconds``.
     Source: Dao 2023 (FlashAttention-2), arXiv:2307.08691, section 4.1.
     """
-    keys = mean_keys(job.model, job.workload.sequence_length)
+    keys = mean_keys(job)
     wide, narrow = head_widths(job.model)
     forward = step_kernel_seconds(job, candidates, keys, machine.attention_forward)
     backward = step_kernel_seconds(job, candidates, keys, machine.attention_backward)

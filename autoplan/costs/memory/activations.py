@@ -15,17 +15,18 @@ experts, to under five).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, flag
 from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.rank_parameters import padded_vocabulary
+from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 
@@ -174,9 +175,28 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Norm inputs, inputs of the column-parallel GEMMs, dropout masks, norm statistics."""
     model = job.model
     norms = 4 if model.post_norms else 2
-    inputs = 1 if model.parallel_block and model.shared_block_norm else 2
+    inputs = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
     local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / sp
     return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
+
+
+def _product_inputs(job: Job) -> float:
+    """Return the saved inputs of the column-parallel GEMMs [1]: 2, of frozen ones those that are needed."""
+    return float(sum(_input_saved(job, group) for group in (ATTENTION_MODULES[:3], MLP_MODULES[:2])))
+
+
+def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
+    """Return whether the common input of the GEMMs ``modules`` is saved.
+
+    Of frozen ones it is where one has an adapter, which shares it unless it drops out some of it. Kernels of
+    int8, and old ones of 4 bits, keep it without need.
+    """
+    adapters, policy = job.adapters, job.stack.fine_tuning
+    if adapters is None or adapters.base == "int8":
+        return True
+    if adapters.base is not None and policy is not None and policy.inputs_saved:
+        return True
+    return adapters.dropout == 0 and bool(set(adapters.modules) & set(modules))
 
 
 def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
@@ -192,9 +212,39 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
         saved = saved + e * (q + k)
     if model.qk_norm:
         saved = saved + e * (q + k)
-    if job.adapters is not None:
-        saved = saved + 4 * e * job.adapters.rank
-    return saved
+    return saved + adapter_saved_bytes(job, e, t, ATTENTION_MODULES)
+
+
+def adapter_saved_bytes(job: Job, e: float, t: Array, modules: tuple[TargetModule, ...]) -> Array:
+    """Return saved activations of the adapters of ``modules``, of one token [byte]: e r a target.
+
+    It is the output of the first matrix; the input of the target is shared with its GEMM. With dropout each
+    has a copy of its input and a mask, (e + 1) n; DoRA saves the outputs of target and adapter, 2 e m.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.adapters import AdapterSpec
+    >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, dropout=0.1))
+    >>> float(adapter_saved_bytes(job, 2.0, np.ones(1), ATTENTION_MODULES)[0])  # 4 (2 x 16 + 3 x 4096)
+    49280.0
+
+    Leaves out: casts of the input to the adapters' own format.
+    Source: huggingface/peft, tuners/lora/layer.py, Linear.forward: lora_B(lora_A(dropout(x))) scaling.
+    """
+    adapters = job.adapters
+    if adapters is None:
+        return np.zeros_like(t)
+    chosen = tuple(name for name in adapters.modules if name in modules)
+    if not chosen:
+        return np.zeros_like(t)
+    spec = adapters.model_copy(update={"targets": chosen})
+    extents = adapter_extents(replace(job, adapters=spec), t)
+    dropped = float(adapters.dropout > 0)
+    total: Array = sum(
+        (e * adapters.rank + dropped * (e + 1.0) * n + 2.0 * e * adapters.dora * m for n, m in extents),
+        np.zeros_like(t),
+    )
+    return total
 
 
 def _all_to_all_output(job: Job, e: float, candidates: Candidates) -> Array:
@@ -218,9 +268,10 @@ def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     model, t = job.model, candidates.tp.astype(np.float64)
     last_input = input_bytes(job, e)
     up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
-    adapters = 3 * e * job.adapters.rank if job.adapters and job.adapters.targets == "all" else 0.0
+    if not _input_saved(job, MLP_MODULES[2:]):
+        last_input = 0.0
     inner = e * up + last_input
-    dense: Array = inner * model.ffn_size / t + adapters
+    dense: Array = inner * model.ffn_size / t + adapter_saved_bytes(job, e, t, MLP_MODULES)
     if model.moe is None:
         return dense
     share = moe_layer_share(model)

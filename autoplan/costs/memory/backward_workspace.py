@@ -109,12 +109,43 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     persist = unreduced_layer_gradients(scope)
     largest_unreduced = unreduced_bytes(scope, scope.weights.layer.largest)
     all_unreduced = unreduced_bytes(scope, scope.weights.layer.trained)
-    weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched
+    weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched + dequantized_bytes(scope)
     activation = (2 if model.gated else 1) * inner + persist * largest_unreduced
     attention = persist * all_unreduced + _score_bytes(scope) - tokens * column(saved.mlp)
     attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
     workspace: Array = residual + np.maximum(np.maximum(weight_gradient, activation), attention)
     return workspace
+
+
+def dequantized_bytes(scope: Scope) -> Array:
+    """Return the 16-bit copies of a frozen base's largest weight in its GEMM [byte], shape [C, 1]: e w or 0.
+
+    DoRA also makes the product of the adapter's matrices and its sum with the weight, of whose rows it takes
+    the norms.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.adapters import AdapterSpec
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one, job = Candidates.of([parse_layout("tp=2", layers=32, devices=8)]), load_job("llama3-8b-8x-a100")
+    >>> cases = (None, False), ("nf4", False), ("nf4", True)
+    >>> bases = [AdapterSpec(rank=8, base=base, dora=dora) for base, dora in cases]
+    >>> [float(dequantized_bytes(scope_of(replace(job, adapters=x), one))[0, 0]) / 2**20 for x in bases]
+    [0.0, 56.0, 168.0]
+
+    Leaves out: workspaces of a kernel that multiplies quantised weights as they are.
+    Source: bitsandbytes, autograd/_functions.py, MatMul4Bit: dequantize_4bit in forward and again in
+    backward; torchao, dtypes/nf4tensor.py, LinearNF4; huggingface/peft, tuners/lora/dora.py.
+    """
+    adapters, model = scope.job.adapters, scope.job.model
+    if adapters is None:
+        return np.zeros_like(scope.tokens)
+    widest = max(model.heads * model.head_dim, model.ffn_size) / column(scope.candidates.tp)
+    copies = float(adapters.base is not None) + 2.0 * adapters.dora
+    copied: Array = copies * element_bytes(scope.job) * model.hidden_size * widest
+    return copied
 
 
 def _inner_width(scope: Scope) -> Array:

@@ -17,6 +17,7 @@ from typing import TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.frozen_base import gathered_ratio
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 
@@ -84,7 +85,9 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     c, zero = float(policy.gathered_bytes), np.zeros((len(scope.candidates), scope.candidates.pp))
     sharded = scope.parameters_sharded
     zero3 = sharded * (scope.zero == 3)
-    embedding, head = scope.first * parts.embedding.total, scope.last * parts.head.total
+    # A quantised base is counted as the parameters of c bytes that have its bytes.
+    embedding = scope.first * parts.embedding.total * gathered_ratio(scope, parts.embedding)
+    head = scope.last * parts.head.total * gathered_ratio(scope, parts.head)
     layer = scope.padded(parts.layer)
     kept_embedding, kept_head = (
         scope.first * _kept_bytes(scope, parts.embedding),
@@ -107,7 +110,10 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
         pair=zero3 * c * layer_with_prefetched,
         first_layer=zero3 * c * (one_layer + untied * embedding) - in_root * embedding,
         head=untied * zero3 * c * head,
-        flat_buffer=sharded * c * scope.last * (head if untied else layer),
+        flat_buffer=sharded
+        * c
+        * scope.last
+        * (head if untied else layer * gathered_ratio(scope, parts.layer)),
         embedding=zero3 * c * (untied * embedding) + in_root * head + root_unit,
         root_unit=root_unit,
         **_reductions(scope, untied),
@@ -118,6 +124,7 @@ def _kept_bytes(scope: Scope, part: Part) -> Array:
     """Return what stays unsharded of ``part`` from forward to backward [byte]: under ZeRO-2 all of it."""
     policy, sharded, padded = scope.job.stack.memory, scope.parameters_sharded, scope.padded(part)
     gathered: Array = float(policy.gathered_bytes) * sharded * (scope.zero == 2) * padded
+    gathered = gathered * gathered_ratio(scope, part)
     # Casts of sharded parameters are gathered and freed with them.
     return gathered + policy.autocast_bytes * (1.0 - sharded) * part.trained
 
@@ -126,7 +133,10 @@ def _limited(scope: Scope, layers: float) -> Array:
     """Return the parameters of ``layers`` layers [1], at most the stack's limit or the largest tensor."""
     part, limit = scope.weights.layer, scope.job.stack.memory.max_live_parameters
     unsharded = layers * scope.padded(part)
-    return unsharded if limit is None else np.minimum(unsharded, np.maximum(float(limit), part.largest))
+    if limit is not None:
+        unsharded = np.minimum(unsharded, np.maximum(float(limit), part.largest))
+    counted: Array = unsharded * gathered_ratio(scope, part)
+    return counted
 
 
 class _Reductions(TypedDict):

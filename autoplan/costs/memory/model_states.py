@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.optimizer_states import state_bytes
+from autoplan.costs.core.frozen_base import base_bytes
+from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 
@@ -39,8 +40,8 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
 
     P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
     from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over their expert
-    data-parallel group. Frozen parameters have P only, in gathered_bytes; offloaded optimizer states are in
-    host memory.
+    data-parallel group. Frozen parameters have P only, see ``base_bytes``; offloaded and paged optimizer
+    states are in host memory, and so is everything where a stack offloads parameters.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -57,15 +58,22 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     benchmarks/memory.
     """
     policy = scope.job.stack.memory
-    frozen = part.total - part.trained
-    parameters = policy.parameter_bytes * part.trained + policy.gathered_bytes * frozen
+    parameters = policy.parameter_bytes * part.trained + base_bytes(scope, part)
     gradients = policy.gradient_bytes * (part.trained + (1 - scope.gradients_sharded) * part.gradient_excess)
+    on_device = 1.0 - _offloaded(scope)
     return ModelStates(
-        parameters=scope.spread(scope.parameters_sharded, parameters, part),
-        gradients=scope.spread(scope.gradients_sharded, gradients, part),
+        parameters=on_device * scope.spread(scope.parameters_sharded, parameters, part),
+        gradients=on_device * scope.spread(scope.gradients_sharded, gradients, part),
         copies=_copied(scope) * policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),
-        optimizer=_optimizer_bytes(scope, part) * (1 - column(scope.candidates.optimizer_offload)),
+        optimizer=on_device
+        * (_optimizer_bytes(scope, part) - _paged_bytes(scope, part))
+        * (1 - column(scope.candidates.optimizer_offload)),
     )
+
+
+def _offloaded(scope: Scope) -> Array:
+    """Return 1 where shards of parameters, gradients and states are in host memory [1], shape [C, 1]."""
+    return float(scope.job.stack.memory.offload_parameters) * scope.parameters_sharded
 
 
 def _copied(scope: Scope) -> Array:
@@ -83,8 +91,15 @@ def _optimizer_bytes(scope: Scope, part: Part) -> Array:
     return scope.spread(flag(scope.zero >= 1), unsharded, part)
 
 
+def _paged_bytes(scope: Scope, part: Part) -> Array:
+    paged = paged_bytes(scope.job.optimizer, scope.job.stack.memory)
+    return scope.spread(flag(scope.zero >= 1), paged * part.trained, part)
+
+
 def host_bytes(scope: Scope, part: Part) -> Array:
-    """Return optimizer states of ``part`` in host memory [byte], shape [C, 1]: O where offloaded, else 0.
+    """Return model states of ``part`` in host memory [byte], shape [C, 1].
+
+    O where it is offloaded, the pages of a paged optimizer, P + G + O where a stack offloads parameters.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.core.candidates import Candidates
@@ -98,14 +113,22 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     Leaves out: pinned staging buffers; gradients in host memory during the step.
     Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 3.
     """
-    offloaded: Array = _optimizer_bytes(scope, part) * column(scope.candidates.optimizer_offload)
-    return offloaded
+    states, policy = _optimizer_bytes(scope, part), scope.job.stack.memory
+    optimizer: Array = np.where(
+        column(scope.candidates.optimizer_offload) > 0, states, _paged_bytes(scope, part)
+    )
+    if not policy.offload_parameters:
+        return optimizer
+    others = (policy.parameter_bytes + policy.gradient_bytes) * part.trained + base_bytes(scope, part)
+    everything = states + scope.spread(scope.parameters_sharded, others, part)
+    return np.where(_offloaded(scope) > 0, everything, optimizer)
 
 
 def gradients_persist(scope: Scope) -> Array:
     """Return 1 where the gradients of all layers are persistent [1], shape [C, 1]; 0 where transient.
 
-    They are where several microbatches accumulate, and where the framework allocates gradient buffers once.
+    They are where several microbatches accumulate, and where the framework allocates gradient buffers once;
+    never with an optimizer in backward, which frees each gradient when it has used it.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job, stack
@@ -121,13 +144,17 @@ def gradients_persist(scope: Scope) -> Array:
     Source: counted on real PyTorch modules, benchmarks/memory; Megatron-LM,
     megatron/core/distributed/param_and_grad_buffer.py, for persistent buffers.
     """
-    return flag((scope.microbatches > 1) | scope.job.stack.memory.gradients_persist)
+    policy = scope.job.stack.memory
+    if policy.optimizer_in_backward:
+        return np.zeros_like(scope.microbatches)
+    return flag((scope.microbatches > 1) | policy.gradients_persist)
 
 
 def update_bytes(scope: Scope, part: Part) -> Array:
     """Return temporary tensors of the optimizer step on ``part`` [byte]: foreach kernels copy all parameters.
 
-    n x optimizer_temporary_bytes, over d from ZeRO-1 on, shape [C, 1].
+    n x optimizer_temporary_bytes, over d from ZeRO-1 on, shape [C, 1]; none with an optimizer in backward,
+    whose temporaries are of one tensor at a time.
 
     >>> from dataclasses import replace
     >>> from autoplan.catalog import load_job
@@ -145,5 +172,6 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     Source: PyTorch, torch/optim/optimizer.py, _foreach_doc; counted on real PyTorch modules,
     benchmarks/memory.
     """
-    per_parameter = scope.job.stack.memory.optimizer_temporary_bytes
-    return scope.spread(flag(scope.zero >= 1), per_parameter * part.trained, part)
+    policy = scope.job.stack.memory
+    updated = np.zeros_like(part.total) if policy.optimizer_in_backward else part.trained
+    return scope.spread(flag(scope.zero >= 1), policy.optimizer_temporary_bytes * updated, part)

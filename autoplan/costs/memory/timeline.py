@@ -115,6 +115,12 @@ class _Stage:
     persist: Array
     zero: Array
 
+    @property
+    def transient(self) -> Array:
+        """1 where gradients accumulate during backward and the update frees them."""
+        in_backward = self.scope.job.stack.memory.optimizer_in_backward
+        return (1.0 - self.persist) * (1.0 - float(in_backward))
+
     def event(
         self,
         name: str,
@@ -196,7 +202,10 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     scope, saved, buffers = stage.scope, stage.activations, stage.buffers
     job, e = scope.job, element_bytes(scope.job)
     block, tokens = job.stack.block, scope.tokens
-    width = scope.last * tokens * column(logit_columns(job, scope.candidates)) / loss_chunks(job)
+    logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
+    width = logits / loss_chunks(job)
+    # What autograd keeps of the other chunks.
+    kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
     split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
     table_columns = scope.weights.table / job.model.hidden_size
@@ -220,12 +229,14 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
         before_backward(
             "end of forward",
             saved.inputs,
-            earlier + width * block.logits_forward_bytes,
+            earlier + kept + width * block.logits_forward_bytes,
             unsharded + flat_buffer,
         ),
-        before_backward("loss", saved.inputs, earlier + width * block.logits_backward_bytes, unsharded),
         before_backward(
-            "output layer", saved.inputs, earlier + e * width + split_logits, unsharded + workspace
+            "loss", saved.inputs, earlier + kept + width * block.logits_backward_bytes, unsharded
+        ),
+        before_backward(
+            "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace
         ),
         before_backward(
             "gradient reduction",
@@ -261,7 +272,7 @@ def _layers(stage: _Stage) -> tuple[Event, ...]:
     backward = _LayerBackward(
         layer=model_states_of(scope, scope.weights.layer).gradients,
         head=scope.last * model_states_of(scope, scope.weights.head).gradients,
-        transient=1.0 - stage.persist,
+        transient=stage.transient,
         workspace=backward_workspace_bytes(scope, stage.saved),
         tied_table=stage.buffers.root_unit + _tied_unreduced(stage),
     )
@@ -335,7 +346,7 @@ def _embedding(stage: _Stage) -> Event:
     parts = scope.weights
     layer = model_states_of(scope, parts.layer).gradients
     head = scope.last * model_states_of(scope, parts.head).gradients
-    transient = 1.0 - stage.persist
+    transient = stage.transient
     trained = parts.embedding.trained > 0
     gradient = e * job.model.hidden_size * scope.tokens
     accumulating = _table_gradients(stage) + buffers.embedding + buffers.reducing
@@ -373,7 +384,7 @@ def _update(stage: _Stage) -> Event:
     """The optimizer step: all gradients, and temporary tensors of the optimizer."""
     scope, parts, policy = stage.scope, stage.scope.weights, stage.scope.job.stack.memory
     outside_layers = [(scope.first, parts.embedding), (scope.last, parts.head)]
-    transient = 1.0 - stage.persist
+    transient = stage.transient
     gradients = sum((on * model_states_of(scope, part).gradients for on, part in outside_layers), stage.zero)
     temporary = sum((on * update_bytes(scope, part) for on, part in outside_layers), stage.zero)
     largest = np.maximum(parts.layer.largest, np.maximum(scope.first, scope.last) * parts.table)

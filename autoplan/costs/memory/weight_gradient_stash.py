@@ -34,12 +34,15 @@ from autoplan.costs.memory.activations import input_bytes, logit_columns, produc
 from autoplan.costs.memory.backward_workspace import unreduced_bytes
 from autoplan.costs.memory.event import Event
 from autoplan.costs.pipeline.schedules import deferred_weight_gradients
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 from autoplan.schema.job import Job
 
 __all__ = ["WEIGHTS", "Stash", "stash_bytes_per_token", "with_stash"]
 
 #: The event that only schedules with a split backward have.
 WEIGHTS: Final = "weight gradients"
+
+_GROUPS: Final = (ATTENTION_MODULES, MLP_MODULES)
 
 #: Stash in addition to j: microbatches of all layers, single layers, microbatches of the output layer.
 _STASHED: Final = {
@@ -95,9 +98,10 @@ def stash_bytes_per_token(job: Job, candidates: Candidates) -> Stash:
     head = saved_input + e * logit_columns(job, candidates)
     if adapters is None:
         return Stash(attention + mlp, head)
-    targets = 2 if adapters.targets == "attention" else 4
-    narrow = 2.0 * targets * e * adapters.rank
-    return Stash(attention + narrow + (mlp if targets == 4 else 0.0), np.zeros_like(head))
+    narrow = 2.0 * e * adapters.rank
+    in_attention, in_mlp = (bool(set(adapters.modules) & set(group)) for group in _GROUPS)
+    of_targets = in_attention * (attention + 2 * narrow) + in_mlp * (mlp + 2 * narrow)
+    return Stash(of_targets + np.zeros_like(head), np.zeros_like(head))
 
 
 def _stashed_attention(job: Job, e: float, t: Array, sp: Array) -> Array:

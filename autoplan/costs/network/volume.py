@@ -20,7 +20,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
+from autoplan.costs.core.frozen_base import gathered_ratio
 from autoplan.costs.core.prediction import MeshAxis
+from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.network.collectives import Group, Operation
@@ -179,9 +181,10 @@ def data_volume(scope: Scope) -> DataVolume:
     embedding, head = parts.embedding, parts.head
     in_root = scope.job.stack.memory.embedding_in_root
 
-    def outside(stage: Array, total: Array, trained: Array, *, resharded: bool) -> tuple[Collective, ...]:
+    def outside(stage: Array, part: Part, *, resharded: bool) -> tuple[Collective, ...]:
         # The table is one tensor, hence one message.
-        parameters = _Parameters(stage * total, stage * trained, bucket, 1)
+        gathered = part.total * gathered_ratio(scope, part)
+        parameters = _Parameters(stage * gathered, stage * part.trained, bucket, 1)
         return _collectives(scope, parameters, groups, resharded=resharded)
 
     expert_groups = DataParallelGroups(
@@ -193,12 +196,13 @@ def data_volume(scope: Scope) -> DataVolume:
     messages = scope.job.stack.overlap.collectives_per_layer
     routed_trained = trained_share * experts
     routed = _Parameters(experts, routed_trained, _bucket(scope, routed_trained), messages)
-    dense = _Parameters(layer.total - layer.experts, dense_trained, bucket, messages)
+    gathered = (layer.total - layer.experts) * gathered_ratio(scope, layer)
+    dense = _Parameters(gathered, dense_trained, bucket, messages)
     return DataVolume(
         layer=_collectives(scope, dense, groups),
         experts=() if scope.job.model.moe is None else _collectives(scope, routed, expert_groups),
-        embedding=outside(scope.first, embedding.total, embedding.trained, resharded=not in_root),
-        head=outside(scope.last, head.total, head.trained, resharded=parts.tied and not in_root),
+        embedding=outside(scope.first, embedding, resharded=not in_root),
+        head=outside(scope.last, head, resharded=parts.tied and not in_root),
     )
 
 

@@ -282,8 +282,21 @@ def _microbatch_traffic(context: StageContext, collectives: Sequence[Collective]
     for part in collectives:
         if part.when in traffic and part.called:
             message = message_traffic(part, context.machine, into_lists=into_lists)
+            message = message + _shard_copies(context, part)
             traffic[part.when] = traffic[part.when] + message.scaled(part.calls)
     return _PassTraffic(**traffic)
+
+
+def _shard_copies(context: StageContext, part: Collective) -> Traffic:
+    """Return the copy of one message's shard over the host link, where parameters are offloaded [s].
+
+    A shard of parameters goes to the device before its all-gather, one of gradients to the host behind its
+    reduce-scatter, each on the stream of the collective (PyTorch, torch/distributed/fsdp/_fully_shard,
+    CPUOffloadPolicy).
+    """
+    copied = context.job.stack.memory.offload_parameters and part.axis.endswith("dp_shard")
+    seconds = float(copied) * part.message / part.group.ranks / context.machine.host_link
+    return Traffic(seconds, np.zeros_like(seconds))
 
 
 def boundary_bytes(job: Job, candidates: Candidates) -> Array:

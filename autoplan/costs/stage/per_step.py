@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Linear, column, flag
-from autoplan.costs.core.optimizer_states import state_bytes
+from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.device.kernels import memory_bound_seconds
@@ -147,7 +147,8 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     HBM traffic: every state is read and written; the gradient is read for its norm, read and written for
     clipping, and read for the update; the parameter is written from the master copy, or without one read and
     written. Persistent gradients are zeroed, unsharded. With optimizer offload the gradient and the parameter
-    cross the host link, and the update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840).
+    cross the host link, and the update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840). Pages of
+    a paged optimizer cross it both ways, behind the update that waits for them (``paged_bytes``).
     """
     job, scope = context.job, context.scope
     memory = job.stack.memory
@@ -161,4 +162,9 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
     update = local_bytes / context.machine.cpu_optimizer_bandwidth
     host = copied / context.machine.host_link + update
-    return np.where(column(context.candidates.optimizer_offload) > 0, host, device)
+    pages = scope.spread(sharded, 2.0 * paged_bytes(job.optimizer, memory), part)
+    paged = pages / context.machine.host_link
+    if memory.offload_parameters:
+        # Gradients and parameters are there already.
+        return np.where(scope.parameters_sharded > 0, update, device + paged)
+    return np.where(column(context.candidates.optimizer_offload) > 0, host, device + paged)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from autoplan.launch.header import as_comment
 from autoplan.schema.job import Job
 
-__all__ = ["argument_array", "torchrun_words"]
+__all__ = ["argument_array", "command_script", "torchrun_words"]
 
 
 def argument_array(
@@ -27,6 +27,16 @@ def argument_array(
         lines.append(f"    # {title}\n")
         lines += [f"    {shlex.join(words)}\n" for words in group]
     return f"#!/usr/bin/env bash\n{as_comment(header)}{exports}{name}=(\n{''.join(lines)})\n"
+
+
+def command_script(header: tuple[str, ...], command: str, options: Iterable[tuple[str, ...]]) -> str:
+    """Return a script that runs ``command``, in shell syntax, with a line for each of ``options``.
+
+    Words of ``options`` are quoted; arguments of the script come last, where they override the others.
+    """
+    lines = [f"exec {command}", *(f"    {shlex.join(words)}" for words in options), '    "$@"']
+    body = " \\\n".join(lines)
+    return f"#!/usr/bin/env bash\n{as_comment(header)}set -euo pipefail\n{body}\n"
 
 
 def torchrun_words(job: Job) -> str:

@@ -28,6 +28,7 @@ from autoplan.launch.frameworks.missing_parts import (
     stack_note,
 )
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -86,8 +87,11 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
 
 
 def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
-    """Return the content of the file without recompute, which the Trainer turns on."""
-    document = deepspeed_document(job, layout)
+    """Return the content of the file without recompute, which the Trainer turns on.
+
+    Adapters and choices of software are the caller's, whose keys stand beside the section.
+    """
+    document = deepspeed_document(replace(job, adapters=None, software=SoftwareSpec()), layout)
     document.pop(_TABLE.keys["recompute"], None)
     return document
 

@@ -14,6 +14,8 @@ from autoplan.schema.layout import ORDERS, Layout
 __all__ = [
     "dropout_note",
     "microbatches",
+    "node_counts",
+    "refuse_beyond_data",
     "refuse_experts",
     "refuse_order",
     "refuse_pipeline",
@@ -57,6 +59,17 @@ def refuse_pipeline(layout: Layout, why: str) -> None:
         raise InexpressibleError(f"pipeline stages (pp={layout.pp}): {why}", [without_pipeline(layout)])
 
 
+def refuse_beyond_data(layout: Layout, why: str) -> None:
+    """Raise InexpressibleError for tensor, context and hybrid parallelism; ``why`` says what has them."""
+    if layout.tp * layout.cp > 1:
+        part = f"tensor and context parallelism (tp={layout.tp}, cp={layout.cp}), {why}"
+        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
+        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+    if layout.dp_shard:
+        part = f"hybrid sharding (dp_shard={layout.dp_shard}), {why}"
+        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+
+
 def refuse_experts(layout: Layout) -> None:
     """Raise InexpressibleError for expert parallelism."""
     if layout.ep > 1 or layout.etp != layout.tp:
@@ -86,6 +99,15 @@ def microbatches(job: Job, layout: Layout) -> int:
     if batch % together:
         raise InexpressibleError(f"a batch of {batch} for dp={layout.dp} x mbs={layout.microbatch}")
     return batch // together
+
+
+def node_counts(job: Job, layout: Layout) -> tuple[int, int]:
+    """Return the nodes of a layout, and the devices of each, which are as many on all of them."""
+    devices, most = layout.devices, job.cluster.node.devices
+    nodes = -(-devices // most)
+    if devices % nodes:
+        raise InexpressibleError(f"{devices} devices, no even number for each of {nodes} nodes of {most}")
+    return nodes, devices // nodes
 
 
 def dropout_note(job: Job) -> tuple[str, ...]:

@@ -88,6 +88,13 @@ class BlockPolicy(Frozen):
         le=65536,
         description="chunks of tokens in output layer and loss, one by one; 0: vocabulary / hidden size",
     )
+    loss_chunks_saved: bool = Field(
+        default=False,
+        description="autograd runs through the chunks of the loss: backward finds the logits of all of them",
+    )
+    compiled_loss: bool = Field(
+        default=False, description="torch.compile also takes the loss, which then keeps 16-bit logits alone"
+    )
     logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")
     logits_forward_bytes: int = Field(ge=0, le=24, description="alive at once in the loss's forward, a logit")
     logits_backward_bytes: int = Field(

@@ -47,6 +47,16 @@ class SoftwareSpec(Frozen):
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
     )
+    optimizer_in_backward: bool | None = Field(
+        default=None,
+        description="each parameter is updated as soon as its gradient is there, which is then freed"
+        " (torchtune's optimizer_in_bwd); a step has one microbatch",
+    )
+    offload_parameters: bool | None = Field(
+        default=None,
+        description="shards of parameters, gradients and optimizer states are in host memory, where the"
+        " optimizer runs (FSDP's CPU offload, DeepSpeed's ZeRO-3 offload)",
+    )
     fp8_weights: bool | None = Field(
         default=None, description="weights are kept and gathered in fp8 alone (--fp8-param-gather)"
     )
@@ -67,6 +77,8 @@ class SoftwareSpec(Frozen):
 
 _LOSS: dict[str, dict[str, Any]] = {
     "whole": {
+        "loss_chunks": 1,
+        "loss_chunks_saved": False,
         "logits_bytes": 4,
         "logits_forward_bytes": 10,
         "logits_backward_bytes": 12,
@@ -75,6 +87,8 @@ _LOSS: dict[str, dict[str, Any]] = {
     },
     # One kernel reads the logits twice (maximum and sum, then the gradient) and writes its gradient in place.
     "fused": {
+        "loss_chunks": 1,
+        "loss_chunks_saved": False,
         "logits_bytes": 2,
         "logits_forward_bytes": 2,
         "logits_backward_bytes": 2,
@@ -84,6 +98,7 @@ _LOSS: dict[str, dict[str, Any]] = {
     # The same for each chunk, whose logits are as large as the hidden states (Liger's rule for their number).
     "chunked": {
         "loss_chunks": 0,
+        "loss_chunks_saved": False,
         "logits_bytes": 0,
         "logits_forward_bytes": 2,
         "logits_backward_bytes": 2,
@@ -91,6 +106,9 @@ _LOSS: dict[str, dict[str, Any]] = {
         "loss_backward_traffic": 0,
     },
 }
+
+#: The compiler saves the logits as they are, and makes fp32 ones of them in the kernels of the loss.
+_COMPILED_LOSS = {"logits_bytes": 2, "logits_forward_bytes": 2, "logits_backward_bytes": 4}
 
 _FUSED = {"fused_norms": True, "fused_rope": True, "fused_activation": True}
 
@@ -116,7 +134,7 @@ def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
     """
     changes = {
         "memory": _memory_changes(stack, software),
-        "block": _block_changes(software),
+        "block": _block_changes(stack, software),
         "overlap": _overlap_changes(stack, software),
         "experts": _expert_changes(stack, software),
     }
@@ -137,6 +155,9 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         # Buffers of gradients have the format of the gradients.
         copied = min(stack.memory.gradient_copy_bytes, _PURE_BF16["gradient_bytes"])
         changes = {**_PURE_BF16, "gradient_copy_bytes": copied}
+    for name in ("optimizer_in_backward", "offload_parameters"):
+        if (chosen := getattr(software, name)) is not None:
+            changes[name] = chosen
     if software.fp8_weights:
         changes |= {"parameter_bytes": 1, "gathered_bytes": 1, "fp8_copy_bytes": 0}
     if software.gradients is not None:
@@ -147,8 +168,9 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     return changes
 
 
-def _block_changes(software: SoftwareSpec) -> dict[str, Any]:
-    changes: dict[str, Any] = dict(_LOSS[software.loss]) if software.loss else {}
+def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
+    changes: dict[str, Any] = dict(_COMPILED_LOSS) if software.compile and stack.block.compiled_loss else {}
+    changes |= dict(_LOSS[software.loss]) if software.loss else {}
     if software.loss_chunks is not None:
         changes["loss_chunks"] = software.loss_chunks
     if software.attention is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from autoplan.schema.adapters import Base
 from autoplan.schema.base import (
     Frozen,
     PositiveBandwidth,
@@ -33,6 +34,7 @@ __all__ = [
     "ActivationOffloadPolicy",
     "ContextPolicy",
     "ExpertPolicy",
+    "FineTuningPolicy",
     "HybridPolicy",
     "MemoryPolicy",
     "OffloadPolicy",
@@ -88,6 +90,13 @@ class MemoryPolicy(Frozen):
     host_sync_passes_zero: int = Field(default=0, ge=0, le=4, description="the same with ZeRO")
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"
+    )
+    optimizer_in_backward: bool = Field(
+        default=False, description="a parameter is updated when its gradient is there, which is then freed"
+    )
+    offload_parameters: bool = Field(
+        default=False,
+        description="shards of parameters, gradients and states are in host memory, which updates them",
     )
     embedding_gradient_full_vocabulary: bool = Field(
         default=False,
@@ -293,6 +302,43 @@ class ExpertPolicy(Frozen):
     )
 
 
+class FineTuningPolicy(Frozen):
+    """What a stack has of fine-tunes on few devices, and how it keeps a frozen base in 4 or 8 bits."""
+
+    bases: tuple[Base, ...] = Field(default=(), description="formats in which adapters' frozen base may be")
+    unquantized_bytes: int = Field(
+        default=2,
+        ge=2,
+        le=4,
+        description="a parameter outside of that format: embedding, output layer, norms and biases",
+    )
+    inputs_saved: bool = Field(
+        default=False,
+        description="GEMMs of a 4-bit base keep their inputs for backward (bitsandbytes before #1270,"
+        " July 2024); those of int8 always do",
+    )
+    dequantization_traffic: SourcedFactor | None = Field(
+        default=None,
+        description="memory traffic of kernels that make a 16-bit weight of a quantised one, over what they"
+        " read and write; left out: 1",
+    )
+    dora: bool = Field(default=False, description="whether adapters may have magnitudes (DoRA)")
+    paged_optimizers: bool = Field(
+        default=False, description="whether optimizer states may be in pages that move to the host"
+    )
+    optimizer_in_backward: bool = Field(
+        default=False, description="whether parameters may be updated during backward"
+    )
+    offload_parameters: bool = Field(
+        default=False,
+        description="whether shards of parameters, gradients and states may be in host memory",
+    )
+    host_optimizer_bandwidth: PositiveBandwidth | None = Field(
+        default=None,
+        description="memory traffic of the host's optimizer step on them, a device's share of it",
+    )
+
+
 class OffloadPolicy(Frozen):
     """How a stack updates parameters whose optimizer state is in host memory."""
 
@@ -359,6 +405,9 @@ class StackSpec(CostModel):
     )
     activation_offload: ActivationOffloadPolicy | None = Field(
         default=None, description="how activations live in host memory; left out: they cannot"
+    )
+    fine_tuning: FineTuningPolicy | None = Field(
+        default=None, description="what it has of fine-tunes on few devices; left out: none of it"
     )
     host_launch: SourcedSeconds = Field(description="host time to launch one kernel")
     uncertainty: UncertaintySpec = Field(description="how sure its predictions are")

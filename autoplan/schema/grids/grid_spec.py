@@ -111,8 +111,8 @@ def canonical(value: Plain) -> str:
 def job_keys() -> tuple[str, ...]:
     """Return the dotted keys of a job that a grid may set.
 
-    >>> [key for key in job_keys() if key.startswith("adapters")]
-    ['adapters', 'adapters.rank', 'adapters.targets']
+    >>> [key for key in job_keys() if key.startswith("adapters")][:4]
+    ['adapters', 'adapters.rank', 'adapters.targets', 'adapters.base']
     """
     return tuple(key for key in _keys_below(unfold(JobSpec), "") if key not in _NOT_SWEPT)
 

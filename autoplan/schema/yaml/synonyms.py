@@ -141,7 +141,7 @@ VALUE_SYNONYMS: Final[Mapping[str, tuple[object, ...]]] = {
     **dict.fromkeys(("true", "yes"), ("full", "on")),
     **dict.fromkeys(("false", "no"), ("none", "off")),
     **dict.fromkeys(("cpu", "cpu_offload"), ("optimizer",)),
-    **dict.fromkeys(("train", "sft", "lora", "finetune", "fine-tune", "pretrain"), ("training",)),
+    **dict.fromkeys(("train", "sft", "lora", "qlora", "finetune", "fine-tune", "pretrain"), ("training",)),
     **dict.fromkeys(("inference", "serve", "generate"), ("serving",)),
     **dict.fromkeys(("flash_attention_2", "flash_attn", "fa2", "sdpa"), ("flash2", "flash")),
     **dict.fromkeys(("throughput", "speed", "time", "latency"), ("step_time", "throughput_per_device")),

@@ -22,6 +22,9 @@ __all__ = ["ROUNDING", "Floor", "TooSmallLimits", "floors_fit", "memory_floors"]
 #: Share by which rounding may make a bound too large.
 ROUNDING = 1e-9
 
+#: A layer whose states are on the host may take no bytes of the device; divisors are no less than this.
+_LEAST_BYTES = 1e-9
+
 #: Halvings of the interval that contains the least limit of a candidate.
 _HALVINGS = 12
 
@@ -94,8 +97,9 @@ def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> N
     numbers = np.array([group.layers]) if places is None else layers_by_type(places)
     # Where embedding and head count as layers, the first and the last chunk have one layer less.
     unit = np.where(group.layers % group.v > 0, 1.0, group.v)[:, None]
-    for fixed, of_layer in floors:
+    for fixed, of_layers in floors:
         space = limit - fixed
+        of_layer = [np.maximum(layer, _LEAST_BYTES) for layer in of_layers]
         enough &= (space >= 0).all(axis=1)
         for count, layer in zip(numbers, of_layer, strict=True):
             enough &= np.floor(space / layer + ROUNDING).sum(axis=1) >= count

@@ -56,11 +56,15 @@ def test_dropout_is_emitted_as_it_is_priced(target, model, stack, rate):
     assert (dropout_masks(job) > 0) == (rate > 0)
 
 
-@pytest.mark.parametrize("target", ["trainer", "axolotl", "llama-factory"])
+#: Those that take it from the model's own config, and say so.
+TOLD = ("trainer", "axolotl", "llama-factory", "torchtune", "unsloth", "litgpt")
+
+
+@pytest.mark.parametrize("target", TOLD)
 def test_models_with_dropout_of_their_own_are_told(target):
     """A GPT model priced without masks needs its config changed, a gated one does not."""
     job = replace(load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
-    layout = parse_layout("zero=3", layers=32, devices=8)
+    layout = parse_layout("zero=0" if target == "unsloth" else "zero=3", layers=32, devices=8)
     notes = find_target(target).emit(PlannedRun(job, layout)).notes
     gpt = replace(job, model=job.model.model_copy(update={"activation": "gelu"}))
 
@@ -87,6 +91,4 @@ def test_the_header_lists_the_model_arguments_that_are_not_in_the_file():
 def test_every_target_that_describes_a_model_is_asked():
     """A new target that emits a model is added to one of the lists above, or has no model in its files."""
     without_model = {"deepspeed", "torchtitan", "torchrun", "slurm", "skypilot", "kubernetes"}
-    assert {*OWN_DEFAULT, "trainer", "axolotl", "llama-factory"} | without_model == set(
-        target_names(emitted=True)
-    )
+    assert {*OWN_DEFAULT, *TOLD} | without_model == set(target_names(emitted=True))

@@ -245,17 +245,34 @@ def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
 
 
 @pytest.mark.parametrize("target", ["axolotl", "llama-factory"])
-@pytest.mark.parametrize("targets", ["all", "attention"])
-def test_adapters_are_emitted_and_read_back(target, targets):
-    """Rank and products of low-rank adapters are those of the job, and fused kernels those of its stack."""
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"targets": "all"},
+        {"targets": "attention"},
+        {"targets": ("q_proj", "v_proj"), "base": "nf4", "dropout": 0.05},
+        {"targets": "all", "base": "fp4", "double_quantization": False},
+        {"targets": "all", "base": "int8", "dora": True},
+    ],
+)
+def test_adapters_are_emitted_and_read_back(target, said):
+    """Adapters and their base are those of the job, as are pages; fused kernels are those of its stack."""
     job = autoplan.load_job("llama3-8b-8x-a100")
-    adapters = AdapterSpec(rank=32, targets=targets)
+    adapters = AdapterSpec(rank=32, **said)
     job = replace(job, stack=load_entry("stack", "hf-trainer-liger"), adapters=adapters)
+    job = replace(job, optimizer="paged-adamw-8bit")
     layout = parse_layout("dp=8,recompute=full", layers=32, devices=8)
     text = find_target(target).emit(PlannedRun(job, layout)).files[0].text
     found = read(target, text, devices=8)
 
-    assert found.job["adapters"] == {"rank": 32, "targets": targets}
+    again = AdapterSpec.model_validate_json(json.dumps(found.job["adapters"]))
+    assert (again.modules, again.base, again.doubly_quantized) == (
+        adapters.modules,
+        adapters.base,
+        adapters.doubly_quantized,
+    )
+    assert (again.rank, again.dora, again.dropout) == (32, adapters.dora, adapters.dropout)
+    assert found.job["optimizer"] == "paged-adamw-8bit"
     assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
     assert found.layout == layout
 

@@ -23,7 +23,6 @@ from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    ATTENTION_TARGETS,
     OPTIM,
     checked_kind,
     formats,
@@ -35,6 +34,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
+    base_values,
     batch_of,
     deepspeed_values,
     key_names,
@@ -49,6 +49,7 @@ from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches,
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -112,11 +113,28 @@ def _model(job: Job) -> dict[str, Any]:
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
         return model
-    every = job.adapters.targets == "all"
+    adapters = job.adapters
+    every = adapters.targets == "all"
     return {
         **model,
-        "adapter": "lora",
-        **({"adapted_all": True} if every else {"adapted": list(ATTENTION_TARGETS)}),
+        "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
+        **_quantization(adapters),
+        **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
+        "adapter_dropout": adapters.dropout or None,
+        "dora": True if adapters.dora else None,
+    }
+
+
+def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+    """Return the keys of the frozen base's format; axolotl's own is nf4 with double quantisation."""
+    if adapters.base is None:
+        return {}
+    if adapters.base == "int8":
+        return {"eight_bits": True}
+    return {
+        "four_bits": True,
+        "base_format": "fp4" if adapters.base == "fp4" else None,
+        "double_quantization": None if adapters.doubly_quantized else False,
     }
 
 
@@ -324,13 +342,26 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     adapter = document.text("adapter")
     if adapter is None:
         return {}
-    if adapter.value != "lora":
-        document.notes.append(f"{adapter.words}: read as low-rank adapters of weights in 16 bits")
+    if adapter.value not in {"lora", "qlora"}:
+        document.notes.append(f"{adapter.words}: read as low-rank adapters")
     every = document.flag("adapted_all")
     targets = document.given("adapted")
     return adapter_values(
-        document.number("adapter_rank"), targets, every=every is not None and bool(every.value)
+        document.number("adapter_rank"),
+        targets,
+        every=every is not None and bool(every.value),
+        more=_more_of_adapters(document),
     )
+
+
+def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base, DoRA and dropout."""
+    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
+    base = next((base for flag, base in flags if flag is not None and flag.value), None)
+    kind = document.text("base_format", ("nf4", "fp4"))
+    if base == "nf4" and kind is not None:
+        base = str(kind.value)
+    return base_values(document, base)
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:

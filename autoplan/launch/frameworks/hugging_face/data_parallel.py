@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 __all__ = [
-    "ATTENTION_TARGETS",
     "OPTIM",
     "TRAINER",
     "checked_kind",
@@ -29,8 +28,6 @@ TRAINER: Final = interface("trainer")
 OPTIM: Final[Mapping[str, str]] = TRAINER.data["optim"]
 _PRECISIONS: Final = {"fp32": (), "bf16": ("bf16",), "fp16": ("fp16",)}
 _STAGES: Final = "the Trainer has none"
-#: Products of attention by the names that low-rank adapters are given for.
-ATTENTION_TARGETS: Final[Sequence[str]] = TRAINER.data["attention_targets"]
 
 
 def checked_kind(job: Job, layout: Layout) -> str:
@@ -49,13 +46,7 @@ def checked_kind(job: Job, layout: Layout) -> str:
 
 def refuse_beyond_data(layout: Layout) -> None:
     """Raise InexpressibleError for tensor, context and hybrid parallelism, which have no key."""
-    if layout.tp * layout.cp > 1:
-        part = f"tensor and context parallelism (tp={layout.tp}, cp={layout.cp}), a ParallelismConfig object"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
-    if layout.dp_shard:
-        part = f"hybrid sharding (dp_shard={layout.dp_shard}), a ParallelismConfig object"
-        raise InexpressibleError(part, [replace(layout, dp_shard=0)])
+    refuse_other_axes(layout, "a ParallelismConfig object")
 
 
 def formats(job: Job) -> dict[str, bool]:

@@ -21,7 +21,6 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    ATTENTION_TARGETS,
     checked_kind,
     formats,
     fsdp_values,
@@ -34,6 +33,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
+    base_values,
     batch_of,
     key_names,
     model_of,
@@ -47,6 +47,7 @@ from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches,
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -105,8 +106,29 @@ def _model(job: Job) -> dict[str, Any]:
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
         return {**model, "finetuning": "full"}
-    targets = "all" if job.adapters.targets == "all" else ",".join(ATTENTION_TARGETS)
-    return {**model, "finetuning": "lora", "adapted": targets}
+    adapters = job.adapters
+    return {
+        **model,
+        **_quantization(adapters),
+        "finetuning": "lora",
+        "adapted": "all" if adapters.targets == "all" else ",".join(adapters.modules),
+        "adapter_dropout": adapters.dropout or None,
+        "dora": True if adapters.dora else None,
+    }
+
+
+def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+    """Return the keys of the frozen base's format."""
+    if adapters.base is None:
+        return {}
+    if adapters.base == "int8":
+        return {"bits": 8, "quantizer": "bnb"}
+    return {
+        "bits": 4,
+        "quantizer": "bnb",
+        "base_format": adapters.base,
+        "double_quantization": adapters.doubly_quantized,
+    }
 
 
 def _usage(job: Job) -> str:
@@ -194,7 +216,21 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
         return {}
     rank = document.number("adapter_rank") or Written(8, default=True)
     targets = document.given("adapted")
-    return adapter_values(rank, targets, every=targets is None or targets.value == "all")
+    every = targets is None or targets.value == "all"
+    return adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
+
+
+def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base, DoRA and dropout; quantisation other than bitsandbytes' is noted."""
+    bits, kind = document.number("bits"), document.text("base_format", ("nf4", "fp4"))
+    method = document.text("quantizer")
+    if bits is not None and method is not None and method.value not in {"bnb", "bitsandbytes"}:
+        document.notes.append(f"{method.words}: read as bitsandbytes")
+    four = str(kind.value) if kind is not None else "nf4"
+    base = None if bits is None else {4: four, 8: "int8"}.get(bits.value)
+    if bits is not None and base is None:
+        document.notes.append(f"{bits.words}: read as a base in 16 bits")
+    return base_values(document, base)
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -13,12 +13,14 @@ from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, zero_values
-from autoplan.launch.frameworks.hugging_face.data_parallel import ATTENTION_TARGETS, TRAINER
+from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 
 __all__ = [
     "OPEN",
     "adapter_values",
     "alone",
+    "base_values",
     "batch_of",
     "deepspeed_values",
     "key_names",
@@ -182,12 +184,36 @@ def model_of(document: WrittenDocument) -> str | None:
     return entry
 
 
-def adapter_values(rank: Written | None, targets: Written | None, *, every: bool) -> dict[str, Written]:
-    """Return low-rank adapters of a rank, at all products or at those of attention."""
+def adapter_values(
+    rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
+) -> dict[str, Written]:
+    """Return low-rank adapters of a rank, at all products or at those named, and ``more`` of them."""
     if rank is None:
         return {}
     names = targets.value if targets else None
     listed = names if isinstance(names, list) else str(names or "").split(",")
-    attention = not every and bool(names) and {str(name).strip() for name in listed} <= set(ATTENTION_TARGETS)
-    value = {"rank": rank.value, "targets": "attention" if attention else "all"}
+    value = {"rank": rank.value, "targets": "all" if every else _targets(listed), **more}
     return {"adapters": Written(value, rank.line, rank.words)}
+
+
+def _targets(names: Iterable[object]) -> str | list[str]:
+    """Return the targets of ``names`` as a job has them: all where one of them is none of Llama's modules."""
+    given = {str(name).strip() for name in names}
+    modules = (*ATTENTION_MODULES, *MLP_MODULES)
+    if not given <= set(modules) or not given or given == set(modules):
+        return "all"
+    return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+
+
+def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
+    """Return what a job says of its adapters' base, DoRA and dropout."""
+    scales, magnitudes = document.flag("double_quantization"), document.flag("dora")
+    share = document.given("adapter_dropout")
+    four = scales is not None and base in {"nf4", "fp4"}
+    dropped = share.value if share is not None and isinstance(share.value, float) else 0.0
+    return {
+        **({"base": base} if base is not None else {}),
+        **({"double_quantization": bool(scales.value)} if scales is not None and four else {}),
+        **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
+        **({"dropout": dropped} if 0 < dropped < 1 else {}),
+    }

@@ -1,0 +1,105 @@
+"""Bytes of a frozen base below adapters: in 16 bits, or quantised to 4 or 8 bits (QLoRA).
+
+Notation (this file only)::
+
+    b     bytes of a quantised parameter with its share of the scales        [byte]
+    h     hidden size                                                        [1]
+    c, u  bytes of a parameter as it is gathered, of one left in 16 bits     [byte]
+    P, Q  frozen parameters of a part, those of them that are quantised      [1]
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.scope import Scope
+from autoplan.schema.adapters import AdapterSpec
+
+__all__ = ["base_bytes", "gathered_ratio", "quantized_bytes"]
+
+#: Parameters that share a scale, and scales that share one in turn: blocksize 64 and 256 of bitsandbytes'
+#: quantize_4bit, block_size and scaler_block_size of torchao's NF4Tensor.
+_BLOCK: Final = 64
+_NESTED_BLOCK: Final = 256
+
+
+def quantized_bytes(adapters: AdapterSpec, h: int) -> float:
+    """Return b [byte]: 1/2 + 4/64 in 4 bits, 1/2 + 1/64 + 4/(64 256) with double quantisation, 1 + 4/h in 8.
+
+    >>> both = [AdapterSpec(rank=8, base="nf4", double_quantization=x) for x in (False, True)]
+    >>> [8 * quantized_bytes(x, 4096) for x in both]  # bits: 4.5, and 4.127 as the paper says
+    [4.5, 4.126953125]
+    >>> quantized_bytes(AdapterSpec(rank=8, base="int8"), 4096)
+    1.0009765625
+
+    Leaves out: the 16 values of the format; weights of outliers, which int8 keeps apart.
+    Source: Dettmers et al. 2023 (QLoRA), arXiv:2305.14314, section 3; bitsandbytes, functional.py,
+    quantize_4bit and int8_vectorwise_quant (an fp32 scale for each row).
+    """
+    if adapters.base == "int8":
+        return 1.0 + 4.0 / h
+    scale = 1.0 + 4.0 / _NESTED_BLOCK if adapters.doubly_quantized else 4.0
+    return 0.5 + scale / _BLOCK
+
+
+def base_bytes(scope: Scope, part: Part) -> Array:
+    """Return the bytes of the frozen parameters of ``part`` on one rank, unsharded [byte], shape [C, 1].
+
+    c P without a format of its own; with one b Q + u (P - Q): embedding, output layer and norms stay in 16
+    bits, or in 32 where the stack makes them so.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="nf4"),
+    ...     stack=stack("torchtune"))
+    >>> scope = scope_of(job, Candidates.of([parse_layout("zero=3", layers=32, devices=8)]))
+    >>> layer = base_bytes(scope, scope.weights.layer)[0, 0]  # 218,103,808 in 4.127 bits, 8,192 in 16
+    >>> round(float(layer)) == round(218_103_808 * 4.126953125 / 8 + 8_192 * 2)
+    True
+
+    Leaves out: biases of column-parallel GEMMs, which are not quantised either.
+    Source: as of ``quantized_bytes``; the stack's file for u.
+    """
+    adapters, policy = scope.job.adapters, scope.job.stack.fine_tuning
+    frozen = part.total - part.trained
+    plain = float(scope.job.stack.memory.gathered_bytes)
+    if adapters is None or adapters.base is None:
+        return plain * frozen
+    unquantized = float(policy.unquantized_bytes) if policy else plain
+    quantized = quantized_bytes(adapters, scope.job.model.hidden_size)
+    frozen_bytes: Array = quantized * part.quantized + unquantized * (frozen - part.quantized)
+    return frozen_bytes
+
+
+def gathered_ratio(scope: Scope, part: Part) -> Array | float:
+    """Return the bytes of ``part`` in an all-gather over those of all of it in c bytes [1]: 1 but for QLoRA.
+
+    Quantised shards are gathered as they are.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("torchtune"))
+    >>> scope = scope_of(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), one)
+    >>> round(float(gathered_ratio(scope, scope.weights.layer)[0, 0]), 3)  # 4.127 / 16, and adapters of 0.3 %
+    0.26
+
+    Source: torchao, dtypes/nf4tensor.py, nf4_all_gather_into_tensor; bitsandbytes' bnb_4bit_quant_storage.
+    """
+    adapters = scope.job.adapters
+    if adapters is None or adapters.base is None:
+        return 1.0
+    plain = float(scope.job.stack.memory.gathered_bytes)
+    gathered = base_bytes(scope, part) + plain * part.trained
+    ratio: Array = gathered / np.maximum(plain * part.total, 1.0)
+    return ratio

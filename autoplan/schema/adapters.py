@@ -1,0 +1,71 @@
+"""Low-rank adapters of a fine-tune, and the formats of the frozen base below them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from autoplan.schema.base import Frozen
+from autoplan.schema.job_choices import distinct
+
+__all__ = ["ATTENTION_MODULES", "MLP_MODULES", "AdapterSpec", "Base", "TargetModule"]
+
+#: Format of the frozen base: 4-bit NormalFloat, 4-bit float, or 8-bit integers (LLM.int8()).
+Base = Literal["nf4", "fp4", "int8"]
+TargetModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+ATTENTION_MODULES: Final[tuple[TargetModule, ...]] = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP_MODULES: Final[tuple[TargetModule, ...]] = ("gate_proj", "up_proj", "down_proj")
+
+
+class AdapterSpec(Frozen):
+    """Low-rank adapters (LoRA): the model is frozen, and two low-rank matrices per target are trained."""
+
+    rank: int = Field(ge=1, le=65_536, description="inner width of an adapter")
+    targets: (
+        Literal["attention", "all"]
+        | Annotated[tuple[TargetModule, ...], Field(min_length=1), AfterValidator(distinct)]
+    ) = Field(
+        default="all",
+        description="GEMMs with an adapter: those of attention, or also those of the MLP (all), or a list of"
+        " them such as [q_proj, v_proj]",
+    )
+    base: Base | None = Field(
+        default=None,
+        description="format of the frozen GEMMs' weights (QLoRA): nf4 or fp4 in 4 bits, int8; embedding,"
+        " output layer and norms stay as the stack keeps them; left out: the format of the run",
+    )
+    double_quantization: bool | None = Field(
+        default=None,
+        description="scales of a 4-bit base are in 8 bits themselves (bnb_4bit_use_double_quant); left out:"
+        " they are",
+    )
+    dora: bool = Field(
+        default=False, description="a trained magnitude for each output of a target (DoRA, use_dora)"
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.99,
+        strict=False,
+        description="dropout of the adapters' inputs (lora_dropout), whose results and masks are kept",
+    )
+
+    @property
+    def modules(self) -> tuple[TargetModule, ...]:
+        """The targets one by one."""
+        if isinstance(self.targets, tuple):
+            return self.targets
+        return ATTENTION_MODULES if self.targets == "attention" else (*ATTENTION_MODULES, *MLP_MODULES)
+
+    @property
+    def doubly_quantized(self) -> bool:
+        """Whether the scales of the base are quantised, too: of 4-bit ones, unless the job says otherwise."""
+        return self.base in {"nf4", "fp4"} and self.double_quantization is not False
+
+    @model_validator(mode="after")
+    def _scales_of_a_base_in_four_bits(self) -> Self:
+        if self.double_quantization is not None and self.base not in {"nf4", "fp4"}:
+            raise ValueError("double_quantization needs base: nf4 or fp4")
+        return self

@@ -1,0 +1,137 @@
+"""Programs of fine-tuning that are emitted and not read back: adapters, commands, names, refusals."""
+
+import ast
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+import autoplan
+from autoplan.catalog import entry_names, load_entry
+from autoplan.launch.frameworks import litgpt, torchtune
+from autoplan.launch.known_models import hub_name
+from autoplan.launch.registry import find_target
+from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import AdapterSpec
+from autoplan.schema.layout import parse_layout
+from tests.support.stated_values import command
+
+PROGRAMS = ("torchtune", "unsloth", "litgpt")
+#: Layouts that each program has, on one device and on eight.
+ONE = {"torchtune": "dp=1,zero=0", "unsloth": "dp=1,zero=0", "litgpt": "dp=1,zero=0"}
+EIGHT = {"torchtune": "dp=8,zero=3", "unsloth": "dp=8,zero=0", "litgpt": "dp=8,zero=3,recompute=full"}
+
+
+def emitted(target, layout, *, devices=8, **changes):
+    """Return what is emitted for Llama-3-8B under the stack of the target's name."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", target), **changes)
+    parsed = parse_layout(layout, layers=job.model.layers, devices=devices)
+    return find_target(target).emit(PlannedRun(job, parsed))
+
+
+def adapters_in(target, emission):
+    """Return rank, scale, dropout and whether the MLP has adapters, as the file says."""
+    if target == "unsloth":
+        body = ast.parse(emission.files[0].text).body
+        tables = [x for x in body if isinstance(x, ast.Assign) and ast.unparse(x.targets[0]) == "ADAPTERS"]
+        found = ast.literal_eval(tables[0].value)
+        mlp = "gate_proj" in found["target_modules"]
+        assert {"q_proj", "k_proj", "v_proj", "o_proj"} <= set(found["target_modules"])
+        return found["r"], found["lora_alpha"], found["lora_dropout"], mlp
+    words = command(emission.files[0].text)
+    if target == "torchtune":
+        keys = dict(word.split("=") for word in words if "=" in word)
+        assert keys["model.lora_attn_modules"] == "[q_proj,k_proj,v_proj,output_proj]"
+        values = [keys[f"model.{name}"] for name in ("lora_rank", "lora_alpha", "lora_dropout")]
+        return int(values[0]), int(values[1]), float(values[2]), keys["model.apply_lora_to_mlp"] == "True"
+    pairs = dict(pairwise(words))
+    assert {pairs[f"--lora_{name}"] for name in ("query", "key", "value", "projection")} == {"true"}
+    values = [pairs[f"--lora_{name}"] for name in ("r", "alpha", "dropout")]
+    return int(values[0]), int(values[1]), float(values[2]), pairs["--lora_mlp"] == "true"
+
+
+@pytest.mark.parametrize("target", PROGRAMS)
+@pytest.mark.parametrize("targets", ["all", "attention"])
+@pytest.mark.parametrize("layouts", [ONE, EIGHT], ids=["one", "eight"])
+def test_adapters_are_written(target, targets, layouts):
+    """Rank and products are those of the job, and there is no dropout, since none is priced."""
+    emission = emitted(
+        target,
+        layouts[target],
+        devices=1 if layouts is ONE else 8,
+        adapters=AdapterSpec(rank=24, targets=targets),
+    )
+
+    assert adapters_in(target, emission) == (24, 48, 0.0, targets == "all")
+    assert any(note.startswith("start it with: ") for note in emission.notes)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "adapters", "begins"),
+    [
+        ("torchtune", "dp=8,zero=2", False, "tune run --nproc_per_node 8 full_finetune_distributed"),
+        ("torchtune", "dp=1,zero=0", False, "tune run full_finetune_single_device --config llama3/8B_full"),
+        ("torchtune", "dp=8,zero=3", True, "tune run --nproc_per_node 8 lora_finetune_distributed"),
+        ("torchtune", "dp=1,zero=0", True, "tune run lora_finetune_single_device --config llama3/8B_lora"),
+        ("torchtune", "dp=16,zero=3", False, "tune run --nnodes 2 --rdzv_id autoplan --rdzv_backend c10d"),
+        ("litgpt", "dp=8,zero=3", False, "litgpt pretrain meta-llama/Meta-Llama-3-8B"),
+        ("litgpt", "dp=8,zero=3,recompute=full", False, "litgpt finetune_full meta-llama/Meta-Llama-3-8B"),
+        ("litgpt", "dp=8,zero=3,recompute=full", True, "litgpt finetune_lora meta-llama/Meta-Llama-3-8B"),
+        ("litgpt", "dp=16,zero=3,dp_shard=8", False, "litgpt pretrain meta-llama/Meta-Llama-3-8B"),
+    ],
+)
+def test_a_plan_chooses_the_command(target, layout, adapters, begins):
+    """Recipe or command follow from the devices, the adapters and what is recomputed."""
+    devices = int(layout.split(",")[0].removeprefix("dp="))
+    changes = {"adapters": AdapterSpec(rank=8)} if adapters else {}
+    words = command(emitted(target, layout, devices=devices, **changes).files[0].text)
+
+    assert " ".join(words).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "changes", "part", "nearest"),
+    [
+        ("torchtune", "dp=8,zero=0", {}, "ZeRO-0 with FSDP2", "dp=8,zero=2"),
+        ("torchtune", "tp=2,dp=4,zero=3", {}, "tensor and context", "dp=8,zero=3"),
+        ("torchtune", "dp=8,zero=3", {"precision": "fp16"}, "precision fp16", None),
+        ("torchtune", "dp=8,zero=3", {"model": load_entry("model", "qwen3-8b")}, "no full config", None),
+        ("torchtune", "dp=8,zero=3", {"model": load_entry("model", "llama2-70b")}, "no full config", None),
+        ("torchtune", "dp=8,zero=3", {"software": SoftwareSpec(loss="whole")}, "all tokens at once", None),
+        ("unsloth", "dp=8,zero=3", {}, "ZeRO-3", "dp=8,zero=0"),
+        ("litgpt", "dp=8,zero=2", {}, "ZeRO-2 on 8 devices", "dp=8,zero=3"),
+        ("litgpt", "dp=8,zero=3", {"adapters": AdapterSpec(rank=8)}, "recompute=none", None),
+        ("litgpt", "dp=8,zero=3,recompute=full:4", {}, "of each block", "dp=8,zero=3"),
+        ("litgpt", "dp=8,zero=3", {"model": load_entry("model", "gpt2")}, "litgpt/config.py", None),
+        ("litgpt", "dp=8,zero=3", {"software": SoftwareSpec(compile=False)}, "pretrain always", None),
+    ],
+)
+def test_what_a_program_lacks_is_named(target, layout, changes, part, nearest):
+    """A refusal has the part, and layouts without it where one helps."""
+    with pytest.raises(InexpressibleError) as caught:
+        emitted(target, layout, **changes)
+
+    assert part in caught.value.part
+    if nearest is not None:
+        assert parse_layout(nearest, layers=32, devices=8) in caught.value.nearest
+
+
+@pytest.mark.parametrize("target", PROGRAMS)
+def test_a_choice_of_adapters_is_written_or_refused(target):
+    """A field of ``adapters`` that a target does not know is refused where a job sets it, never dropped."""
+    layout = "dp=8,zero=0" if target == "unsloth" else "dp=8,zero=3,recompute=full"
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", target))
+    parsed = parse_layout(layout, layers=32, devices=8)
+
+    find_target(target).emit(PlannedRun(replace(job, adapters=AdapterSpec(rank=8)), parsed))
+    with pytest.raises(InexpressibleError, match=r"adapters\.base=nf4"):
+        find_target(target).emit(PlannedRun(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), parsed))
+
+
+def test_models_of_the_tables_are_in_the_catalogue():
+    """Each name that a program is said to know is the hub's name of an entry, so that a job can have it."""
+    names = {hub_name(load_entry("model", name)) for name in entry_names("model")}
+
+    assert set(torchtune._CONFIGS) <= names
+    assert {*litgpt._MODELS, *litgpt._RENAMED} <= names
