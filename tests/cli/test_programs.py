@@ -92,6 +92,7 @@ def test_every_plan_of_a_shipped_job_is_written_by_its_program(name):
         hardware=job.cluster.node.name,
         devices=job.cluster.devices,
         adapters=job.adapters,
+        precision=job.precision,
         program="usual",
         workload=Workload(**keys),
     )

@@ -165,12 +165,14 @@ def _table(
     heads += [(head, "number") for head in ("tokens/s per device", "MFU (%)", "memory (GiB)", "of limit (%)")]
     heads += [("bubble (%)", "number")]
     more = question_columns(front.job, [front.plans[number - 1] for number in numbers])
-    heads += [(column.head.replace("\n", " "), "number") for column in more]
+    kinds = ["number" if column.kind == "number" else "" for column in more]
+    heads += [(column.head.replace("\n", " "), kind) for column, kind in zip(more, kinds, strict=True)]
     rows = []
     for place, number in enumerate(numbers):
         cells = plan_number(number, linked=number in details)
         cells += _cells(front.plans[number - 1], plans[number - 1]["predicted"])
-        rows.append(cells + "".join(text_cell(column.cells[place], "number") for column in more))
+        said = zip(more, kinds, strict=True)
+        rows.append(cells + "".join(text_cell(column.cells[place], kind) for column, kind in said))
     ids, chosen = [f"plan-{number}" for number in numbers], f"plan-{next(iter(details))}"
     return table("plans of the front", heads, rows, "table long", ids=ids, chosen=chosen)
 
