@@ -72,7 +72,8 @@ def test_a_layout_is_evaluated_as_the_program_that_runs_it():
 def test_rules_of_a_program_are_about_layouts(name):
     """Every way has rules, and the stack that prices it runs some layout that keeps them."""
     workload = Workload(sequence_length=1024, global_batch_size=16)
-    spec = JobSpec(kind="training", model="gpt2", hardware="2x-rtx4090", program=name, workload=workload)
+    where = {"model": "llama3.2-1b", "hardware": "2x-a100-pcie-80gb"}
+    spec = JobSpec(kind="training", program=name, workload=workload, **where)
     job = resolve_job(spec)
     assert {choice.program.title for choice in job.choices or (job,)} == {program(name).title}
     assert written(planning.plan(job))

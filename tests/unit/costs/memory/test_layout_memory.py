@@ -112,7 +112,7 @@ def test_adapters_are_faster_and_smaller():
     layout = parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)
     now, then = predict(whole, layout), predict(adapted, layout)
 
-    assert then.step_seconds < 0.85 * now.step_seconds
+    assert then.step_seconds < 0.95 * now.step_seconds
     assert then.memory.gradients < 0.02 * now.memory.gradients
     assert then.time.dp_exposed < now.time.dp_exposed
 
