@@ -112,7 +112,9 @@ def test_adapters_are_faster_and_smaller():
     layout = parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)
     now, then = predict(whole, layout), predict(adapted, layout)
 
-    assert then.step_seconds < 0.95 * now.step_seconds
+    # By hand: of three passes of 4.2 s of GEMMs one is left out, and the adapters' own kernels, which move
+    # 13.8 MB a token forward and twice that backward on two ranks, add about 2.4 s of it back: 17 of 18.7 s.
+    assert 0.88 * now.step_seconds < then.step_seconds < 0.93 * now.step_seconds
     assert then.memory.gradients < 0.02 * now.memory.gradients
     assert then.time.dp_exposed < now.time.dp_exposed
 
