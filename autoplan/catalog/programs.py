@@ -100,6 +100,9 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
 def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) -> Job | str:
     """Return ``job`` as ``way`` runs it, or what the way lacks."""
     priced_by = job.stack if stack_named else with_software(stack(way.stack), job.software)
+    vendor = job.cluster.device.vendor
+    if entry.vendors and vendor not in entry.vendors:
+        return f"not for devices of {vendor}"
     missing = lacks(way, job)
     if missing is None and job.model.moe is not None and priced_by.experts is None:
         missing = f"{priced_by.title} prices no models with experts"

@@ -64,6 +64,9 @@ class ProgramSpec(Frozen):
     description: str = Field(default="", description="what it is, in a sentence or two")
     version: str = Field(min_length=1, description="version that names and limits were checked against")
     sources: dict[str, str] = Field(description="where its limits stand, by subject")
+    vendors: tuple[str, ...] = Field(
+        default=(), description="makers of the devices that it runs on; empty: any"
+    )
     usual: tuple[Task, ...] = Field(
         default=(), description="tasks for which it is searched where a job names no program"
     )

@@ -55,6 +55,8 @@ def test_what_a_program_lacks_is_said(run):
     """A program that is named and cannot run the job says what it lacks; one that is unknown is bad input."""
     lacking = run("plan", *LINE, "--task", "lora", "--program", "torchtitan")
     assert (lacking.exit_code, "torchtitan: no adapters" in lacking.stderr) == (2, True)
+    amd = run("plan", "--model", "gpt2", "--hardware", "8x-mi300x", "--program", "megatron-lm")
+    assert (amd.exit_code, "not for devices of amd" in amd.stderr) == (2, True)
     unknown = run("plan", *LINE, "--program", "torchtitam")
     assert (unknown.exit_code, "torchtitan" in unknown.stderr) == (2, True)
 
