@@ -572,12 +572,12 @@ def test_a_stale_picture_is_noticed():
     assert not alike(mark, mark.replace("median", "mean"))
 
 
-def test_the_readme_opens_with_a_spec_a_command_and_its_table():
-    """The first screen is input, command, output; then how to set up and the measured error."""
+def test_the_readme_opens_with_a_command_then_a_spec_and_its_table():
+    """The first screen is one line and its answer; then input, command, output, set-up and measured error."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = [language for language, _ in BLOCK.findall(text)]
 
-    assert blocks[:2] == ["yaml", "console"]
+    assert blocks[:3] == ["console", "yaml", "console"]
     assert "python" in blocks
     assert "make test" in text
     assert len(text.splitlines()) <= 130
