@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -101,7 +102,9 @@ def _refuse_parts(text: str) -> None:
     """
     if is_option_job(text):
         raise UnsupportedError(f"{SERVING_JOB}: `autoplan plan {text}` plans it")
-    if names_file(text) or text in (*entry_names("job"), *entry_names("serving")) or Path(text).is_file():
+    if names_file(text) or text in (*entry_names("job"), *entry_names("serving")):
+        return
+    if os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return
     device = text in entry_names("device")
     if model_called(text) is not None:

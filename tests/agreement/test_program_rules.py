@@ -45,11 +45,12 @@ def job(kind, name, *, adapters=False):
 
 def texts(kind, devices, layers, draw, count):
     """Yield layout strings at random, most of them of unusual parts."""
-    for _ in range(count):
-        tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
+    for index in range(count):
+        # Every fourth is of data-parallel ranks alone, as some programs train.
+        tp, pp, cp = (draw.choice(DEGREES) if index % 4 else 1 for _ in range(3))
         if devices % (tp * pp * cp):
             continue
-        ep = draw.choice((1, 2, 4)) if kind == "experts" else 1
+        ep = draw.choice((1, 2, 4)) if kind == "experts" and index % 4 else 1
         keys = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "mbs": 1, "zero": draw.choice((0, 1, 2, 3))}
         keys["sp"] = draw.choice(("on", "off"))
         keys["recompute"] = draw.choice(

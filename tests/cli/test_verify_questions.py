@@ -210,7 +210,10 @@ def off_the_front(document):
 
 
 OVER_DEVICES = {
-    "an answer gone": (drop_answer, "and the job asks for [(1, 4), (1, 8), (2, 4), (2, 8)]"),
+    "an answer gone": (
+        drop_answer,
+        "and the job asks for [(1, 4, None), (1, 8, None), (2, 4, None), (2, 8, None)]",
+    ),
     "a plan off the front": (off_the_front, "no plan of the front is as good as one on"),
     "a plan off the front, still marked": (
         lambda d: d["front"].pop(1),

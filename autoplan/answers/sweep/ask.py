@@ -59,9 +59,13 @@ def check_results_path(path: Path) -> None:
     """Raise UnsupportedError for a format that cannot be written here, CatalogError for a folder."""
     if path.suffix not in _SUFFIXES:
         raise UnsupportedError(f"{path}: results are written as {' or '.join(_SUFFIXES)}")
-    if path.is_dir():
+    try:
+        kind = path.stat().st_mode
+    except OSError:
+        kind = stat.S_IFREG  # whether it can be made is for the next check
+    if stat.S_ISDIR(kind):
         raise CatalogError(f"cannot write {path}: {path} is a folder")
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(kind):
         raise CatalogError(f"cannot write {path}: it is not an ordinary file")
     _check(path)
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
