@@ -85,7 +85,7 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
     """Return text, file and name of a path or an entry, and the folder of its relative paths."""
     text = str(reference)
-    _refuse_parts(text)
+    _refuse_parts(text, kind)
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
         return read_file(path), text, path.stem, path.parent
@@ -95,12 +95,14 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
     return content, file, text, Path()
 
 
-def _refuse_parts(text: str) -> None:
+def _refuse_parts(text: str, kind: EntryKind) -> None:
     """Raise UnsupportedError where a job is asked for by a line of options of the other kind, or by a part.
 
     A part is a model or hardware: the message says how a job is made of them.
     """
     if is_option_job(text):
+        if kind == "serving":
+            raise UnsupportedError(f"this command takes a job of serving: {text} --task serve")
         raise UnsupportedError(f"{SERVING_JOB}: `autoplan plan {text}` plans it")
     if names_file(text) or text in (*entry_names("job"), *entry_names("serving")):
         return

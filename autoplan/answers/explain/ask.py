@@ -18,6 +18,7 @@ from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.explanation import BottleneckShare, Explanation
+from autoplan.results.merged_front import choice_key
 from autoplan.results.standing import Choice, Contrast, Refusal, Standing, differences
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
@@ -153,7 +154,7 @@ def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) ->
         return FastestPlan(None, f"not solved: {deadline.reason}", proven=False)
     if least is None:
         return FastestPlan(None, "every such layout violates a rule")
-    within = job.limits.step_time is not None or bool(job.relations)
+    within = job.limits.step_time is not None or bool(job.rules)
     why = "no such layout is within the limits" if within else "no such layout fits"
     return FastestPlan(None, why, least_bytes=least)
 
@@ -186,25 +187,42 @@ def explain_choice(
     where no layout is feasible.
     """
     job = plannable(job)
-    if job.choices:
+    deadline = Deadline.of(deadline, job.deadline)
+    best_job, best, others = _fastest_program(job, deadline)
+    choices = list(other_choices(best_job, best.layout))
+    alternatives = list(others)
+    for done, (key, value, restricted) in enumerate(choices):
+        progress(done, len(choices), f"{key} {value}")
+        alternatives.append(best_under(best, key, value, restricted, deadline))
+    return Choice(best, tuple(alternatives))
+
+
+def _fastest_program(job: Job, deadline: Deadline) -> tuple[Job, Plan, list[Contrast]]:
+    """Return the job of the fastest plan, the plan, and the fastest plan of each other program."""
+    if len({choice_key(choice)[:2] for choice in job.choices}) > 1:
         raise UnsupportedError(
             "a choice is explained for one number of devices and one batch size: set devices and"
             " workload.global_batch_size to one value each, or name a layout"
         )
     from autoplan.search import search
 
-    timed_job = replace(job, objectives=("step_time",))
-    deadline = Deadline.of(deadline, job.deadline)
-    front = search(timed_job, deadline=deadline)
+    timed = [replace(choice, objectives=("step_time",)) for choice in job.choices or (job,)]
+    fronts = [search(choice, deadline=deadline) for choice in timed]
+    feasible = [front for front in fronts if front.plans]
+    if not feasible:
+        raise InfeasibleError(tuple(dict.fromkeys(reason for front in fronts for reason in front.reasons)))
+    first = min(feasible, key=lambda front: front.fastest.predicted.step_seconds)
+    others = [_of_program(front, first.fastest) for front in fronts if front is not first]
+    return first.job, replace(first.fastest, program=first.job.program), others
+
+
+def _of_program(front: Front, best: Plan) -> Contrast:
+    """Return the fastest plan of another program, whose front is ``front``, and where it loses."""
+    title = front.job.program.words if front.job.program else front.job.stack.title
     if not front.plans:
-        raise InfeasibleError(front.reasons)
-    best = front.plans[0]
-    choices = list(other_choices(timed_job, best.layout))
-    alternatives = []
-    for done, (key, value, restricted) in enumerate(choices):
-        progress(done, len(choices), f"{key} {value}")
-        alternatives.append(best_under(best, key, value, restricted, deadline))
-    return Choice(best, tuple(alternatives))
+        return Contrast("program", title, None, "no layout fits or keeps the rules")
+    plan = front.fastest
+    return Contrast("program", title, plan, "", differences(plan.predicted, best.predicted))
 
 
 def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:

@@ -25,7 +25,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import architecture_name, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout, RecomputeMode
@@ -118,12 +118,18 @@ def _check_groups(job: Job, layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, dp_shard=per_node if inside else 0)])
 
 
+#: Ends of names that litgpt/config.py lists beside a model's: the maker's own tuned checkpoints.
+_TUNED: Final = ("-Instruct", "-it")
+
+
 def _model(job: Job) -> str:
     """Return the name that litgpt has for the model; raises InexpressibleError where it has none."""
+    first = architecture_name(job.model) or ""
     name = hub_name(job.model) or ""
-    if name not in _MODELS and name not in _RENAMED:
-        raise InexpressibleError(f"the model {job.model.name}: it is none of litgpt/config.py")
-    return _RENAMED.get(name, name)
+    end = next((end for end in ("", *_TUNED) if name == f"{first}{end}"), None)
+    if end is None or (first not in _MODELS and first not in _RENAMED):
+        raise InexpressibleError(f"the model {name or job.model.name}: it is none of litgpt/config.py")
+    return f"{_RENAMED.get(first, first)}{end}"
 
 
 def _options(job: Job, layout: Layout, command: str) -> list[tuple[str, ...]]:

@@ -24,7 +24,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import architecture_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout
@@ -109,7 +109,7 @@ def _check(job: Job, layout: Layout) -> None:
 def _config(job: Job) -> str:
     """Return the name of the config of the model; raises InexpressibleError where torchtune has none."""
     kind = "lora" if job.adapters is not None else "full"
-    stem, kinds = _CONFIGS.get(hub_name(job.model) or "", ("", ()))
+    stem, kinds = _CONFIGS.get(architecture_name(job.model) or "", ("", ()))
     for found in kinds:
         if found.startswith(kind):
             return f"{stem}_{found}"
