@@ -148,8 +148,10 @@ def test_the_fastest_program_is_explained_beside_the_others(run, tmp_path):
     )
 
 
-def test_capacity_takes_a_line(run):
-    """As other commands on a job do."""
+def test_commands_on_a_job_take_a_line(run, tmp_path):
+    """What engines hold and where a run is slow are asked of a line, too."""
+    missing = run("diagnose", *LORA.split(), "--layout", "dp=2,mbs=1", "--trace", str(tmp_path / "no.json"))
+    assert "cannot read" in missing.stderr
     line = ("--model", "meta-llama/Llama-3.2-1B", "--hardware", "2x-rtx4090")
     assert "the engine starts" in run("capacity", *line, "--task", "serve").stdout
     assert "--task serve" in run("capacity", *line).stderr
