@@ -34,13 +34,13 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
-    base_values,
     batch_of,
     deepspeed_values,
     key_names,
     model_of,
     optimizer_of,
     precision_of,
+    quantized_base,
     shipped_deepspeed,
     stands,
     without_open,
@@ -350,18 +350,8 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
         document.number("adapter_rank"),
         targets,
         every=every is not None and bool(every.value),
-        more=_more_of_adapters(document),
+        more=quantized_base(document),
     )
-
-
-def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
-    """Return format of the base, DoRA and dropout."""
-    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
-    base = next((base for flag, base in flags if flag is not None and flag.value), None)
-    kind = document.text("base_format", ("nf4", "fp4"))
-    if base == "nf4" and kind is not None:
-        base = str(kind.value)
-    return base_values(document, base)
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
