@@ -28,6 +28,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     formats,
     fsdp_values,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -87,7 +88,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = _kind(job, layout)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
-        **_model(job),
+        **_model(job, kind),
         "steps": microbatches(job, layout),
         **formats(job),
         **_optimizer(job, kind),
@@ -108,7 +109,7 @@ def _kind(job: Job, layout: Layout) -> str:
     return checked_kind(job, layout)
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model(job: Job, kind: str) -> dict[str, Any]:
     """Return the keys of the model and of low-rank adapters."""
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
@@ -118,18 +119,20 @@ def _model(job: Job) -> dict[str, Any]:
     return {
         **model,
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
-        **_quantization(adapters),
+        **_quantization(adapters, kind),
         **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
 
 
-def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format; axolotl's own is nf4 with double quantisation."""
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
+        if kind == "deepspeed":
+            refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,

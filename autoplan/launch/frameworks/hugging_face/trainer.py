@@ -29,6 +29,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     fsdp_values,
     optim_name,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -52,7 +53,7 @@ from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -153,21 +154,20 @@ def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dic
 def _quantization(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the fields of the frozen base's format.
 
-    FSDP2 shards a base in 4 bits where it is stored as numbers of the format of the run (accelerate
-    ``fsdp_utils.fsdp2_prepare_model``), and none in 8 bits. ZeRO-3 and bitsandbytes exclude each other.
+    FSDP2 and ZeRO-3 shard a base in 4 bits where it is stored as numbers of the format of the run (accelerate
+    ``fsdp_utils.fsdp2_prepare_model``; PEFT's guide to DeepSpeed), and none in 8 bits.
     """
     base = adapters.base
     if base is None:
         return {}
-    if kind == "deepspeed" or (kind == "fsdp" and base == "int8"):
-        raise InexpressibleError(f"a base in {base} that {kind} shards (adapters.base={base})")
     if base == "int8":
+        refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
         "base_format": base,
         "double_quantization": adapters.doubly_quantized,
-        "base_storage": TRAINER.data["dtypes"][job.precision] if kind == "fsdp" else None,
+        "base_storage": TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
     }
 
 
