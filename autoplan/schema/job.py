@@ -365,7 +365,8 @@ class JobFile:
 class ChosenProgram:
     """What a job is run by: a program in one of its ways, with the launch target that writes it.
 
-    ``rules`` are the relations that its layouts satisfy.
+    ``rules`` are the relations that its layouts satisfy, ``alike`` the titles of other programs that run the
+    same layouts in the same way, at the same cost.
     """
 
     name: str
@@ -373,6 +374,7 @@ class ChosenProgram:
     way: str
     target: str | None
     rules: tuple[RuleSpec, ...] = ()
+    alike: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def words(self) -> str:

@@ -1,6 +1,7 @@
 """The Hugging Face Trainer, axolotl and LLaMA-Factory: what is refused, and what files of each kind say."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -215,13 +216,25 @@ def test_what_contradicts_is_refused(target, text, line, sentence):
     assert (problem.file, problem.line) == ("file", line)
 
 
+def _lora(base):
+    """Return adapters above a quantised base."""
+    return AdapterSpec(rank=8, base=base)
+
+
 @pytest.mark.parametrize(
     ("target", "stack", "layout", "changes", "part"),
     [
         ("trainer", "hf-fsdp2", "dp=8,zero=1", {}, "ZeRO-1 with FSDP2"),
         ("trainer", "hf-fsdp2", "dp=1,zero=3", {}, "nothing to shard over"),
         ("trainer", "hf-trainer", "dp=8,recompute=full:4", {}, "of some layers"),
-        ("trainer", "hf-trainer", "dp=8", {"adapters": AdapterSpec(rank=8)}, "low-rank adapters"),
+        ("trainer", "deepspeed", "dp=8,zero=3", {"adapters": AdapterSpec(rank=8, base="nf4")}, "base in nf4"),
+        (
+            "trainer",
+            "hf-fsdp2",
+            "dp=8,zero=3",
+            {"adapters": AdapterSpec(rank=8, base="int8")},
+            "base in int8",
+        ),
         ("trainer", "hf-trainer", "dp=8", {"optimizer": "muon"}, "optimizer muon"),
         ("trainer", "deepspeed", "dp=8,zero=3,dp_shard=4", {}, "hybrid sharding"),
         ("axolotl", "hf-trainer", "tp=2,dp=4,zero=0", {}, "tensor and context parallelism"),
@@ -244,7 +257,7 @@ def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
     assert caught.value.nearest or changes
 
 
-@pytest.mark.parametrize("target", ["axolotl", "llama-factory"])
+@pytest.mark.parametrize("target", ["axolotl", "llama-factory", "trainer"])
 @pytest.mark.parametrize(
     "said",
     [
@@ -275,6 +288,22 @@ def test_adapters_are_emitted_and_read_back(target, said):
     assert found.job["optimizer"] == "paged-adamw-8bit"
     assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
     assert found.layout == layout
+
+
+def test_adapters_of_trl_are_read_from_a_command():
+    """Targets that are several words of one argument, and TRL's own defaults, are those of the job."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
+    job = replace(job, adapters=AdapterSpec(rank=8, targets=("q_proj", "v_proj"), base="nf4"))
+    layout = parse_layout("dp=8,zero=3", layers=32, devices=8)
+    words = shlex.join(find_target("trainer").emit(PlannedRun(job, layout)).arguments)
+    found = read("trainer", f"torchrun --nproc-per-node 8 -m trl.scripts.sft {words}")
+    assert found.layout == layout
+    assert found.job["adapters"]["targets"] == ["q_proj", "v_proj"]
+    assert "--bnb_4bit_quant_storage bfloat16" in words
+
+    short = "torchrun --nproc-per-node 8 -m trl.scripts.sft --use_peft --per_device_train_batch_size 1"
+    defaults = read("trainer", f"{short} --bf16 true").job["adapters"]
+    assert (defaults["rank"], defaults["targets"], defaults["dropout"]) == (16, "all", 0.05)
 
 
 @pytest.mark.parametrize("sharded", [True, False], ids=["config", "strategy"])

@@ -28,19 +28,20 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     formats,
     fsdp_values,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
-    base_values,
     batch_of,
     deepspeed_values,
     key_names,
     model_of,
     optimizer_of,
     precision_of,
+    quantized_base,
     shipped_deepspeed,
     stands,
     without_open,
@@ -87,7 +88,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = _kind(job, layout)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
-        **_model(job),
+        **_model(job, kind),
         "steps": microbatches(job, layout),
         **formats(job),
         **_optimizer(job, kind),
@@ -108,7 +109,7 @@ def _kind(job: Job, layout: Layout) -> str:
     return checked_kind(job, layout)
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model(job: Job, kind: str) -> dict[str, Any]:
     """Return the keys of the model and of low-rank adapters."""
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
@@ -118,18 +119,20 @@ def _model(job: Job) -> dict[str, Any]:
     return {
         **model,
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
-        **_quantization(adapters),
+        **_quantization(adapters, kind),
         **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
 
 
-def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format; axolotl's own is nf4 with double quantisation."""
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
+        if kind == "deepspeed":
+            refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
@@ -350,18 +353,8 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
         document.number("adapter_rank"),
         targets,
         every=every is not None and bool(every.value),
-        more=_more_of_adapters(document),
+        more=quantized_base(document),
     )
-
-
-def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
-    """Return format of the base, DoRA and dropout."""
-    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
-    base = next((base for flag, base in flags if flag is not None and flag.value), None)
-    kind = document.text("base_format", ("nf4", "fp4"))
-    if base == "nf4" and kind is not None:
-        base = str(kind.value)
-    return base_values(document, base)
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:

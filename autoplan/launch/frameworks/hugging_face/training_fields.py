@@ -27,6 +27,7 @@ __all__ = [
     "model_of",
     "optimizer_of",
     "precision_of",
+    "quantized_base",
     "recompute_of",
     "shipped_deepspeed",
     "stands",
@@ -203,6 +204,16 @@ def _targets(names: Iterable[object]) -> str | list[str]:
     if not given <= set(modules) or not given or given == set(modules):
         return "all"
     return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+
+
+def quantized_base(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base by the switches of its bits, DoRA and dropout."""
+    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
+    base = next((base for flag, base in flags if flag is not None and flag.value), None)
+    kind = document.text("base_format", ("nf4", "fp4"))
+    if base == "nf4" and kind is not None:
+        base = str(kind.value)
+    return base_values(document, base)
 
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
