@@ -7,11 +7,12 @@ framework has no default for stays open: nothing is assumed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
+from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
@@ -59,14 +60,17 @@ def assembled(
     *,
     model: Mapping[str, Any] | str | None = None,
     open_fields: Sequence[str] = (),
+    opened: Collection[str] = (),
     warnings: Sequence[str] = (),
 ) -> Configuration:
     """Return the configuration that ``values`` and ``model`` are.
 
     ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that
-    stay open, such as ``model.vocabulary``. Raises SpecError with every contradiction.
+    stay open, such as ``model.vocabulary``; ``opened`` are fields that a key which is not read may
+    decide, so that they and what follows from them stay open. Raises SpecError with every contradiction.
     """
-    values = with_devices(file, values)
+    values = with_devices(file, known_alone(values, opened))
+    values = known_alone(values, opened)
     layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
     problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
     if problems:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.engines.arguments.given_arguments import GivenArguments
+from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
@@ -95,8 +95,16 @@ def configured(
         job={**_job((f"{name}@{version}", model, checkpoint), first, search), "devices": layout.devices},
         values=values,
         checkpoint=checkpoint.value if checkpoint else None,
-        defaults=tuple(key for key in _LAYOUT if key not in values and key != "replicas"),
-        unspecified=(*(() if checkpoint else ("model",)), *_OPEN),
+        defaults=tuple(
+            key
+            for key in _LAYOUT
+            if key not in values and key != "replicas" and (key != "weights" or key in first.values)
+        ),
+        unspecified=(
+            *(() if checkpoint else ("model",)),
+            *(() if "weights" in first.values else ("weights",)),
+            *_OPEN,
+        ),
         warnings=tuple(dict.fromkeys(warnings)),
         search=search,
     )
@@ -105,6 +113,7 @@ def configured(
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     given = one.given
+    refuse_undecided(given)
     checkpoint = _checkpoint(given)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None
@@ -202,7 +211,7 @@ def _of_the_model(checkpoint: Written | None, model: str | None, engine: _Starte
     if checkpoint is not None and model is None:
         said.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
     if "weights" not in engine.values:
-        said.append("weights have the format of the checkpoint, which its name does not say: bf16 is taken")
+        said.append("weights have the format of the checkpoint, which its name does not say: left open")
     elif engine.values["weights"].default:
         said.append(f"weights={engine.layout.weights} is the format of the checkpoint")
     if engine.role is not None:
@@ -223,7 +232,8 @@ def _job(
     longest = engine.values.get("longest_request")
     if longest is not None:
         job["workload"] = {"longest_request": longest.value}
-    job["precision"] = {"weights": engine.layout.weights, "kv_cache": engine.layout.kv}
+    said = {"weights": engine.layout.weights} if "weights" in engine.values else {}
+    job["precision"] = {**said, "kv_cache": engine.layout.kv}
     method = engine.values.get("draft_method")
     if method is not None and engine.layout.spec:
         job["speculation"] = {"method": method.value, "tokens": engine.layout.spec}

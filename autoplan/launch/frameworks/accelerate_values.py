@@ -11,6 +11,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.deepspeed import named_deepspeed, sharding_of
 
 __all__ = ["ACCELERATE", "is_accelerate", "read_accelerate"]
 
@@ -41,14 +42,20 @@ def read_accelerate(file: LaunchFile) -> Configuration:
     values = {key: Written(value, default=True) for key, value in _ALONE.items()}
     values |= _processes(document, file)
     values |= _precision(document)
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
     if kind is not None and kind.value in readers:
-        values |= readers[kind.value](document, values)
+        values |= readers[kind.value](document, values, file)
     document.stop_at_problems()
+    if not file.arguments and section != "megatron" and values.get("recompute", _LEFT).default:
+        document.opened.add("recompute")
+        document.notes.append("the training program, which is not read, may recompute: left open")
     values |= _program(document, file, values)
     document.stop_at_problems()
-    return assembled("accelerate", file, values, warnings=document.notes)
+    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
 
 
+#: A value that another file decides.
+_LEFT: Final = Written(None, default=True)
 #: What holds where a file says nothing else.
 _ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0, "recompute": "none"}
 
@@ -75,7 +82,8 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     return {"precision": Written(_PRECISIONS.get(name), written.line, written.words)}
 
 
-def _fsdp(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+    del file
     version = document.number("fsdp_version")
     first = version is None or version.value == 1
     fields = _strategy(document, values) if first else _reshards(document)
@@ -151,18 +159,16 @@ def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool
     return fields
 
 
-def _deepspeed(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+    fields = _ulysses(document)
     other = document.text("deepspeed_file")
     if other is not None:
-        document.notes.append(f"{other.words} (line {other.line}): read that file for the layout")
-        for key in ("zero", "precision", "recompute", "cp", "tp"):
-            values.pop(key, None)
-        return {}
+        return fields | _deepspeed_file(document, values, file, other)
     stage = document.number("zero", least=0) or Written(2, default=True)
     if stage.value > 3:
         document.refuse(f"{stage.value} is no ZeRO stage", "zero")
     device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    fields = {"zero": stage}
+    fields["zero"] = stage
     if device is not None and device.value != "none":
         fields["offload"] = Written("optimizer", device.line, device.words)
     parameters = document.text("parameter_offload", ("none", "cpu", "nvme"))
@@ -171,9 +177,29 @@ def _deepspeed(document: WrittenDocument, values: dict[str, Written]) -> dict[st
     return fields
 
 
-def _megatron(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _ulysses(document: WrittenDocument) -> dict[str, Written]:
+    """Return the degree that DeepSpeed's sequence parallelism divides sequences over."""
+    size = document.number("mesh_sp") or document.number("mesh_cp")
+    return {"cp": size} if size is not None else {}
+
+
+def _deepspeed_file(
+    document: WrittenDocument, values: dict[str, Written], file: LaunchFile, other: Written
+) -> dict[str, Written]:
+    """Return the sharding of DeepSpeed's own file where it lies there; else what it decides stays open."""
+    inner = named_deepspeed(document, file, str(other.value))
+    if inner is None:
+        document.notes.append(f"{other.words} (line {other.line}): read that file for the layout")
+        for key in ("zero", "precision", "recompute", "cp", "tp"):
+            values.pop(key, None)
+        document.opened |= {"zero", "precision", "recompute"}
+        return {}
+    return sharding_of(document, inner)
+
+
+def _megatron(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
     """Return the degrees of the Megatron section; what it leaves out is as in the plugin."""
-    del values
+    del values, file
     result = document.bound("tp", "pp", "ep", "cp")
     experts = document.number("etp")
     if experts is not None or ("ep" in result and result["ep"].value > 1):

@@ -154,7 +154,8 @@ def read_trainer(file: LaunchFile) -> Configuration:
     document.check_names("", key_names("trainer") | frozenset(_PROGRAM), "TrainingArguments")
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
-    values |= sharding_values(document)
+    values |= sharding_values(document, file)
+    _leave_open(document)
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
@@ -164,7 +165,16 @@ def read_trainer(file: LaunchFile) -> Configuration:
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
-    return assembled("trainer", file, values, model=model, warnings=document.notes)
+    return assembled("trainer", file, values, model=model, opened=document.opened, warnings=document.notes)
+
+
+def _leave_open(document: WrittenDocument) -> None:
+    """Leave the fields open that fields of TrainingArguments decide which are not read."""
+    for path, fields in TRAINER.data["undecided"].items():
+        entry = document.entries.get(path)
+        if stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
+            document.opened |= set(fields)
+            document.notes.append(f"{path} may decide {', '.join(fields)}: left open")
 
 
 def is_key_file(file: LaunchFile) -> bool:
@@ -245,11 +255,11 @@ def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], lin
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def sharding_values(document: WrittenDocument) -> dict[str, Written]:
+def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
     if stands(document, "deepspeed"):
         _refuse_both(document)
-        return _read_deepspeed(document)
+        return _read_deepspeed(document, file)
     fsdp = document.entries.get("fsdp")
     if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
         return {}
@@ -265,8 +275,8 @@ def _refuse_both(document: WrittenDocument) -> None:
         document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
 
 
-def _read_deepspeed(document: WrittenDocument) -> dict[str, Written]:
-    values = deepspeed_values(document)
+def _read_deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    values = deepspeed_values(document, file)
     if "zero" not in values:
         return {"zero": OPEN}
     return values

@@ -34,8 +34,8 @@ def read_layout(given: Arguments, layers: int | None, *, experts: bool) -> dict[
 
     ``layers`` are those of the model, None where they are not known.
     """
-    values = given.present("tp") | {"pp": _pipeline(given)} | given.present("cp")
-    values["ep"] = given.number("ep") or Written(1, default=experts)
+    values = _tensor(given) | {"pp": _pipeline(given)} | _context(given)
+    values["ep"] = given.number("ep") or given.number("deepspeed_ep") or Written(1, default=experts)
     if experts:
         values |= given.present("etp")
     values |= _stages(given, values["pp"], layers)
@@ -49,8 +49,23 @@ def read_layout(given: Arguments, layers: int | None, *, experts: bool) -> dict[
     values |= _batches(given)
     values |= _recompute(given, values, layers)
     values["zero"] = _zero(given)
+    if given.has("zero_stage"):
+        # What DeepSpeed's own file says besides is not a stage.
+        given.opened -= {"zero"}
     values |= _offload(given, layers)
     return {**values, **_training(given)}
+
+
+def _tensor(given: Arguments) -> dict[str, Written]:
+    """Return the tensor-parallel degree, which had a shorter name once."""
+    former = None if given.has("tp") else given.number("earlier_tp")
+    return {"tp": former} if former is not None else given.present("tp")
+
+
+def _context(given: Arguments) -> dict[str, Written]:
+    """Return the degree that sequences are divided over: that of Megatron-LM, or Ulysses in DeepSpeed."""
+    ulysses = None if given.has("cp") else given.number("deepspeed_cp")
+    return {"cp": ulysses} if ulysses is not None else given.present("cp")
 
 
 def _pipeline(given: Arguments) -> Written:
@@ -67,6 +82,8 @@ def _default(value: object) -> Written:
 
 def _batches(given: Arguments) -> dict[str, Written]:
     values = given.present("mbs", "global_batch_size")
+    former = None if "mbs" in values else given.number("earlier_mbs")
+    values |= {"mbs": former} if former is not None else {}
     length = given.number("sequence_length") or given.number("encoder_sequence_length")
     return values if length is None else {**values, "sequence_length": length}
 

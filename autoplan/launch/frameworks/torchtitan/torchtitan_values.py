@@ -99,7 +99,7 @@ def read_torchtitan(file: LaunchFile) -> Configuration:
     values |= _batch_values(settings, values)
     values |= {**_recompute_values(settings, values), **_training_values(settings)}
     document.stop_at_problems()
-    return assembled("torchtitan", file, values, model=name, warnings=document.notes)
+    return assembled("torchtitan", file, values, model=name, opened=document.opened, warnings=document.notes)
 
 
 def _function(document: WrittenDocument) -> tuple[str | None, Mapping[str, Any]]:
