@@ -78,6 +78,7 @@ def assembled(
     layout = _layout(file, values, layers)
     needed = (*_NEEDED, *_WORKLOAD, "devices", "precision", "optimizer")
     missing = [key for key in needed if key not in values]
+    missing += [key for key in sorted(opened) if key not in values and key not in missing]
     fields = layout_fields(layout) if layout else {key: _plain(values.get(key)) for key in _LAYOUT}
     return Configuration(
         framework=framework,

@@ -56,6 +56,7 @@ class _StartedEngine:
     role: str | None
     model: str | None
     doubt: str = ""
+    copies: int = 1
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -133,7 +134,8 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     line = one.command.line
     _consistent(layout, given, line)
     role = values.get("role")
-    return _StartedEngine(layout, values, line, role.value if role else None, model, one.command.doubt)
+    named = role.value if role else one.command.role
+    return _StartedEngine(layout, values, line, named, model, one.command.doubt, one.command.replicas)
 
 
 def _checkpoint(given: GivenArguments) -> Written | None:
@@ -185,7 +187,7 @@ def _joined(engines: Sequence[_StartedEngine], file: str) -> EngineLayout | Disa
             sentence = f"engines differ: {alike[0].layout} (line {alike[0].line}) and {unlike.layout}"
             raise SpecError([Problem(sentence, "layout", file, unlike.line)])
     layouts = {
-        role: replace(alike[0].layout, replicas=sum(x.layout.replicas for x in alike))
+        role: replace(alike[0].layout, replicas=sum(x.layout.replicas * x.copies for x in alike))
         for role, alike in pools.items()
     }
     if layouts.keys() == {"prefill", "decode"}:

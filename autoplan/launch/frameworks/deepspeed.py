@@ -311,8 +311,8 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     if name == "adam" and (decoupled is None or decoupled.value):
         name = "adamw"
     if name not in OPTIMIZERS:
-        document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-        name = "adamw"
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
+        return {}
     return {"optimizer": Written(name, written.line, written.words)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from autoplan.catalog import model_called
+from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
@@ -94,14 +94,14 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
 
 
 def optimizer_of(document: WrittenDocument) -> Written:
-    """Return the optimizer; one that is not priced is read as AdamW, with a note."""
+    """Return the optimizer; one that is not priced stays open, with a note."""
     written, names = document.text("optimizer"), TRAINER.data["optimizers"]
     if written is None:
         return Written("adamw", default=True)
     name = written.value.lower()
     if name not in names:
-        document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-    return Written(names.get(name, "adamw"), written.line, written.words)
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
+    return Written(names.get(name), written.line, written.words)
 
 
 def batch_of(
@@ -179,7 +179,7 @@ def model_of(document: WrittenDocument) -> str | None:
     written = document.text("model")
     if written is None:
         return None
-    entry = model_called(written.value.strip())
+    entry = checkpoint_model(written.value.strip())
     kind = other_architecture(written.value) if entry is None else None
     if kind is not None:
         sentence = f"{written.value[:60]} is {kind}, and plans are of decoder-only transformers"

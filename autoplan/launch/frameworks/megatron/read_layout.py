@@ -130,7 +130,9 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
     if granularity.value != "full":
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "recompute")
         return {}
-    method, count = given.text("recompute_method"), given.number("recompute_num_layers")
+    method, count = given.text("recompute_method"), given.number("recompute_num_layers", least=0)
+    if method is not None and count is not None and count.value == 0:
+        return {"recompute": Written("none", count.line, count.words)}
     if method is not None and count is not None:
         return _full(given, values, method, count, layers)
     for name in ("recompute_method", "recompute_num_layers"):
@@ -255,8 +257,8 @@ def _optimizer(given: Arguments) -> Written:
     if ours == "adamw" and states is not None and moments is not None:
         return Written(moments, states.line, states.words)
     if ours not in {"adamw", "sgd", "lion", "muon"}:
-        given.notes.append(f"the optimizer {name[:40]!r} is read as adamw")
-        ours = "adamw"
+        given.notes.append(f"the optimizer {name[:40]!r} is not priced: left open")
+        given.opened.add("optimizer")
     return Written(ours, written.line, written.words) if written else _default(ours)
 
 

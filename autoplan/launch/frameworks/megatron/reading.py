@@ -25,12 +25,13 @@ from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["configured", "is_megatron", "read_megatron", "sharded_ranks"]
+__all__ = ["configured", "following_values", "is_megatron", "read_megatron", "sharded_ranks"]
 
 
 def is_megatron(file: LaunchFile) -> bool:
     """Return whether a file has arguments of Megatron-LM."""
-    return sum(FLAGS[name] in file.text for name in TABLE.data["signs"]) >= 2
+    signs = sum(FLAGS[name] in file.text for name in TABLE.data["signs"])
+    return signs >= 2 and not file.name.endswith(".py")
 
 
 def read_megatron(file: LaunchFile) -> Configuration:
@@ -97,7 +98,7 @@ def configured(
     given.stop_at_problems()
     values = dict(with_devices(file, known_alone(values, given.opened)))
     if complete:
-        values |= _following(given, values)
+        values |= following_values(given, values)
     given.stop_at_problems()
     chosen, hints = named_model(model.fields)
     if model.fields is not None:
@@ -116,7 +117,7 @@ def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> li
     )
 
 
-def _following(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def following_values(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return the values that follow from the data-parallel degree."""
     fields: dict[str, Written] = {}
     dp, mbs = values.get("dp"), values.get("mbs")
