@@ -78,12 +78,14 @@ def configured(
     Raises SpecError with all problems; ``hints`` are added to them.
     """
     name, version = engine
-    engines = [_engine(name, one) for one in commands]
+    leading = [one for one in commands if not _follows(one.given)]
+    engines = [_engine(name, one) for one in leading or commands]
     problems = [problem for one in commands for problem in one.given.problems]
     if problems:
         raise SpecError([*dict.fromkeys(problems), *hints])
     layout = _joined(engines, file.name)
     first = engines[0]
+    _refuse_other_devices(file, layout, first, hints)
     checkpoint, model = first.values.get("checkpoint"), first.model
     warnings = [*notes, *(note for one in commands for note in one.given.notes)]
     warnings += _of_the_model(checkpoint, model, first)
@@ -111,6 +113,46 @@ def configured(
     )
 
 
+def _follows(given: GivenArguments) -> bool:
+    """Return whether a command starts the part of an engine on a further node, which another one leads."""
+    for flag in given.known.table.data.get("followers", ()):
+        one = given.given.get(flag)
+        if one is None or one.unknown is not None:
+            continue
+        rank = str(one.value)
+        if one.value is True or (rank.isdigit() and int(rank) > 0):
+            return True
+    return False
+
+
+def _refuse_other_devices(
+    file: LaunchFile,
+    layout: EngineLayout | DisaggregatedLayout,
+    first: _StartedEngine,
+    hints: Sequence[Problem],
+) -> None:
+    """Raise SpecError where the user says another number of devices than the engines take."""
+    if file.devices is None or file.devices == layout.devices:
+        return
+    sentence = f"the engines take {layout.devices} devices ({layout}), not --devices {file.devices}"
+    raise SpecError([Problem(sentence, "devices", file.name, first.line), *hints])
+
+
+def _refuse_uneven(
+    layout: EngineLayout, spec: ModelSpec, given: GivenArguments, values: Mapping[str, Written]
+) -> None:
+    """Refuse degrees that do not divide the heads, and more stages than layers."""
+    tp, pp = values.get("tp"), values.get("pp")
+    if spec.heads % layout.tp:
+        words = tp.words if tp else "tp"
+        given.refuse(
+            f"{layout.tp} does not divide the {spec.heads} attention heads", words, tp.line if tp else None
+        )
+    if layout.pp > spec.layers:
+        words = pp.words if pp else "pp"
+        given.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
+
+
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     given = one.given
@@ -133,6 +175,8 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
         layout = replace(layout, ep=layout.tp * layout.adp)
     line = one.command.line
     _consistent(layout, given, line)
+    if isinstance(spec, ModelSpec):
+        _refuse_uneven(layout, spec, given, values)
     role = values.get("role")
     named = role.value if role else one.command.role
     return _StartedEngine(layout, values, line, named, model, one.command.doubt, one.command.replicas)

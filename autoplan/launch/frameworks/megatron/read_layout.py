@@ -85,6 +85,10 @@ def _batches(given: Arguments) -> dict[str, Written]:
     former = None if "mbs" in values else given.number("earlier_mbs")
     values |= {"mbs": former} if former is not None else {}
     length = given.number("sequence_length") or given.number("encoder_sequence_length")
+    most = given.number("max_positions")
+    if length is not None and most is not None and most.value < length.value:
+        sentence = f"sequences of {length.value} tokens (line {length.line}) are longer than {most.value}"
+        given.refuse(sentence, "max_positions", most.line)
     return values if length is None else {**values, "sequence_length": length}
 
 
@@ -120,13 +124,7 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
     if granularity is None:
         return _earlier_recompute(given, values, layers)
     if granularity.value == "selective":
-        modules = given.every("recompute_modules")
-        if modules and modules != ("core_attn",):
-            listed = " ".join(modules)
-            given.notes.append(
-                f"{FLAGS['recompute_modules']} {listed}: read as selective recompute of attention"
-            )
-        return {"recompute": Written("selective", granularity.line, granularity.words)}
+        return _selective(given, granularity)
     if granularity.value != "full":
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "recompute")
         return {}
@@ -139,6 +137,19 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
         if not given.has(name):
             given.refuse(f"full recompute needs {FLAGS[name]}", "recompute")
     return {}
+
+
+def _selective(given: Arguments, granularity: Written) -> dict[str, Written]:
+    """Return selective recompute, which has no method."""
+    method = given.text("recompute_method")
+    if method is not None:
+        sentence = f"selective recompute has no {FLAGS['recompute_method']} (line {method.line})"
+        given.refuse(sentence, "recompute", granularity.line)
+    modules = given.every("recompute_modules")
+    if modules and modules != ("core_attn",):
+        listed = " ".join(modules)
+        given.notes.append(f"{FLAGS['recompute_modules']} {listed}: read as selective recompute of attention")
+    return {"recompute": Written("selective", granularity.line, granularity.words)}
 
 
 def _earlier_recompute(
@@ -241,8 +252,10 @@ def _precision(given: Arguments) -> Written:
     if fp8 is not None:
         recipe = given.text("fp8_recipe")
         return Written("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8", fp8.line, fp8.words)
-    for name in ("bf16", "fp16"):
-        written = given.flag(name)
+    flags = [(name, written) for name in ("bf16", "fp16") if (written := given.flag(name)) is not None]
+    if len(flags) > 1:
+        given.refuse(f"{FLAGS['bf16']} and {FLAGS['fp16']} exclude each other", "fp16")
+    for name, written in flags[:1]:
         if written is not None:
             return Written(name, written.line, written.words)
     return _default("fp32")
