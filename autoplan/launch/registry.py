@@ -26,6 +26,9 @@ TARGETS: Final = {
     "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",
     "trainer": "autoplan.launch.frameworks.hugging_face.trainer",
     "axolotl": "autoplan.launch.frameworks.hugging_face.axolotl",
+    "ms-swift": "autoplan.launch.frameworks.ms_swift",
+    "primus": "autoplan.launch.frameworks.primus",
+    "automodel": "autoplan.launch.frameworks.automodel",
     "llama-factory": "autoplan.launch.frameworks.hugging_face.llama_factory",
     "torchtune": "autoplan.launch.frameworks.torchtune",
     "unsloth": "autoplan.launch.frameworks.hugging_face.unsloth",
@@ -41,8 +44,13 @@ TARGETS: Final = {
 
 
 #: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
-#: next to ``model``, and Megatron-LM its section ``language_model`` next to keys of the top level.
-_LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
+#: next to ``model``, Megatron-LM its section ``language_model`` next to keys of the top level, and ms-swift
+#: its programs next to arguments of the Trainer and of Megatron-LM.
+_LOOSER: Final = {
+    "nemo": ("megatron-bridge",),
+    "megatron-lm": ("axolotl",),
+    "ms-swift": ("trainer", "megatron-bridge", "megatron-lm", "llama-factory", "axolotl"),
+}
 
 
 def find_target(name: str) -> Target:

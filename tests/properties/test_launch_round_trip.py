@@ -68,6 +68,7 @@ def runs(draw):
     stages, vpp = draw(stages_of(model.layers))
     selective, full, unit = draw(recompute_of(stages, vpp))
     tp, cp, dp = draw(DEGREES), draw(st.sampled_from([1, 1, 2])), draw(DEGREES)
+    assume(model.heads % tp == 0)
     zero = draw(st.integers(0, 3))
     moe = model.moe is not None
     layout = Layout(
@@ -92,6 +93,8 @@ def runs(draw):
         activation_offload=draw(st.booleans()) and len(stages) == 1 and not any((*selective, *full)),
         offload_every=draw(st.sampled_from([1, 2, 4])),
     )
+    # What is read passes the rules of the product: expert ranks divide those of a stage.
+    assume(dp * cp * tp % (layout.ep * layout.etp) == 0)
     batch = dp * layout.microbatch * len(stages) * draw(st.integers(1, 4))
     job = replace(
         load_job("llama3-8b-8x-a100"),

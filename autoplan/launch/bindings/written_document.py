@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -22,6 +23,8 @@ _SHOWN: Final = 40
 _DEEPEST: Final = 50
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
+#: The same for a name that speaks of what decides a layout.
+_MISNAMED: Final = 0.78
 #: Least values of the kinds of bindings that are integers.
 _LEAST: Final = {"count": 1, "size": 0}
 _NO_TABLE: Final = Interface("", {}, {}, {})
@@ -32,8 +35,9 @@ class WrittenDocument:
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
-    is read. A value ``auto`` is one that another program fills in: it counts as not given. Look-ups are by
-    the names of the bindings of ``table``, or by path.
+    is read; so are ``opened`` fields, which a key that is not read may decide. A value ``auto`` is one that
+    another program fills in: it counts as not given. Look-ups are by the names of the bindings of ``table``,
+    or by path.
     """
 
     file: str
@@ -41,6 +45,7 @@ class WrittenDocument:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     table: Interface = _NO_TABLE
+    opened: set[str] = field(default_factory=set)
 
     def path(self, name: str) -> str:
         """Return the path of a binding; a path is its own."""
@@ -162,14 +167,30 @@ class WrittenDocument:
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
-            near = difflib.get_close_matches(name, known, 1, _MISSPELT)
+            near = difflib.get_close_matches(name, known, 1, _MISSPELT) or self._misnamed(
+                name, written.value, known
+            )
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
             else:
                 unknown.append(name[:_SHOWN])
+                self.leave_open(name, written)
         if unknown:
             self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
+
+    @staticmethod
+    def _misnamed(name: str, value: object, known: frozenset[str]) -> list[str]:
+        """Return the known name that one which may decide a layout was probably meant to be."""
+        return difflib.get_close_matches(name, known, 1, _MISNAMED) if may_decide(name, value) else []
+
+    def leave_open(self, name: str, written: Written) -> None:
+        """Leave the fields open that a key which is not read may decide, and say so."""
+        fields = may_decide(name, written.value)
+        if fields:
+            self.opened |= set(fields)
+            where = f" (line {written.line})" if written.line else ""
+            self.notes.append(f"{written.words}{where} is not read and may decide {fields[0]}: left open")
 
 
 class _Loader(yaml.SafeLoader):

@@ -61,7 +61,9 @@ def read_nanotron(file: LaunchFile) -> Configuration:
     fields, hints = (None, []) if model is None else _described(model)
     if model is not None:
         values |= _stages(model, values, document)
-    return assembled("nanotron", file, values, model=fields, warnings=[*document.notes, *hints])
+    return assembled(
+        "nanotron", file, values, model=fields, opened=document.opened, warnings=[*document.notes, *hints]
+    )
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:

@@ -11,7 +11,7 @@ from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
-__all__ = ["SHOWING", "launched_devices", "training_command"]
+__all__ = ["SHOWING", "launched_devices", "launcher_words", "training_command"]
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
@@ -65,16 +65,28 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
     """Return the number of processes that are started, one for each device, and why it is not known."""
     if command is None:
         return None, ""
-    before = _launcher_words(command.words)
+    before = launcher_words(command.words)
+    if any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in before):
+        return _accelerated(before)
     if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
         return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
     return _slurm_tasks(script)
 
 
-def _launcher_words(words: Sequence[Word]) -> Sequence[Word]:
+def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
     """Return the words before the training program."""
     places = [i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)]
     return words[: places[0]] if places else words
+
+
+def _accelerated(before: Sequence[Word]) -> tuple[Written | None, str]:
+    """Return the processes of all machines that ``accelerate launch`` is told, where it is told."""
+    total = _option(before, frozenset({"--num_processes", "--num-processes"}))
+    if total is None or total.unknown is not None or not total.text.isdigit():
+        return None, _why(
+            total.unknown
+        ) if total and total.unknown else "the file of accelerate has the processes"
+    return Written(int(total.text[:6]), total.line, f"--num_processes {total.text}"), ""
 
 
 def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:

@@ -303,7 +303,7 @@ def test_adapters_of_trl_are_read_from_a_command():
 
     short = "torchrun --nproc-per-node 8 -m trl.scripts.sft --use_peft --per_device_train_batch_size 1"
     defaults = read("trainer", f"{short} --bf16 true").job["adapters"]
-    assert (defaults["rank"], defaults["targets"], defaults["dropout"]) == (16, "all", 0.05)
+    assert (defaults["rank"], defaults["targets"], defaults["dropout"]) == (16, ["q_proj", "v_proj"], 0.05)
 
 
 @pytest.mark.parametrize("sharded", [True, False], ids=["config", "strategy"])

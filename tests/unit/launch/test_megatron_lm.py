@@ -185,7 +185,9 @@ def test_defaults_and_open_fields_are_said():
 
     assert {"tp", "pp", "recompute", "zero", "optimizer"} <= set(found.defaults)
     assert {"devices", "dp", "global_batch_size", "model.vocabulary"} <= set(found.unspecified)
-    assert "but for the vocabulary, the model is llama3-8b or llama3.1-8b" in found.warnings
+    assert (
+        "but for the vocabulary, the model is llama3-8b or llama3.1-8b or mistral-7b-v0.3" in found.warnings
+    )
 
 
 def test_foreign_arguments_are_listed():

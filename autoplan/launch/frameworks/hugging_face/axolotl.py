@@ -202,7 +202,9 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     values |= _adapters(document) | _software(document)
     document.stop_at_problems()
     model = model_of(document)
-    return assembled("axolotl", file, without_open(values), model=model, warnings=document.notes)
+    return assembled(
+        "axolotl", file, without_open(values), model=model, opened=document.opened, warnings=document.notes
+    )
 
 
 def _precision(document: WrittenDocument) -> dict[str, Written]:
@@ -233,7 +235,7 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     if stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
-        return _degrees(document) | _deepspeed(document)
+        return _degrees(document) | _deepspeed(document, file)
     if fsdp is None:
         shard = document.number("shards")
         if shard is not None and shard.value > 1:
@@ -249,12 +251,13 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
     cp = document.number("cp") or document.number("earlier_cp")
     ep = document.number("ep")
     if ep is not None and ep.value > 1:
-        document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; not priced")
+        document.opened.add("ep")
+        document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; left open")
     return {key: degree for key, degree in (("tp", tp), ("cp", cp)) if degree is not None}
 
 
-def _deepspeed(document: WrittenDocument) -> dict[str, Written]:
-    values = deepspeed_values(document) or shipped_deepspeed(document, _SHIPPED, "axolotl")
+def _deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    values = deepspeed_values(document, file) or shipped_deepspeed(document, _SHIPPED, "axolotl")
     return values or {"zero": OPEN}
 
 

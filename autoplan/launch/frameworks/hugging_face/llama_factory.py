@@ -165,7 +165,7 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     known = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
     document.check_names("", known, "LLaMA-Factory")
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
-    values |= _sharding(document)
+    values |= _sharding(document, file)
     values |= _recompute(document)
     values |= _megatron(document)
     with_defaults(document, "mbs", "steps")
@@ -174,12 +174,19 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     values |= _adapters(document) | _software(document)
     document.stop_at_problems()
     model = model_of(document)
-    return assembled("llama-factory", file, without_open(values), model=model, warnings=document.notes)
+    return assembled(
+        "llama-factory",
+        file,
+        without_open(values),
+        model=model,
+        opened=document.opened,
+        warnings=document.notes,
+    )
 
 
-def _sharding(document: WrittenDocument) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     notes = list(document.notes)
-    values = sharding_values(document)
+    values = sharding_values(document, file)
     if values.get("zero") is not OPEN:
         return values
     shipped = shipped_deepspeed(document, _SHIPPED, "LLaMA-Factory")

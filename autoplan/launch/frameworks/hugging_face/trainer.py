@@ -8,6 +8,7 @@ whose program takes the same file with the fields of ``SFTConfig`` and ``ModelCo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,12 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
@@ -52,7 +55,7 @@ from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches,
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, training_command
+from autoplan.launch.scripts.training_command import launched_devices, launcher_words, training_command
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -204,17 +207,32 @@ def is_trainer(file: LaunchFile) -> bool:
     """Return whether a file has TrainingArguments, as a JSON file or as arguments in a script."""
     if file.text.lstrip().startswith("{"):
         return f'"{_BATCH}"' in file.text
+    if is_yaml(file):
+        return True
     lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
     return any(f"--{name}" in line for name in (_BATCH, _BATCH.replace("_", "-")) for line in lines)
 
 
+def is_yaml(file: LaunchFile) -> bool:
+    """Return whether a file has TrainingArguments as YAML, as programs of TRL take them with ``--config``."""
+    others = (*interface("llama-factory").data["signs"], interface("axolotl").keys["model"])
+    found = [key for key in others if re.search(rf"(?m)^{key}\s*:", file.text)]
+    return re.search(rf"(?m)^{_BATCH}\s*:", file.text) is not None and len(found) < 2
+
+
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
-    document, devices = read_arguments(file)
+    document, devices, launcher = read_arguments(file)
     document.check_names("", key_names("trainer").union(_PROGRAM), "TrainingArguments")
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
-    values |= sharding_values(document)
+    values |= sharding_values(document, file)
+    values |= _launched(document, launcher, file)
+    _leave_open(document)
+    _of_the_program(document, file)
+    if values.get("precision", OPEN).default and any(document.given(n) for n in TRAINER.data["weight_types"]):
+        # Weights of another type without autocast: what is computed in depends on the program.
+        document.opened.add("precision")
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
@@ -224,24 +242,69 @@ def read_trainer(file: LaunchFile) -> Configuration:
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
-    return assembled("trainer", file, values, model=model, warnings=document.notes)
+    return assembled("trainer", file, values, model=model, opened=document.opened, warnings=document.notes)
+
+
+def _leave_open(document: WrittenDocument) -> None:
+    """Leave the fields open that fields of TrainingArguments decide which are not read."""
+    for path, fields in TRAINER.data["undecided"].items():
+        entry = document.entries.get(path)
+        if stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
+            document.opened |= set(fields)
+            document.notes.append(f"{path} may decide {', '.join(fields)}: left open")
 
 
 def is_key_file(file: LaunchFile) -> bool:
     """Return whether a file is keys and values rather than a script."""
-    return file.values is not None or file.text.lstrip().startswith("{")
+    return file.values is not None or file.text.lstrip().startswith("{") or is_yaml(file)
 
 
-def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
-    """Return TrainingArguments as a file has them, and the devices that a script starts; raises SpecError."""
+def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
+    """Return TrainingArguments as a file has them, the devices that a script starts, and its launcher.
+
+    Raises SpecError for a file that has none.
+    """
     if not is_key_file(file):
         return _script(file)
     document = read_yaml(file, TRAINER)
     add_options(document, [Word(text, 0) for text in file.arguments])
-    return document, None
+    return document, None, ()
 
 
-def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
+    """Return what ``accelerate launch`` decides, by its options and by its file where that lies there."""
+    if not any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher):
+        return {}
+    inner = launcher_document(launcher, file)
+    if inner is None:
+        document.opened |= {"zero", "tp", "cp", "dp"}
+        document.notes.append(
+            "accelerate launch has a file of its own, which is not read: sharding is left open"
+        )
+        return {}
+    values = accelerate_layout(inner, replace(file, arguments=("",)))
+    document.problems += inner.problems
+    document.notes += inner.notes
+    document.opened |= inner.opened
+    apart = {"precision"} if not values["precision"].value or values["precision"].default else set()
+    own = {"recompute"} if values.get("recompute", OPEN).default else set()
+    return {key: written for key, written in values.items() if key not in {"precision", *apart, *own}}
+
+
+def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
+    """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
+    if not is_yaml(file):
+        return
+    if not stands(document, "fsdp") and not stands(document, "deepspeed"):
+        document.opened |= {"zero"}
+        document.notes.append("the launcher's own file decides the sharding: left open")
+    if not any(name in document.entries for name in ("bf16", "fp16")):
+        document.opened |= {"precision"}
+    if not any(document.path(name) in document.entries for name in ("recompute", "earlier_recompute")):
+        document.opened |= {"recompute"}
+
+
+def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
     names = key_names("trainer") | key_names("trl")
@@ -253,8 +316,24 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
     document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
     if devices is None and file.devices is None and why:
         document.notes.append(why)
+    _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    return document, devices
+    return document, devices, launcher_words(command.words) if command else ()
+
+
+def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
+    """Add the keys of a YAML file that ``--config`` names, which arguments go over."""
+    for at, word in enumerate(words[:-1]):
+        if word.text != TRAINER.data["file"] or words[at + 1].unknown is not None:
+            continue
+        text = file.sibling(words[at + 1].text)
+        if text is None:
+            document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
+            document.notes.append(f"{words[at + 1].text} is not read: what it says is left open")
+            continue
+        inner = read_yaml(LaunchFile(words[at + 1].text, text), TRAINER)
+        document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
+        document.notes += [*inner.notes, f"{words[at + 1].text}: read with this file"]
 
 
 def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
@@ -313,11 +392,11 @@ def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], lin
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def sharding_values(document: WrittenDocument) -> dict[str, Written]:
+def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
     if stands(document, "deepspeed"):
         _refuse_both(document)
-        return _read_deepspeed(document)
+        return _read_deepspeed(document, file)
     fsdp = document.entries.get("fsdp")
     if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
         return {}
@@ -333,8 +412,8 @@ def _refuse_both(document: WrittenDocument) -> None:
         document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
 
 
-def _read_deepspeed(document: WrittenDocument) -> dict[str, Written]:
-    values = deepspeed_values(document)
+def _read_deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    values = deepspeed_values(document, file)
     if "zero" not in values:
         return {"zero": OPEN}
     return values
@@ -415,8 +494,9 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     if on is None or not on.value:
         return {}
     with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
-    targets = document.given("adapted")
-    names = targets.value if targets is not None else None
+    # Left out, PEFT adapts q and v of Llama and its relatives.
+    targets = document.given("adapted") or Written(["q_proj", "v_proj"], on.line, on.words, default=True)
+    names = targets.value
     every = TRAINER.data["every_module"] in (names if isinstance(names, list) else [names])
     return adapter_values(
         document.number("adapter_rank"), targets, every=every, more=quantized_base(document)

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from autoplan.catalog import model_called
+from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, zero_values
+from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.known_models import other_architecture
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 
 __all__ = [
@@ -94,14 +95,14 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
 
 
 def optimizer_of(document: WrittenDocument) -> Written:
-    """Return the optimizer; one that is not priced is read as AdamW, with a note."""
+    """Return the optimizer; one that is not priced stays open, with a note."""
     written, names = document.text("optimizer"), TRAINER.data["optimizers"]
     if written is None:
         return Written("adamw", default=True)
     name = written.value.lower()
     if name not in names:
-        document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-    return Written(names.get(name, "adamw"), written.line, written.words)
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
+    return Written(names.get(name), written.line, written.words)
 
 
 def batch_of(
@@ -111,8 +112,10 @@ def batch_of(
     each, count = document.number("mbs"), document.number("steps")
     fields = {"mbs": each} if each else {}
     devices = values["devices"].value if "devices" in values else file.devices
-    degrees = [values[key].value for key in ("tp", "pp", "cp") if key in values]
-    if each is None or devices is None or devices % math.prod(degrees):
+    degrees = [
+        values[key].value for key in ("tp", "pp", "cp") if key in values and key not in document.opened
+    ]
+    if each is None or devices is None or len(degrees) < 3 or devices % math.prod(degrees):
         return fields
     total = each.value * (count.value if count else 1) * (devices // math.prod(degrees))
     words = " ".join(written.words for written in (each, count) if written)
@@ -130,19 +133,17 @@ def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
     )
 
 
-def deepspeed_values(document: WrittenDocument) -> dict[str, Written]:
+def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> dict[str, Written]:
     """Return what a mapping ``deepspeed`` says; where it is the name of a file, that decides the sharding."""
     other = document.text("deepspeed")
     inner = inner_document(document)
+    if other is not None and not inner.entries and file is not None:
+        inner = named_deepspeed(document, file, str(other.value)) or inner
     if other is not None and not inner.entries:
         document.notes.append(f"{other.words} (line {other.line}): read that file for the sharding")
         return {}
-    values = zero_values(inner)
     ranks = _ranks(inner)
-    document.problems += inner.problems
-    document.notes += inner.notes
-    names = {"tp", "cp", "zero", "dp_shard", "offload", "optimizer", "software"}
-    return {key: written for key, written in values.items() if key in names} | ranks
+    return sharding_of(document, inner) | ranks
 
 
 def shipped_deepspeed(
@@ -179,7 +180,12 @@ def model_of(document: WrittenDocument) -> str | None:
     written = document.text("model")
     if written is None:
         return None
-    entry = model_called(written.value.strip())
+    entry = checkpoint_model(written.value.strip())
+    kind = other_architecture(written.value) if entry is None else None
+    if kind is not None:
+        sentence = f"{written.value[:60]} is {kind}, and plans are of decoder-only transformers"
+        document.refuse(sentence, "model")
+        document.stop_at_problems()
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry
