@@ -170,7 +170,7 @@ JOBS = {
     "optimizer state": (
         job(model="llama2-13b", batch=4),
         ["memory: 2 devices of 79.2 GiB each (NVIDIA A100 SXM4 80GB)"],
-        ["a smaller optimizer", "low-rank adapters"],
+        ["an 8-bit or paged optimizer", "low-rank adapters"],
     ),
     "step": (
         job("limits: {step_time: 2 s}"),
