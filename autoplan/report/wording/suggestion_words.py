@@ -12,7 +12,7 @@ from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["conflict_sentences", "suggestion_lines", "suggestion_sentences"]
+__all__ = ["conflict_sentences", "next_change", "suggestion_lines", "suggestion_sentences"]
 
 
 def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
@@ -36,8 +36,13 @@ def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
             yield Sentence(line, indent=4)
         # One line at any terminal width, so that it can be copied.
         yield LayoutLine(suggestion.plan.layout_string, indent=4)
-    yield TypedLines((_next_command(front.job),))
     yield GAP
+
+
+def next_change(front: Front) -> Iterator[Block]:
+    """Yield how to go on with the first change, where there is any."""
+    if front.suggestions:
+        yield TypedLines((_next_command(front.job),))
 
 
 def conflict_sentences(front: Front) -> list[str]:
