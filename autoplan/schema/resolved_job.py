@@ -195,13 +195,15 @@ def _valid(kind: Any, plain: object, place: tuple[str | int, ...], name: str) ->
 def file_facts(job: Job) -> dict[str, Any]:
     """Return what ``job`` owes to its file and a resolved job does not say; changes of the file rest on it.
 
-    That is which keys it sets where a default is as good, what it calls its hardware, and its software.
+    That is which keys it sets where a default is as good, what it calls its hardware, its software, and what
+    it says of programs.
     """
     source = job.source
     return {
         "keys": None if source is None else sorted(source.keys.intersection(_DEFAULTED)),
         "hardware": None if source is None else source.hardware,
         "software": job.software.model_dump(mode="json"),
+        "programs": list(job.programs) if isinstance(job.programs, tuple) else job.programs,
     }
 
 
@@ -215,8 +217,14 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
     if facts["keys"] is not None:
         assumed = tuple(facts.get("assumed", ()))
         source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
+    named = facts.get("programs")
+    said: dict[str, Any] = {
+        "software": software,
+        "programs": tuple(named) if isinstance(named, list) else named,
+    }
+    # The first choice alone says what was asked, as where a file is read.
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
-    return dataclasses.replace(job, source=source, software=software, choices=choices)
+    return dataclasses.replace(job, source=source, choices=choices, **said)
 
 
 def hashes(job: Job) -> tuple[str, str]:

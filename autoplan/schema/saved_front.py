@@ -184,6 +184,9 @@ class SavedJobFile(SavedPart):
     )
     hardware: str | None = Field(description="what it calls its hardware")
     software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+    programs: str | tuple[str, ...] | None = Field(
+        default=None, description="what it says of programs: a name, several, or usual"
+    )
     assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
 
 

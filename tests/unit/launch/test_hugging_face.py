@@ -68,7 +68,7 @@ def trainer(**fields):
         (trainer(fsdp=True, fsdp_config={"reshard_after_forward": False}), "dp=8,mbs=2,zero=2", 16),
         (
             trainer(fsdp=["shard_grad_op", "offload"], gradient_accumulation_steps=4),
-            "mbs=2,zero=2,offload=optimizer",
+            "mbs=2,zero=2",
             64,
         ),
         (
@@ -113,7 +113,7 @@ def test_arguments_in_a_script_are_read():
         ("gradient_checkpointing: true\ndeepspeed: configs/zero2.json", "mbs=2,zero=2,recompute=full"),
         ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json", "mbs=2,zero=3,offload=optimizer"),
         ("deepspeed:\nfsdp_config:\n  fsdp_reshard_after_forward: false\nfsdp_version: 2", "mbs=2,zero=2"),
-        ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3,offload=optimizer"),
+        ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3"),
         (
             f"{FSDP2}\ndp_shard_size: 2\ndp_replicate_size: 2\ntensor_parallel_size: 2",
             "tp=2,sp=off,dp=4,mbs=2,zero=3,dp_shard=2",
@@ -130,6 +130,7 @@ def test_files_of_axolotl_are_read(more, layout):
 
     assert found.layout == parse_layout(layout, layers=32, devices=8)
     assert (found.job["model"], found.job["precision"]) == ("mistral-7b", "bf16")
+    assert found.job.get("software", {}).get("offload_parameters", False) == ("offload_params: true" in more)
     assert found.job["workload"]["global_batch_size"] == 2 * 4 * found.layout.dp
     assert recognised(LaunchFile("config.yml", text)).name == "axolotl"
 
@@ -227,7 +228,7 @@ def _lora(base):
         ("trainer", "hf-fsdp2", "dp=8,zero=1", {}, "ZeRO-1 with FSDP2"),
         ("trainer", "hf-fsdp2", "dp=1,zero=3", {}, "nothing to shard over"),
         ("trainer", "hf-trainer", "dp=8,recompute=full:4", {}, "of some layers"),
-        ("trainer", "deepspeed", "dp=8,zero=3", {"adapters": AdapterSpec(rank=8, base="nf4")}, "base in nf4"),
+        ("trainer", "deepspeed", "dp=8,zero=3", {"adapters": _lora("int8")}, "base in int8"),
         (
             "trainer",
             "hf-fsdp2",

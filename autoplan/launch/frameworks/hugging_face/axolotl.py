@@ -84,8 +84,9 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_software(job, ("compile",), adapters=True)
     kind = _kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    refuse_software(job, ("compile", *offloads), adapters=True)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
         **_model(job, kind),
@@ -94,7 +95,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **_optimizer(job, kind),
         "recompute": layout.mode == "full",
         "activation_offload": "hidden_states" if layout.activation_offload else None,
-        **(_fsdp(layout) if kind == "fsdp" else {}),
+        **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
         **(_LIGER if job.stack.name.endswith("-liger") else {}),
@@ -153,12 +154,12 @@ def _optimizer(job: Job, kind: str) -> dict[str, str]:
     return {"optimizer": names[job.optimizer]}
 
 
-def _fsdp(layout: Layout) -> dict[str, Any]:
+def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of FSDP2 and of its mesh."""
     replicate, shard = mesh_sizes(layout)
     return {
         **fsdp_values(layout),
-        "state_offload": False,
+        "state_offload": bool(job.software.offload_parameters),
         "replicas": replicate,
         "shards": shard,
         "tp": layout.tp,
@@ -293,12 +294,7 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
         if written is not None:
             flag = document.flag(name)
             zero = Written(3 if flag is None or flag.value else 2, written.line, written.words)
-    values = {"zero": zero}
-    states = document.flag("state_offload") or document.flag("earlier_state_offload")
-    if states is not None and states.value:
-        values["offload"] = Written("optimizer", states.line, states.words)
-        document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
-    return values
+    return {"zero": zero}
 
 
 def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
@@ -371,6 +367,9 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     norms = document.flag("liger_norms")
     if norms is not None and norms.value:
         values["fused_kernels"] = True
+    offloaded = document.flag("state_offload") or document.flag("earlier_state_offload")
+    if offloaded is not None and offloaded.value:
+        values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
 
 

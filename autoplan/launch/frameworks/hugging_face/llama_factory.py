@@ -38,6 +38,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     key_names,
     model_of,
+    offloads_parameters,
     optimizer_of,
     precision_of,
     shipped_deepspeed,
@@ -248,6 +249,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
         flag = document.flag(name)
         if flag is not None:
             values[key] = flag.value
+    if offloads_parameters(document):
+        values["offload_parameters"] = True
     liger = document.flag("liger")
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}

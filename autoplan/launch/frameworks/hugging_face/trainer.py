@@ -43,6 +43,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     deepspeed_values,
     key_names,
     model_of,
+    offloads_parameters,
     optimizer_of,
     precision_of,
     quantized_base,
@@ -95,9 +96,10 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
-    refuse_software(job, ("compile",), adapters=True)
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    refuse_software(job, ("compile", *offloads), adapters=True)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
     planned = plan_values(TRAINER, "written", job, layout)
     if job.adapters is None:
@@ -117,7 +119,13 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     recomputes = layout.mode == "full" and not layout.activation_offload
-    return {"optimizer": optim_name(job), "fsdp": True, **fsdp_values(layout), "fsdp_recompute": recomputes}
+    return {
+        "optimizer": optim_name(job),
+        "fsdp": True,
+        **fsdp_values(layout),
+        "cpu_offload": True if job.software.offload_parameters else None,
+        "fsdp_recompute": recomputes,
+    }
 
 
 def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
@@ -432,11 +440,6 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     values |= _resharded(document)
     if hybrid:
         document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
-    states = document.flag("cpu_offload") or document.flag("state_offload")
-    if "offload" in names or (states is not None and states.value):
-        where = states or fsdp
-        values["offload"] = Written("optimizer", where.line, where.words)
-        document.notes.append(f"{where.words}: parameters are in host memory as well, which is not priced")
     return values
 
 
@@ -483,6 +486,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     values: dict[str, Any] = {}
     if compiled is not None:
         values["compile"] = compiled.value
+    if offloads_parameters(document):
+        values["offload_parameters"] = True
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}
     return {"software": Written(values)} if values else {}

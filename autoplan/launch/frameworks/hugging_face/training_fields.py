@@ -26,6 +26,7 @@ __all__ = [
     "deepspeed_values",
     "key_names",
     "model_of",
+    "offloads_parameters",
     "optimizer_of",
     "precision_of",
     "quantized_base",
@@ -189,6 +190,13 @@ def model_of(document: WrittenDocument) -> str | None:
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry
+
+
+def offloads_parameters(document: WrittenDocument) -> bool:
+    """Return whether shards of parameters are in host memory, by a key or by the text of ``fsdp``."""
+    flag = document.flag("cpu_offload") or document.flag("state_offload")
+    fsdp = document.entries.get("fsdp")
+    return (fsdp is not None and "offload" in str(fsdp.value).lower()) or bool(flag and flag.value)
 
 
 def adapter_values(
