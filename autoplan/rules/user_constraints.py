@@ -13,6 +13,7 @@ from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
+from autoplan.schema.recompute import MODES, listed_modes
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
 
@@ -24,6 +25,7 @@ __all__ = [
     "names_of",
     "own_rules",
     "what_is_left",
+    "without_layers",
     "without_rules",
 ]
 
@@ -99,7 +101,7 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
         if row not in remainders:
             vpp, *values = row
             names = fixed | dict(zip(columns, values, strict=True))
-            remainders[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
+            remainders[row] = left_of(relation, Known(names, pp, _fixed_counts(job, pp, vpp)))
         result.append(remainders[row])
     return result
 
@@ -107,7 +109,7 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
     """Return whether ``layout`` breaks ``relation``."""
     (names,) = names_of(job, Candidates.of([layout]))
-    counts = {"layers": layout.layers, "selective": layout.selective, "full": layout.full}
+    counts = {"layers": layout.layers} | {mode.name: layout.counts(mode.name) for mode in MODES}
     entries = {(name, i): n for name, stages in counts.items() for i, n in enumerate(stages)}
     return not decided(relation, Known(names, layout.pp, entries))
 
@@ -171,12 +173,19 @@ def _job_names(job: Job) -> dict[str, Value]:
     }
 
 
-def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
-    """Return the layers of each stage if only one split is possible."""
-    layers = job.model.layers
+def _fixed_counts(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
+    """Return the layers of each stage if only one split is possible, and the modes that no layer may use."""
+    layers, wish = job.model.layers, job.search.recompute
+    unused = without_layers((wish,) if isinstance(wish, str) else wish, pp)
     counted = embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):
-        return {}
+        return unused
     if not counted and (pp * vpp > layers or layers % vpp):
-        return {}
-    return {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
+        return unused
+    return unused | {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
+
+
+def without_layers(modes: Collection[str], stages: int) -> dict[Place, int]:
+    """Return the counts of recompute modes that no layer has where a search is of ``modes``: all 0."""
+    unused = {mode.name for mode in MODES} - set(listed_modes(modes))
+    return {(mode, i): 0 for mode in sorted(unused) for i in range(stages)}

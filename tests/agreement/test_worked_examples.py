@@ -257,7 +257,7 @@ def test_tensor_parallelism_reduces_four_times_a_layer():
     assert block.tensor_forward == pytest.approx(2 * once, rel=1e-12)
     assert block.tensor_forward + block.tensor_backward == pytest.approx(4 * once, rel=1e-12)
     # A layer recomputed whole does its forward again, with both of its reductions.
-    assert block.tensor_full == pytest.approx(2 * once, rel=1e-12)
+    assert block.recompute["full"].tensor == pytest.approx(2 * once, rel=1e-12)
 
 
 def test_amdahl_holds_for_the_step():
@@ -450,7 +450,7 @@ def test_gpt_keeps_34h_and_the_scores():
 
 def test_gpt_without_its_scores():
     """Core attention recomputed leaves 34h + 16; flash attention 34h + 4a + 16, 32h without dropout."""
-    assert kept(GPT, attention="eager", dropout=True).selective[0] == 34 * H + 16
+    assert kept(GPT, attention="eager", dropout=True).recomputed["selective"][0] == 34 * H + 16
     assert kept(GPT, attention="flash", dropout=True).none[0] == 34 * H + 4 * A + 16
     assert kept(GPT, attention="flash", dropout=False).none[0] == 32 * H + 4 * A + 16
 
@@ -461,9 +461,9 @@ def test_gpt_under_tensor_parallelism(t):
     plain = kept(GPT, tp=t, attention="eager", dropout=True)
     split = kept(GPT, tp=t, sp=True, attention="eager", dropout=True)
 
-    assert plain.selective[0] == pytest.approx(10 * H + 24 * H / t + 16, rel=1e-12)
+    assert plain.recomputed["selective"][0] == pytest.approx(10 * H + 24 * H / t + 16, rel=1e-12)
     assert plain.none[0] == pytest.approx(10 * H + 24 * H / t + 16 + 5 * A * S / t, rel=1e-12)
-    assert split.selective[0] == pytest.approx((34 * H + 16) / t, rel=1e-12)
+    assert split.recomputed["selective"][0] == pytest.approx((34 * H + 16) / t, rel=1e-12)
 
 
 def test_llama_keeps_12h_and_its_gates():
@@ -497,9 +497,9 @@ def test_gathered_inputs_cost_llama3_8b_two_thirds_more():
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_whole_recompute_keeps_the_input_of_a_layer(model):
     """2h in bf16, 2h/t where sequence parallelism splits it, 2h on every rank where nothing does."""
-    assert kept(model).full[0] == 2 * H
-    assert kept(model, tp=8, sp=True).full[0] == 2 * H / 8
-    assert kept(model, tp=8, sp=False).full[0] == 2 * H
+    assert kept(model).recomputed["full"][0] == 2 * H
+    assert kept(model, tp=8, sp=True).recomputed["full"][0] == 2 * H / 8
+    assert kept(model, tp=8, sp=False).recomputed["full"][0] == 2 * H
 
 
 def test_activations_of_a_step_are_what_the_closed_form_says():
@@ -511,7 +511,7 @@ def test_activations_of_a_step_are_what_the_closed_form_says():
 
     assert 32 * float(s.none * s.in_flight) == by_hand
     # Recomputing one layer more frees what it keeps beyond its input, where that is what peaks.
-    freed = stage_memory(s, 32.0, 0.0, 10.0) - stage_memory(s, 32.0, 0.0, 11.0)
+    freed = stage_memory(s, 32.0, {"full": 10.0}) - stage_memory(s, 32.0, {"full": 11.0})
     assert float(freed) == pytest.approx(8192 * (168_072 - 2 * H) * float(s.share))
 
 

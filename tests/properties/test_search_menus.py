@@ -22,7 +22,7 @@ from tests.support.random_jobs import random_job
 LAYOUTS = 150
 #: Columns of candidates that a layout states too. The order of ranks has a rule of its own on several nodes.
 COLUMNS = ("tp", "dp", "cp", "ep", "etp", "microbatch", "zero", "sequence_parallel", "vpp", "schedule")
-COLUMNS += ("recompute_num_layers", "offload", "dp_shard")
+COLUMNS += ("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard")
 
 
 def random_layout(job, rng):
@@ -58,7 +58,7 @@ def random_layout(job, rng):
     if broken_rules(job, layout):
         return None
     # Without full recompute there are no units of it.
-    return layout if any(layout.full) else replace(layout, recompute_num_layers=1)
+    return layout if any(layout.counts("full")) else replace(layout, recompute_num_layers=1)
 
 
 def _stages(layers, pp, vpp, rng):

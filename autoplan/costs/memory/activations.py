@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
@@ -40,14 +40,13 @@ _NVFP4_BYTES = 0.5 + 1 / 16
 class Saved:
     """Saved activations of one token, arrays of shape [C].
 
-    ``none``, ``selective`` and ``full`` are those of one layer under each recompute mode; ``mlp`` is the part
-    of ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
+    ``none`` and ``recomputed`` are those of one layer under each recompute mode; ``mlp`` is the part of
+    ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
     layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer saves, without logits.
     """
 
     none: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     mlp: Array
     entry: Array
     embedding_mask: Array
@@ -103,7 +102,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> saved = saved_bytes_per_token(job, one)
     >>> float(saved.none[0])  # Megatron: (8h + 2(q+2k) + 2(q+k) + 2q + 6f + 4a + 8) / 8
     18705.0
-    >>> float(saved.full[0])  # 2h / 8
+    >>> float(saved.recomputed["full"][0])  # 2h / 8
     1024.0
 
     Leaves out: buffers shared between layers; rotary tables; differences between layer types, as the model
@@ -119,12 +118,13 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = residual + attention + core + mlp
-    full = e * job.model.hidden_size / sp / candidates.recompute_num_layers
-    selective = _selective(job, e, t, sp, none - core)
+    recomputed = {
+        "selective": _selective(job, e, t, sp, none - core),
+        "full": e * job.model.hidden_size / sp / candidates.recompute_num_layers,
+    }
     return Saved(
         none=none,
-        selective=np.minimum(selective, none),
-        full=np.minimum(full, none),
+        recomputed={mode: np.minimum(saved, none) for mode, saved in recomputed.items()},
         mlp=mlp + product_input(job, e, t, sp),
         entry=e * job.model.hidden_size / sp,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,

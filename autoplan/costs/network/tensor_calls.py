@@ -9,15 +9,17 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.recompute import in_order
 
 __all__ = [
     "LOSS_REDUCTIONS",
@@ -25,10 +27,14 @@ __all__ = [
     "TensorCalls",
     "latent_gathers",
     "loss_bytes",
+    "repeated_layers",
     "tensor_calls",
     "tensor_message",
 ]
 
+#: Whose communication recompute repeats: the exchange of keys and values, all tensor-parallel collectives of
+#: a layer, or dispatch and combine of experts.
+RepeatedPart = Literal["attention", "layer", "experts"]
 #: A vocabulary-parallel loss reduces a number of each token three times: maximum, logit of the label, sum.
 LOSS_REDUCTIONS = 3
 #: Each of them is in fp32.
@@ -149,6 +155,28 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
         head_forward=calls(1, 0, 0),
         head_backward=calls(0, 1, 1, regathered),
     )
+
+
+def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array | float:
+    """Return the layers that repeat the communication of a ``part`` of their forward in recompute [1].
+
+    >>> from autoplan.catalog import load_job
+    >>> counts = {"selective": np.array(2.0), "full": np.array(4.0)}
+    >>> job = load_job("llama3-8b-8x-a100")  # whose stack's selective recompute is of attention
+    >>> [float(repeated_layers(job, counts, part)) for part in ("attention", "layer", "experts")]
+    [6.0, 4.0, 4.0]
+
+    Source: what each mode repeats, ``autoplan.schema.recompute.MODES``.
+    """
+    of_attention = job.stack.block.selective == "attention"
+    repeats: dict[str, tuple[RepeatedPart, ...]] = {
+        "selective": ("attention",) if of_attention else ("layer", "experts"),
+        "full": ("attention", "layer", "experts"),
+    }
+    layers: Array | float = 0.0
+    for mode, count in reversed(in_order(recomputed)):
+        layers = layers + count if part in repeats[mode] else layers
+    return layers
 
 
 def _routed_only(job: Job) -> bool:

@@ -27,8 +27,9 @@ from autoplan.schema.costmodel.precision_policy import PrecisionPolicy
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
-from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Precision
+from autoplan.schema.recompute import RecomputeMode
 
 __all__ = [
     "ActivationOffloadPolicy",
