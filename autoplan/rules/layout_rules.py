@@ -349,6 +349,9 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
     yield from _chunk_rules(layout, job.stack.rules.uneven_chunks)
     if not layout.even and not job.stack.rules.uneven_stages:
         yield f"{job.stack.title} supports even stages only"
+    for mode, _ in layout.recomputed:
+        if mode not in job.stack.rules.recompute:
+            yield f"{job.stack.title} has no {mode} recompute"
     if layout.activation_offload and layout.mode is None:
         yield "activation offload needs the same recompute mode in all layers"
     if any(n % (unit := layout.recompute_num_layers) for n in layout.counts(FULL)):

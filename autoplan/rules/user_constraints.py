@@ -13,7 +13,7 @@ from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
-from autoplan.schema.recompute import MODES, listed_modes
+from autoplan.schema.recompute import MODES, USUAL, RecomputeMode, listed_modes
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
 
@@ -24,6 +24,7 @@ __all__ = [
     "names_in",
     "names_of",
     "own_rules",
+    "recompute_menu",
     "what_is_left",
     "without_layers",
     "without_rules",
@@ -67,6 +68,16 @@ def without_rules(job: Job, dropped: Collection[int]) -> Job:
 def _sentence(place: str, rule: RuleSpec) -> str:
     said = f"{place}: {rule.rule}"
     return f"{rule.because.rstrip('. ')} ({said})" if rule.because else said
+
+
+def recompute_menu(job: Job) -> tuple[RecomputeMode, ...]:
+    """Return the recompute modes that layers may use, in the order in which the job names them.
+
+    Modes that the stack lacks are left out; where none is left, no layer is recomputed.
+    """
+    wish = job.search.recompute
+    modes = USUAL if wish == "any" else wish if isinstance(wish, tuple) else (wish,)
+    return tuple(mode for mode in modes if mode in job.stack.rules.recompute) or ("none",)
 
 
 def even_only(job: Job) -> bool:
@@ -175,8 +186,7 @@ def _job_names(job: Job) -> dict[str, Value]:
 
 def _fixed_counts(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
     """Return the layers of each stage if only one split is possible, and the modes that no layer may use."""
-    layers, wish = job.model.layers, job.search.recompute
-    unused = without_layers((wish,) if isinstance(wish, str) else wish, pp)
+    layers, unused = job.model.layers, without_layers(recompute_menu(job), pp)
     counted = embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):
         return unused

@@ -12,9 +12,9 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS, unsearched
-from autoplan.rules.user_constraints import even_only
+from autoplan.rules.user_constraints import even_only, recompute_menu
 from autoplan.schema.layout import parse_layout
-from autoplan.search.space.choices import candidate_blocks, listed_recompute_modes
+from autoplan.search.space.choices import candidate_blocks
 from autoplan.search.space.rank_orders import with_rank_orders
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_job
@@ -107,7 +107,7 @@ def narrowed(job, layout):
     search = job.search
     words = search.offload if isinstance(search.offload, tuple) else (search.offload,)
     return (
-        layout.mode not in listed_recompute_modes(job)
+        layout.mode not in recompute_menu(job)
         or (even_only(job) and not layout.even)
         or (search.offload != "none" and layout.offload not in words)
         or (search.offload_every != "any" and layout.offload_every > 1)

@@ -217,8 +217,8 @@ def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -
 
 def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
     """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
+    from autoplan.rules.user_constraints import recompute_menu
     from autoplan.search.space.candidate_space import valid_choices
-    from autoplan.search.space.choices import listed_recompute_modes
 
     groups = list(valid_choices(job))
     columns = {
@@ -238,7 +238,7 @@ def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
         )
         for value in sorted(nearest[:_MOST_VALUES]):
             yield key, str(value), restricted(job, key, value)
-    yield from _other_modes(job, best, listed_recompute_modes(job))
+    yield from _other_modes(job, best, recompute_menu(job))
 
 
 def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:

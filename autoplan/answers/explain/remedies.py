@@ -17,6 +17,7 @@ from autoplan.results import Explanation
 from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
 from autoplan.rules import broken_rules
+from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
@@ -240,9 +241,7 @@ def _recompute(mode: str) -> SavingKind:
     """Return the kind of change that recomputes ever more layers of every stage."""
 
     def steps(start: SavingStep) -> Iterator[SavingStep]:
-        requested = start.job.search.recompute
-        modes = USUAL if requested == "any" else requested if isinstance(requested, tuple) else (requested,)
-        if mode not in modes:
+        if mode not in recompute_menu(start.job):
             return
         if start.layout.activation_offload:
             # Then all layers have the same mode, see ``_activation_offload``.

@@ -53,6 +53,7 @@ from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.schema.job import Job
 from autoplan.schema.packed_documents import document_pieces
+from autoplan.schema.recompute import listed_modes
 
 __all__ = [
     "LayerTimes",
@@ -154,7 +155,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
         "full": RecomputeTimes(
             compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS),
-            tensor=tensor_exposed(job, candidates, machine, calls.recompute, forward_gemm),
+            tensor=tensor_exposed(job, candidates, machine, calls.recompute["layer"], forward_gemm),
             context=context_forward,
             dispatch=dispatch,
         ),
@@ -165,7 +166,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         backward=backward,
         # Launch overhead is split in proportion between the input-gradient and the weight-gradient pass.
         weight=(weight_gemm + accumulation) / backward_compute * backward,
-        recompute=recompute,
+        recompute={mode: recompute[mode] for mode in listed_modes(job.stack.rules.recompute)},
         tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
         tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
         tensor_weight=regathered,
@@ -189,7 +190,8 @@ def _selective_times(
         return RecomputeTimes(attention.forward, zero, attention.exposed_forward, 0.0 * dispatch)
     # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
     gemms = _total_seconds(_recomputed_gemms(job, tokens_of(job, candidates), candidates), machine)
-    repeated = tensor_exposed(job, candidates, machine, tensor_calls(job, candidates).recompute, gemms)
+    calls = tensor_calls(job, candidates).recompute["layer"]
+    repeated = tensor_exposed(job, candidates, machine, calls, gemms)
     return RecomputeTimes(memory_bound + gemms, repeated, 0.0 * attention.exposed_forward, dispatch)
 
 

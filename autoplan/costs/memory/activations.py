@@ -29,6 +29,7 @@ from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
+from autoplan.schema.recompute import listed_modes
 
 __all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
 
@@ -124,7 +125,9 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     }
     return Saved(
         none=none,
-        recomputed={mode: np.minimum(saved, none) for mode, saved in recomputed.items()},
+        recomputed={
+            mode: np.minimum(recomputed[mode], none) for mode in listed_modes(job.stack.rules.recompute)
+        },
         mlp=mlp + product_input(job, e, t, sp),
         entry=e * job.model.hidden_size / sp,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,

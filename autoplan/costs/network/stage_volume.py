@@ -60,12 +60,13 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
         norm_volume(scope),
         tensor_calls(scope.job, scope.candidates),
     )
-    repeated = repeated_layers(scope.job, recomputed, "layer")
     tensor = (
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.forward, "forward")),
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.backward, "backward")),
-        *_of_stage(scope, repeated, _tensor_collectives(scope, calls.recompute, "recompute")),
     )
+    for part, repeated in calls.recompute.items():
+        layers_with = repeated_layers(scope.job, recomputed, part)
+        tensor += _of_stage(scope, layers_with, _tensor_collectives(scope, repeated, "recompute"))
     return {
         "layers": tensor + _of_stage(scope, layers, data.layer),
         "experts": _of_stage(scope, layers, data.experts),

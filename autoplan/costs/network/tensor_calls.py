@@ -8,6 +8,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,11 +103,14 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:
-    """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer."""
+    """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer.
+
+    ``recompute`` are those that recompute repeats, by part.
+    """
 
     forward: Calls
     backward: Calls
-    recompute: Calls
+    recompute: Mapping[RepeatedPart, Calls]
     embedding_forward: Calls
     embedding_backward: Calls
     head_forward: Calls
@@ -149,7 +153,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     return TensorCalls(
         forward=calls(gathers, scatters, halves),
         backward=calls(scatters, gathers, input_gradients, regathered * gathers),
-        recompute=calls(gathers, scatters - skipped, halves - skipped),
+        recompute={"layer": calls(gathers, scatters - skipped, halves - skipped)},
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),

@@ -15,13 +15,13 @@ from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, ShardCode, re
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS
-from autoplan.rules.user_constraints import embedding_and_loss_counted
+from autoplan.rules.user_constraints import embedding_and_loss_counted, recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.schema.recompute import FULL, USUAL
+from autoplan.schema.recompute import FULL
 from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
-__all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes", "usual_candidates"]
+__all__ = ["candidate_blocks", "recompute_modes", "usual_candidates"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 14
@@ -38,15 +38,7 @@ _V = TypeVar("_V", int, str)
 
 def recompute_modes(job: Job) -> frozenset[str]:
     """Return the recompute modes that layers may use."""
-    return frozenset(listed_recompute_modes(job))
-
-
-def listed_recompute_modes(job: Job) -> tuple[str, ...]:
-    """Return the recompute modes that layers may use, in the order in which the job names them."""
-    wish = job.search.recompute
-    if wish == "any":
-        return USUAL
-    return wish if isinstance(wish, tuple) else (wish,)
+    return frozenset(recompute_menu(job))
 
 
 def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:

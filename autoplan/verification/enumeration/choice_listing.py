@@ -260,7 +260,7 @@ def _longer_rings(job: Job, c: Candidates, left: NDArray[np.bool_]) -> NDArray[n
 
 def modes_of(job: Job) -> tuple[str, ...]:
     """Return the recompute modes that layers may use."""
-    wish = job.search.recompute
-    if wish == "any":
-        return USUAL
-    return wish if isinstance(wish, tuple) else (wish,)
+    wish, has = job.search.recompute, job.stack.rules.recompute
+    named = (wish,) if isinstance(wish, str) else wish
+    modes = tuple(mode for mode in (USUAL if wish == "any" else named) if mode in has)
+    return modes or ("none",)

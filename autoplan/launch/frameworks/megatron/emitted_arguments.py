@@ -227,9 +227,9 @@ def _order(layout: Layout) -> _Values:
 
 def _recompute(layout: Layout) -> _Values:
     """Return the values of recompute: of all layers, or full recompute of the first of each stage."""
-    unit = layout.recompute_num_layers
-    if layout.mode == "selective":
-        return {"recompute": "selective", "recompute_modules": "core_attn"}
+    unit, modules = layout.recompute_num_layers, TABLE["recompute_modules"].names
+    if layout.mode in modules:
+        return {"recompute": "selective", "recompute_modules": modules[layout.mode]}
     if layout.mode == "full":
         return _full("uniform", unit)
     if layout.mode == "none":

@@ -103,13 +103,13 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
     if granularity is None:
         return _earlier_recompute(given, values, layers)
     if granularity.value == "selective":
-        modules = given.every("recompute_modules")
-        if modules and modules != ("core_attn",):
-            listed = " ".join(modules)
+        listed = " ".join(given.every("recompute_modules"))
+        mode = TABLE["recompute_modules"].ours(listed)
+        if listed and mode is None:
             given.notes.append(
                 f"{FLAGS['recompute_modules']} {listed}: read as selective recompute of attention"
             )
-        return {"recompute": Written("selective", granularity.line, granularity.words)}
+        return {"recompute": Written(mode or "selective", granularity.line, granularity.words)}
     if granularity.value != "full":
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "recompute")
         return {}
