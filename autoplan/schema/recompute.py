@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 #: Modes by name, as layout strings have them.
-RecomputeMode = Literal["none", "selective", "full"]
+RecomputeMode = Literal["none", "selective", "mlp", "full"]
 
 RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
 
@@ -47,6 +47,7 @@ class Recompute:
 #: (Megatron-LM, megatron/core/transformer/transformer_block.py, --recompute-method block).
 MODES: Final = (
     Recompute("selective", "what the stack's ``block.selective`` names, such as core attention"),
+    Recompute("mlp", "what the dense MLP saves behind its input, and its norm", usual=False),
     Recompute("full", "all but the input of the layer, or of a unit of layers", units=True),
 )
 #: The mode whose layers form recompute units.

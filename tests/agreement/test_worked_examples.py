@@ -11,7 +11,7 @@ import autoplan
 from autoplan.catalog import load_entry, resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import microbatches, scope_of
-from autoplan.costs.device.machine import machine_of, serial
+from autoplan.costs.device.machine import ideal, machine_of, serial
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import stage_memory
@@ -429,9 +429,9 @@ LLAMA = ModelSpec(
 H, A, S, K, F = 4096, 32, 4096, 1024, 14336
 
 
-def kept(model, *, tp=1, sp=False, sequence=S, **policy):
+def kept(model, *, tp=1, sp=False, sequence=S, software="megatron-core", **policy):
     """Return what ``model`` keeps for backward under a block policy."""
-    job = job_of(sequence=sequence)
+    job = job_of(sequence=sequence, software=software)
     usual = {
         "attention": "flash",
         "dropout": False,
@@ -500,6 +500,33 @@ def test_whole_recompute_keeps_the_input_of_a_layer(model):
     assert kept(model).recomputed["full"][0] == 2 * H
     assert kept(model, tp=8, sp=True).recomputed["full"][0] == 2 * H / 8
     assert kept(model, tp=8, sp=False).recomputed["full"][0] == 2 * H
+
+
+@pytest.mark.parametrize(("tp", "sp"), [(1, False), (8, True)])
+def test_recompute_of_the_mlp_keeps_its_input(tp, sp):
+    """Freed are 2h of the norm's output, its statistic of 4 bytes, and 6f: gate, up and the input of down.
+
+    Llama-3-8B: 8,192 + 4 + 86,016 = 94,212 bytes of a token, split by t. Its input stays, 10h with attention.
+    """
+    saved = kept(LLAMA, tp=tp, sp=sp, fused_activation=True)
+
+    assert 2 * H + 4 + 6 * F == 94_212
+    assert saved.none[0] - saved.recomputed["mlp"][0] == 94_212 / tp
+    assert saved.recomputed["mlp"][0] == (10 * H + 4 * K + 4 * A + 4) / tp
+
+
+def test_recompute_of_the_mlp_does_its_products_again():
+    """Up, gate and down of 8,192 tokens: 6 T h f / 8 FLOPs a rank; and one gather and one scatter of T h."""
+    job = job_of("llama3-8b", software="megatron-core", sequence=8192, batch=64)
+    machine, c = machine_of(job), candidate(job, "tp=8,mbs=1,sp=on")
+    fastest = ideal(machine, job)
+    again = layer_times(job, c, fastest).recompute["mlp"]
+    wire = layer_times(job, c, machine)
+
+    assert float(again.compute[0]) * fastest.peak_flops == pytest.approx(6 * 8192 * H * F / 8, rel=1e-6)
+    # Forward gathers and scatters twice: before QKV and up, behind the attention output and down.
+    assert float(wire.recompute["mlp"].tensor[0]) == pytest.approx(float(wire.tensor_forward[0]) / 2)
+    assert again.dispatch[0] == again.context[0] == 0
 
 
 def test_activations_of_a_step_are_what_the_closed_form_says():

@@ -38,7 +38,7 @@ from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.eager_attention import eager_attention_seconds
-from autoplan.costs.layer.elementwise import elementwise_seconds
+from autoplan.costs.layer.elementwise import elementwise_seconds, mlp_elementwise_seconds
 from autoplan.costs.layer.gemm_shapes import (
     dense_gemms,
     input_gradient_gemms,
@@ -153,6 +153,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     repeated = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     recompute = {
         "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
+        "mlp": _mlp_times(job, candidates, machine, dispatch),
         "full": RecomputeTimes(
             compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS),
             tensor=tensor_exposed(job, candidates, machine, calls.recompute["layer"], forward_gemm),
@@ -173,6 +174,22 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         context_forward=context_forward,
         context_backward=context_backward,
         dispatch=dispatch,
+    )
+
+
+def _mlp_times(job: Job, candidates: Candidates, machine: Machine, dispatch: Array) -> RecomputeTimes:
+    """Return what recompute of the dense MLP adds to backward [s]: its whole forward.
+
+    Megatron-Core's checkpoint does not stop early. Leaves out adapters, casts to fp8 and host launches.
+    """
+    tokens, zero = tokens_of(job, candidates), np.zeros(1)
+    gemms = _total_seconds(dense_gemms(job.model, tokens, candidates.tp.astype(np.float64)), machine)
+    calls = tensor_calls(job, candidates).recompute["mlp"]
+    return RecomputeTimes(
+        compute=gemms + mlp_elementwise_seconds(job, tokens, candidates, machine),
+        tensor=tensor_exposed(job, candidates, machine, calls, gemms),
+        context=zero,
+        dispatch=0.0 * dispatch,
     )
 
 

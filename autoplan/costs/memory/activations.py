@@ -121,6 +121,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     none = residual + attention + core + mlp
     recomputed = {
         "selective": _selective(job, e, t, sp, none - core),
+        "mlp": none - _freed_by_mlp(job, e, t, sp),
         "full": e * job.model.hidden_size / sp / candidates.recompute_num_layers,
     }
     return Saved(
@@ -268,17 +269,38 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
 
 def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     """Inner tensors of the MLP; of experts also the dispatched tokens, by the share of MoE layers."""
-    model, t = job.model, candidates.tp.astype(np.float64)
-    last_input = input_bytes(job, e)
-    up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
-    if not _input_saved(job, MLP_MODULES[2:]):
-        last_input = 0.0
-    inner = e * up + last_input
-    dense: Array = inner * model.ffn_size / t + adapter_saved_bytes(job, e, t, MLP_MODULES)
-    if model.moe is None:
+    dense = _dense_mlp(job, e, candidates.tp.astype(np.float64))
+    if job.model.moe is None:
         return dense
-    share = moe_layer_share(model)
-    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, inner, e)
+    share = moe_layer_share(job.model)
+    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, _inner_bytes(job, e), e)
+
+
+def _dense_mlp(job: Job, e: float, t: Array) -> Array:
+    """Inner tensors of a dense MLP."""
+    inner: Array = _inner_bytes(job, e) * job.model.ffn_size / t
+    return inner + adapter_saved_bytes(job, e, t, MLP_MODULES)
+
+
+def _inner_bytes(job: Job, e: float) -> float:
+    """Bytes for each element of the inner width of an MLP: outputs of up and gate, and the input of down."""
+    up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
+    return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
+
+
+def _freed_by_mlp(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """What recompute of a dense MLP frees: its norm's output and statistics, and its inner tensors.
+
+    Its input is the residual stream, which the norm saves anyway. Source: Megatron-LM,
+    megatron/core/transformer/transformer_layer.py, recompute_mlp: a checkpoint of the MLP, whose first GEMM
+    is fused with its norm; MoE layers have none.
+    """
+    model = job.model
+    shared_norm = model.parallel_block and model.shared_block_norm
+    norm = _norm_copies(job, e, sp, norms=1)
+    norm = norm + _input_saved(job, MLP_MODULES[:2]) * product_input(job, e, t, sp)
+    freed: Array = _dense_mlp(job, e, t) + (0.0 if shared_norm else norm)
+    return (1.0 - moe_layer_share(model)) * freed
 
 
 def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array) -> Array:

@@ -33,9 +33,9 @@ __all__ = [
     "tensor_message",
 ]
 
-#: Whose communication recompute repeats: the exchange of keys and values, all tensor-parallel collectives of
-#: a layer, or dispatch and combine of experts.
-RepeatedPart = Literal["attention", "layer", "experts"]
+#: Whose communication recompute repeats: the exchange of keys and values, the tensor-parallel collectives of
+#: a dense MLP or all of a layer, or dispatch and combine of experts.
+RepeatedPart = Literal["attention", "mlp", "layer", "experts"]
 #: A vocabulary-parallel loss reduces a number of each token three times: maximum, logit of the label, sum.
 LOSS_REDUCTIONS = 3
 #: Each of them is in fp32.
@@ -144,6 +144,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 
     # Routed tokens are dispatched over the expert-parallel group, see ``costs/layer``.
     mlp = 1.0 - moe_layer_share(job.model) * (1.0 if _routed_only(job) else 0.0)
+    dense = 1.0 - moe_layer_share(job.model)
     scatters = 1.0 if job.model.parallel_block else 1.0 + mlp
     gathers = scatters - 1.0 + latent_gathers(job.model)
 
@@ -153,7 +154,10 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     return TensorCalls(
         forward=calls(gathers, scatters, halves),
         backward=calls(scatters, gathers, input_gradients, regathered * gathers),
-        recompute={"layer": calls(gathers, scatters - skipped, halves - skipped)},
+        recompute={
+            "layer": calls(gathers, scatters - skipped, halves - skipped),
+            "mlp": calls(dense, dense, dense),
+        },
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),
@@ -175,6 +179,7 @@ def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array |
     of_attention = job.stack.block.selective == "attention"
     repeats: dict[str, tuple[RepeatedPart, ...]] = {
         "selective": ("attention",) if of_attention else ("layer", "experts"),
+        "mlp": ("mlp",),
         "full": ("attention", "layer", "experts"),
     }
     layers: Array | float = 0.0

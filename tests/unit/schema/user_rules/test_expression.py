@@ -204,6 +204,6 @@ def test_the_solver_keeps_what_the_relation_says(text, first, second):
 
 def holds(relation, options):
     """Return whether one option a stage keeps ``relation``."""
-    names = ("layers", "selective", "full")
+    names = ("layers", "selective", "mlp", "full")
     entries = {(name, i): o.count(name) for name in names for i, o in enumerate(options)}
     return decided(relation, Known({}, stages=len(options), entries=entries))
