@@ -140,7 +140,7 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
         layers_by_type(_layer_types(job), candidates, counts),
     )
     forward = stage_forward(stages, counts.layers)
-    both = forward + stage_backward(stages, counts.layers, counts.selective, counts.full)
+    both = forward + stage_backward(stages, counts.layers, counts.recomputed)
     return tuple(both[0].tolist())
 
 
@@ -186,7 +186,7 @@ class _Prices:
         type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine, blocks), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
-        numbers = counts.layers, counts.selective, counts.full
+        numbers = counts.layers, counts.recomputed
         memory = [x.memory for x in type_stages]
         bounds = [
             _step(
@@ -355,7 +355,7 @@ def _layer_types(job: Job) -> LayerTypes:
 
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T, the pipeline time plus the longest end of step of each layout [s], shape [C]."""
-    end = end_of_step(stages, counts.layers, counts.selective, counts.full).total
+    end = end_of_step(stages, counts.layers, counts.recomputed).total
     seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + end.max(axis=-1)
     return seconds
 
@@ -370,6 +370,6 @@ def _pipeline(
 ) -> Array:
     """Return ``seconds`` (makespan or idle time) of the pipeline of each layout [s], shape [C]."""
     forward = stage_forward(stages, counts.layers)
-    backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
+    backward = stage_backward(stages, counts.layers, counts.recomputed)
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
     return seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))

@@ -16,10 +16,11 @@ from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
-from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
+from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import Documents
 from autoplan.schema.precision import NARROW, Precision
+from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant
 

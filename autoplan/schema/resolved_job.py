@@ -69,11 +69,11 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
     # Pydantic's own dump takes ten times as long the first time, since it builds a serializer.
     if isinstance(value, BaseModel):
         if id(value) not in known:
-            fields = type(value).model_fields
+            fields, unsaid = type(value).model_fields, getattr(value, "UNSAID", ())
             known[id(value)] = {
                 fields[name].alias or name: _plain(inner, known)
                 for name, inner in value.__dict__.items()
-                if not fields[name].exclude
+                if not (fields[name].exclude or (name in unsaid and inner == fields[name].default))
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):

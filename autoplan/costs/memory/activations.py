@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
 from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
@@ -29,6 +29,7 @@ from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
+from autoplan.schema.recompute import listed_modes
 
 __all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
 
@@ -40,14 +41,13 @@ _NVFP4_BYTES = 0.5 + 1 / 16
 class Saved:
     """Saved activations of one token, arrays of shape [C].
 
-    ``none``, ``selective`` and ``full`` are those of one layer under each recompute mode; ``mlp`` is the part
-    of ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
+    ``none`` and ``recomputed`` are those of one layer under each recompute mode; ``mlp`` is the part of
+    ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
     layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer saves, without logits.
     """
 
     none: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     mlp: Array
     entry: Array
     embedding_mask: Array
@@ -103,7 +103,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> saved = saved_bytes_per_token(job, one)
     >>> float(saved.none[0])  # Megatron: (8h + 2(q+2k) + 2(q+k) + 2q + 6f + 4a + 8) / 8
     18705.0
-    >>> float(saved.full[0])  # 2h / 8
+    >>> float(saved.recomputed["full"][0])  # 2h / 8
     1024.0
 
     Leaves out: buffers shared between layers; rotary tables; differences between layer types, as the model
@@ -119,12 +119,16 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = residual + attention + core + mlp
-    full = e * job.model.hidden_size / sp / candidates.recompute_num_layers
-    selective = _selective(job, e, t, sp, none - core)
+    recomputed = {
+        "selective": _selective(job, e, t, sp, none - core),
+        "mlp": none - _freed_by_mlp(job, e, t, sp),
+        "full": e * job.model.hidden_size / sp / candidates.recompute_num_layers,
+    }
     return Saved(
         none=none,
-        selective=np.minimum(selective, none),
-        full=np.minimum(full, none),
+        recomputed={
+            mode: np.minimum(recomputed[mode], none) for mode in listed_modes(job.stack.rules.recompute)
+        },
         mlp=mlp + product_input(job, e, t, sp),
         entry=e * job.model.hidden_size / sp,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,
@@ -265,17 +269,38 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
 
 def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     """Inner tensors of the MLP; of experts also the dispatched tokens, by the share of MoE layers."""
-    model, t = job.model, candidates.tp.astype(np.float64)
-    last_input = input_bytes(job, e)
-    up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
-    if not _input_saved(job, MLP_MODULES[2:]):
-        last_input = 0.0
-    inner = e * up + last_input
-    dense: Array = inner * model.ffn_size / t + adapter_saved_bytes(job, e, t, MLP_MODULES)
-    if model.moe is None:
+    dense = _dense_mlp(job, e, candidates.tp.astype(np.float64))
+    if job.model.moe is None:
         return dense
-    share = moe_layer_share(model)
-    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, inner, e)
+    share = moe_layer_share(job.model)
+    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, _inner_bytes(job, e), e)
+
+
+def _dense_mlp(job: Job, e: float, t: Array) -> Array:
+    """Inner tensors of a dense MLP."""
+    inner: Array = _inner_bytes(job, e) * job.model.ffn_size / t
+    return inner + adapter_saved_bytes(job, e, t, MLP_MODULES)
+
+
+def _inner_bytes(job: Job, e: float) -> float:
+    """Bytes for each element of the inner width of an MLP: outputs of up and gate, and the input of down."""
+    up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
+    return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
+
+
+def _freed_by_mlp(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """What recompute of a dense MLP frees: its norm's output and statistics, and its inner tensors.
+
+    Its input is the residual stream, which the norm saves anyway. Source: Megatron-LM,
+    megatron/core/transformer/transformer_layer.py, recompute_mlp: a checkpoint of the MLP, whose first GEMM
+    is fused with its norm; MoE layers have none.
+    """
+    model = job.model
+    shared_norm = model.parallel_block and model.shared_block_norm
+    norm = _norm_copies(job, e, sp, norms=1)
+    norm = norm + _input_saved(job, MLP_MODULES[:2]) * product_input(job, e, t, sp)
+    freed: Array = _dense_mlp(job, e, t) + (0.0 if shared_norm else norm)
+    return (1.0 - moe_layer_share(model)) * freed
 
 
 def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array) -> Array:

@@ -8,13 +8,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
 from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
@@ -42,8 +42,8 @@ class Pass:
 
     ``weight`` is the weight-gradient pass of a split backward. ``contended_*`` is the time in which other
     collectives occupy the fabric of the data-parallel group; for a split backward it counts only the
-    weight-gradient pass, which overlaps with the reduction. ``selective`` and ``full`` are the time that
-    recompute adds to backward.
+    weight-gradient pass, which overlaps with the reduction. ``recompute`` is the time that each recompute
+    mode adds to backward.
     """
 
     forward: Parts
@@ -51,8 +51,7 @@ class Pass:
     weight: Array
     contended_forward: Array
     contended_backward: Array
-    selective: Parts = NOTHING
-    full: Parts = NOTHING
+    recompute: Mapping[str, Parts] = field(default_factory=dict)
 
 
 def outside_pass(context: StageContext) -> Pass:
@@ -122,7 +121,7 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     traffic = _microbatch_traffic(context, context.volume.layer + context.volume.experts)
     split = column(backward_split(context.candidates))
     contended = _contended_seconds(context, block)
-    forward, backward, selective, full = _layer_parts(context, block)
+    forward, backward, recompute = _layer_parts(context, block)
     exposed = partial(exposed_seconds, machine=context.machine)
     weight = split * column(block.weight) + column(block.tensor_weight)
     weight_data = exposed(weight - contended.weight, traffic.reduction.scaled(split))
@@ -136,10 +135,9 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     data = data_exposed(NOTHING)
     forward = forward + Parts(data=exposed(forward.total - contended.forward, traffic.forward))
     # Recompute overlaps with communication, too.
-    selective = selective + Parts(data=data_exposed(selective) - data)
-    full = full + Parts(data=data_exposed(full) - data)
+    recompute = {mode: x + Parts(data=data_exposed(x) - data) for mode, x in recompute.items()}
     backward = backward + Parts(data=data + weight_data)
-    copies = _offload_exposed(context, forward.total, backward.total, (selective.total, full.total))
+    copies = _offload_exposed(context, forward.total, backward.total, recompute)
     return Pass(
         forward=forward + Parts(host=copies[0]),
         backward=backward + Parts(host=copies[1]),
@@ -147,13 +145,12 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
         contended_forward=contended.forward,
         # The step's reduction overlaps with the last backward, or with its weight-gradient pass where split.
         contended_backward=np.where(split > 0, contended.weight, contended.backward),
-        selective=selective,
-        full=full,
+        recompute=recompute,
     )
 
 
-def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, Parts, Parts]:
-    """Return forward, backward, selective and full recompute of a layer [s], each [C, 1].
+def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, dict[str, Parts]]:
+    """Return forward, backward, and the recompute of each mode of a layer [s], each [C, 1].
 
     Without data-parallel communication and offload.
     """
@@ -169,19 +166,16 @@ def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts
         context=column(block.context_backward),
         experts=column(block.dispatch),
     )
-    selective = Parts(
-        recompute=column(block.selective),
-        tensor=column(block.tensor_selective),
-        context=column(block.context_selective),
-        experts=column(block.dispatch_selective),
-    )
-    full = Parts(
-        recompute=column(block.full),
-        tensor=column(block.tensor_full),
-        context=column(block.context_full),
-        experts=column(block.dispatch),
-    )
-    return forward, backward, selective, full
+    recompute = {
+        mode: Parts(
+            recompute=column(times.compute),
+            tensor=column(times.tensor),
+            context=column(times.context),
+            experts=column(times.dispatch),
+        )
+        for mode, times in block.recompute.items()
+    }
+    return forward, backward, recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +203,7 @@ def _contended_seconds(context: StageContext, block: LayerTimes) -> _Contended:
 
 
 def _offload_exposed(
-    context: StageContext, forward: Array, backward: Array, recompute: tuple[Array, Array]
+    context: StageContext, forward: Array, backward: Array, recompute: Mapping[str, Parts]
 ) -> tuple[Array, Array]:
     """Return the exposed time of activation offload in a layer's forward and backward [s], shape [C, 1].
 
@@ -218,9 +212,7 @@ def _offload_exposed(
     scope, c = context.scope, context.candidates
     if not c.activation_offload.any():
         return np.zeros((len(c), 1)), np.zeros((len(c), 1))
-    recomputed = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
-        c.uniform_recompute, np.arange(len(c))
-    ]
+    recomputed = column(of_uniform_mode(c, {mode: x.total[:, 0] for mode, x in recompute.items()}))
     offloaded = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
     return exposed_copy_seconds(context.machine, offloaded, forward, backward + recomputed)
 

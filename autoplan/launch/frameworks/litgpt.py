@@ -28,7 +28,8 @@ from autoplan.launch.frameworks.missing_parts import (
 from autoplan.launch.known_models import architecture_name, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
-from autoplan.schema.layout import Layout, RecomputeMode
+from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import RecomputeMode
 
 __all__ = ["TARGET", "emit_litgpt"]
 

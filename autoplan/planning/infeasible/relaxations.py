@@ -18,6 +18,7 @@ from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
+from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 
 __all__ = ["KINDS", "OPEN_SEARCH", "RelaxationKind", "longer_step"]
@@ -108,7 +109,7 @@ def _confidence(job: Job, _: float | None) -> Iterator[Changes]:
 
 
 def _recompute(job: Job, _: float | None) -> Iterator[Changes]:
-    yield from _wider_domain(job, "recompute", ("none", "selective", "full"))
+    yield from _wider_domain(job, "recompute", USUAL_MODES)
 
 
 def _offload(job: Job, _: float | None) -> Iterator[Changes]:

@@ -128,7 +128,7 @@ def _runs(layers: Sequence[int], terminal: Terminal) -> str:
 
 def _recompute(layout: Layout) -> Iterator[str]:
     layers = sum(layout.layers)
-    for name, counts in (("full", layout.full), ("selective", layout.selective)):
+    for name, counts in reversed(layout.recomputed):
         recomputed = sum(counts)
         if recomputed:
             yield f"{name} recompute" if recomputed == layers else f"{name} {recomputed} of {layers}"

@@ -7,7 +7,7 @@ framework's source does; numbers about the world carry their source and, where i
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -27,8 +27,9 @@ from autoplan.schema.costmodel.precision_policy import PrecisionPolicy
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
-from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Precision
+from autoplan.schema.recompute import USUAL_MODES, RecomputeMode
 
 __all__ = [
     "ActivationOffloadPolicy",
@@ -201,6 +202,9 @@ class OverlapPolicy(Frozen):
 class StackRules(Frozen):
     """What the stack can run."""
 
+    #: Left out of saved answers where it has its default: answers of before the field keep their hashes.
+    UNSAID: ClassVar[frozenset[str]] = frozenset({"recompute"})
+
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages that it has")
     zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(description="those that it runs with pp > 1")
     default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
@@ -215,6 +219,9 @@ class StackRules(Frozen):
     )
     make_vocab_size_divisible_by: int = Field(
         ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
+    )
+    recompute: tuple[RecomputeMode, ...] = Field(
+        default=USUAL_MODES, description="recompute modes of layers that it has; none is that of no recompute"
     )
     recompute_several_layers: bool = Field(
         default=False, description="whether a recompute unit may have several layers (recompute_num_layers)"

@@ -266,7 +266,8 @@ def test_no_middle_layer_holds_more_than_the_moments(data):
     by_name = {m.event: m for m in stage.events}
     kept = saved_of(s, saved_bytes_per_token(job, s.candidates))
     of = ["full"] * full + ["selective"] * selective + ["none"] * (16 - full - selective)
-    sizes = [float(getattr(kept, kind)[0, 0]) for kind in of]
+    by_mode = {"none": kept.none, **kept.recomputed}
+    sizes = [float(by_mode[kind][0, 0]) for kind in of]
     none = float(kept.none[0, 0])
     second, last = by_name["second layer"], by_name["next-to-last layer"]
     layer = (second.gradients - last.gradients) / 13
@@ -299,8 +300,7 @@ def test_collectives_of_a_step_by_hand():
     """Llama 3 8B, tp 2, dp 4: A = 2 x 8192 x 4096 bytes, 16 microbatches through 32 layers."""
     job = job_of()
     s = scope(job, "tp=2,dp=4,mbs=1,zero=1")
-    counts = [np.array([[x]]) for x in (32.0, 0.0, 0.0)]
-    moved = {name: float(x[0, 0]) for name, x in stage_bytes(s, *counts).items()}
+    moved = {name: float(x[0, 0]) for name, x in stage_bytes(s, np.array([[32.0]]), {}).items()}
     a, m = 2 * 8192 * 4096, 64 / 4
     w = weights_of(job, s.candidates)
     rank = float(32 * w.layer.total[0, 0] + w.embedding.total[0, 0] + w.head.total[0, 0])
@@ -328,8 +328,7 @@ def test_predictions_of_several_layouts_are_those_of_each():
     job = job_of()
     layouts = [parse_layout(t, layers=32, devices=8) for t in ("tp=2,dp=4", "tp=8,recompute=full:3")]
     s = scope_of(job, Candidates.of(layouts))
-    columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-    both = memory_predictions(s, StageCounts(*(np.array(c, dtype=float) for c in columns)))
+    both = memory_predictions(s, StageCounts.of(layouts))
 
     assert [b.stages for b in both] == [predict(job, x).memory.stages for x in layouts]
 
