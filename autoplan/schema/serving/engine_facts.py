@@ -240,3 +240,8 @@ class StepFacts(Frozen):
         description="whether attention of decodes reads the keys of a group of query heads once, or for each",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")
+    triton_experts: str | None = Field(
+        default=None,
+        description="engine whose measured experts in mxfp4 stand for its own where a device has no products"
+        " in 4 bits, since both run OpenAI's Triton kernels there; left out: `kernels`",
+    )

@@ -70,7 +70,7 @@ def curve_seconds(
     Source: the tables' files.
     """
     tables = [x for x in measured.spec.experts if x.key[1:] == _key(layer)]
-    tables.sort(key=lambda x: x.engine != measured.engine)
+    tables.sort(key=lambda x: x.engine != measured.engine_of_experts(layer.weights))
     if not tables:
         return None
     x, on = layer.sharding, measured.measured_on

@@ -106,7 +106,7 @@ def kernel_prices(
     False
     """
     step = _step_facts(job)
-    tables = None if measured is None else MeasuredKernels(*measured, engine=step.kernels)
+    tables = None if measured is None else MeasuredKernels(*measured, step.kernels, step.triton_experts)
     return KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
 
 

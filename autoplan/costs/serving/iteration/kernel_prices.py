@@ -26,7 +26,7 @@ from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, s
 from autoplan.costs.serving.least_times import KernelShape, expert_read_seconds, least_seconds
 from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
-from autoplan.schema.costmodel.engine_kernels import KernelName
+from autoplan.schema.costmodel.engine_kernels import KernelName, SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.precision import Precision
@@ -92,10 +92,26 @@ class KernelPrices:
             written = 3.0 * m * k / on.memory.bandwidth.value if weights in {"fp8", "nvfp4"} else 0.0
             quantized = self.measured.quantization(table, on) + written
             seconds = np.maximum(seconds - quantized, seconds / 4)
+        else:
+            seconds = self._in_graph(seconds, m, (wide, deep), table)
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
         return np.asarray(np.maximum(seconds, light))
+
+    def _in_graph(self, seconds: Array, m: Array, size: tuple[int, int], table: SmallGemmTable) -> Array:
+        """Return the time of products whose sweep holds the host's launches, which a step does not wait for.
+
+        That of another engine's sweep, and the kernel that quantizes the input in blocks.
+        """
+        measured = self.measured
+        bound = measured.launch_bound(table) if measured else None
+        if bound is None or measured is None:
+            return seconds
+        floor, other = bound
+        product = table_gemm_seconds(np.maximum(m, 1.0), *size, other, measured.measured_on)
+        quantized = self.launch + 3.0 * m * size[1] / self.bandwidth
+        return np.where(seconds < floor, np.minimum(seconds, product + quantized), seconds)
 
     def _product_beyond(self, m: Array, matrix: Matrix) -> Array:
         """Return the time where the engine was not measured: training's rate, and bytes over W."""
