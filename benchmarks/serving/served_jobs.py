@@ -29,7 +29,7 @@ from benchmarks.serving.bench_runs import BenchFacts, bench_facts
 from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "served_job", "try_step", "worker_job"]
+__all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "served_job", "template_seconds", "try_step", "worker_job"]
 
 Role = Literal["prefill", "decode"]
 
@@ -303,14 +303,24 @@ def _served_engine(run: ServedRun) -> Engine:
     tried = _TRIED.get(str(engine))
     if tried is not None:
         engine = replace(engine, facts=engine.facts.model_copy(update={"step": tried}))
-    told = run.engine
-    if told is None:
+    asynchronous = _asynchronous(run)
+    if asynchronous is None:
         return engine
-    facts = engine.facts
-    if told.async_scheduling is not None:
-        scheduler = facts.scheduler.model_copy(update={"asynchronous": told.async_scheduling})
-        facts = facts.model_copy(update={"scheduler": scheduler})
-    return replace(engine, facts=facts)
+    scheduler = engine.facts.scheduler.model_copy(update={"asynchronous": asynchronous})
+    return replace(engine, facts=engine.facts.model_copy(update={"scheduler": scheduler}))
+
+
+def _asynchronous(run: ServedRun) -> bool | None:
+    """Return whether a run's launch script sets an asynchronous scheduler; None where it says nothing."""
+    told = run.engine.async_scheduling if run.engine else None
+    if told is None and any(re.search(x["rows"], run.id) for x in _facts()["asynchronous"]):
+        return True
+    return told
+
+
+def template_seconds(run: ServedRun) -> float:
+    """Return the time that the front end of a run takes to read the chat template for each request [s]."""
+    return next((x["seconds"] for x in _facts()["templates"] if re.search(x["rows"], run.id)), 0.0)
 
 
 def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:

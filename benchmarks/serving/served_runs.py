@@ -20,7 +20,7 @@ METRICS: Final = (
     "output_tokens_per_second",
     "request_latency_seconds",
 )
-Mode = Literal["closed loop", "offline", "open loop", "static", "disaggregated"]
+Mode = Literal["closed loop", "offline", "open loop", "all at once", "static", "disaggregated"]
 
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -175,6 +175,8 @@ def mode_of(run: ServedRun) -> Mode:
         load.output_len is None and "first" not in mode and run.measured.ttft_ms is None
     ):
         raise Skipped("the lengths of requests are not known", mode)
+    if "all requests at once" in mode:
+        return "all at once"
     if "closed loop" in mode:
         return "closed loop"
     if "offline" in mode:

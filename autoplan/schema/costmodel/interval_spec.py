@@ -12,7 +12,7 @@ from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 __all__ = ["IntervalSpec", "ServedMetric", "SpreadLoad", "SpreadSpec"]
 
 #: Loads that measured runs had; all: whatever the load.
-SpreadLoad = Literal["closed loop", "open loop", "offline", "static", "disaggregated", "all"]
+SpreadLoad = Literal["closed loop", "open loop", "offline", "all at once", "static", "disaggregated", "all"]
 ServedMetric = Literal[
     "time_to_first_token_seconds",
     "time_per_output_token_seconds",

@@ -163,6 +163,10 @@ class KernelPrices:
             return self._other_width(name, kind, extents, head_dim, window)
         if tables and measured is not None:
             return table_seconds(tables, extents, measured.measured_on, device)
+        if measured and name in {"experts", "split-experts"} and measured.dequantizes(kind):
+            plain, shapes = self.kernel(name, "bf16", extents), (("", name, x, 0, 0) for x in (kind, "bf16"))
+            narrow, wide = (least_seconds(shape_of(x), extents, device) for x in shapes)
+            return np.asarray(plain * narrow / wide)
         return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
 
     def _other_width(

@@ -85,6 +85,19 @@ class MeasuredKernels:
         tables = [table for table in self.spec.gemm if table.weights == name]
         return next((x for x in tables if x.engine == self.engine), tables[0] if tables else None)
 
+    def dequantizes(self, weights: str) -> bool:
+        """Whether experts of a format are computed in 16 bits: none were measured, and the device has no rate.
+
+        >>> spec, a100 = engine_kernels_for("a100-sxm4-80gb")
+        >>> measured = MeasuredKernels(spec, a100, engine="vllm")
+        >>> measured.dequantizes("mxfp4"), measured.dequantizes("bf16")
+        (True, False)
+        """
+        stored = FORMATS[weights]  # type: ignore[index]  # the schema admits formats alone
+        narrow = "fp8" if stored.bits == 8 else "fp4"
+        tables = [x for x in self.spec.kernels if x.kernel == "experts" and x.format == weights]
+        return stored.bits < 16 and not tables and self.measured_on.peak_flops(narrow) is None
+
     def launch_bound(self, table: SmallGemmTable) -> tuple[float, SmallGemmTable] | None:
         """Return below which time a sweep of products is that of its launches [s], and whose is not.
 
