@@ -121,7 +121,7 @@ def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) ->
         per_request=step.host_per_request.value,
         eager=step.eager_kernel.value * launches,
     )
-    return replace(built, scale=step.scale.value, host=host)
+    return replace(built, scale=built.scale * step.scale.value / before.scale.value, host=host)
 
 
 def _rules(run: ServedRun, served: ServedJob, *, grow: bool = False) -> SchedulerRules:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["METRICS", "Disaggregated", "Mode", "ServedRun", "mode_of", "read_served_runs"]
+__all__ = ["METRICS", "Disaggregated", "Mode", "ServedRun", "mode_of", "publication_of", "read_served_runs"]
 
 #: The figures that are predicted.
 METRICS: Final = (
@@ -186,6 +186,18 @@ def mode_of(run: ServedRun) -> Mode:
     if isinstance(load.request_rate, int | float):
         return "open loop"
     raise Skipped("how requests come is not known", mode)
+
+
+def publication_of(run: ServedRun) -> str:
+    """Return who published a run: the repository or site of its source, and issues apart from its documents.
+
+    >>> run = {"id": "x", "hardware": {"gpu": "l4", "gpus": 1}, "layout": {}, "workload": {}, "measured": {},
+    ...        "model": {"name": "m", "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 1, "vocab": 1}}
+    >>> publication_of(ServedRun.model_validate({**run, "source": "NVIDIA/TensorRT-LLM issue 5929"}))
+    'NVIDIA/TensorRT-LLM issues'
+    """
+    first = run.source.partition(" ")[0].rstrip(":") or run.id.partition("-")[0]
+    return f"{first} issues" if " issue " in run.source else first
 
 
 def read_served_runs(path: Path) -> list[tuple[str, ServedRun | Skipped]]:

@@ -27,7 +27,18 @@ def run(number, *, slower, engine="engine@1.0", group="a", share=0.9):
     grown = {"scale": 1 + 0.2 * share, "host": 2 - share}
     changes = tuple((log(grown.get(name, 1.0)),) for name in NUMBERS)
     return Response(
-        f"{group}-{number}", engine, group, "device", "static", START, (log(slower),), (1.0,), changes
+        f"{group}-{number}",
+        engine,
+        group,
+        "device",
+        "static",
+        "model",
+        group,
+        ("request_latency_seconds",),
+        START,
+        (log(slower),),
+        (1.0,),
+        changes,
     )
 
 

@@ -9,15 +9,16 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import exp
 from typing import Final
 
 from autoplan.costs.core.serving.served_interval import Interval, ServedIntervals
+from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
 from autoplan.schema.serving.engine_stack import Engine
 
-__all__ = ["interval_of", "served_intervals", "spread_of", "widening"]
+__all__ = ["interval_of", "served_intervals", "simulation_gaps", "spread_of", "widening"]
 
 #: Loads of measured runs that loads of plans stand for.
 _LOADS: Final[dict[str, SpreadLoad]] = {
@@ -25,6 +26,8 @@ _LOADS: Final[dict[str, SpreadLoad]] = {
     "open loop": "open loop",
     "maximum": "offline",
 }
+#: Least share of a simulated value that an interval reaches to where the closed form is far below it.
+_FARTHEST: Final = 0.1
 _FIRST: Final[ServedMetric] = "time_to_first_token_seconds"
 _EACH: Final[ServedMetric] = "time_per_output_token_seconds"
 _RATE: Final[ServedMetric] = "output_tokens_per_second"
@@ -84,17 +87,22 @@ def _reasons(
         yield factor, f"{factor:.3g} of the width: the engine was calibrated with runs of this machine"
 
 
-def interval_of(value: float, spread: SpreadSpec, width: float = 1.0) -> Interval:
+def interval_of(value: float, spread: SpreadSpec, width: float = 1.0, gap: float = 0.0) -> Interval:
     """Return the interval of a predicted figure: v exp(w l) to v exp(w h), which holds v itself.
+
+    It also holds the simulation of the same load, from which v is ``gap`` of its value away, either way.
 
     >>> narrow = SpreadSpec(load="all", metric="output_tokens_per_second", low=0.0, high=0.0, runs=1)
     >>> interval_of(2.0, narrow)
     Interval(low=2.0, high=2.0)
+    >>> interval_of(2.0, narrow, gap=0.5)  # of 4/3, and of 4
+    Interval(low=1.3333333333333333, high=4.0)
 
     Leaves out: that quantiles of few runs are uncertain themselves.
     """
     low, high = min(spread.low, 0.0), max(spread.high, 0.0)
-    return Interval(value * exp(width * low), value * exp(width * high))
+    near, far = 1.0 / (1.0 + gap), 1.0 / max(1.0 - gap, _FARTHEST)
+    return Interval(value * min(exp(width * low), near), value * max(exp(width * high), far))
 
 
 def served_intervals(
@@ -106,12 +114,14 @@ def served_intervals(
     engine: Engine,
     pools: bool = False,
     taken_from: str | None = None,
+    gaps: tuple[float, float] = (0.0, 0.0),
 ) -> ServedIntervals:
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
     so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
     ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
+    ``gaps``: of the first token, and of the other figures, to the simulation of the same load.
 
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
     >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
@@ -126,7 +136,8 @@ def served_intervals(
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:
         spread = spread_of(spec, kind, metric)
-        return None if value is None or spread is None else interval_of(value, spread, width)
+        gap = gaps[0] if metric == _FIRST else gaps[1]
+        return None if value is None or spread is None else interval_of(value, spread, width, gap)
 
     first, each, latency, rate = figures
     ttft, tpot = interval(_FIRST, first), interval(_EACH, each)
@@ -137,6 +148,16 @@ def served_intervals(
     runs = spread_of(spec, kind, _EACH)
     basis = f"90 % intervals from {runs.runs} measured runs, load: {runs.load}" if runs else ""
     return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
+
+
+def simulation_gaps(simulations: Iterable[SimulatedPrediction]) -> tuple[float, float]:
+    """Return the largest gaps of simulations [1]: of the first token, and of the other figures.
+
+    >>> simulation_gaps([SimulatedPrediction(None, 0, gap=0.2, first_token_gap=0.1)])
+    (0.1, 0.2)
+    """
+    runs = list(simulations)
+    return max((x.first_token_gap for x in runs), default=0.0), max((x.gap for x in runs), default=0.0)
 
 
 def _latency(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
-from autoplan.costs.serving.served_intervals import served_intervals
+from autoplan.costs.serving.served_intervals import served_intervals, simulation_gaps
 from autoplan.results.serving.serving_front import PoolComparison, ServingFront, ServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -31,6 +31,7 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
         engine=job.engine,
         pools=plan.pooled is not None,
         taken_from=taken_from,
+        gaps=simulation_gaps(plan.simulations),
     )
     return replace(plan, intervals=intervals)
 

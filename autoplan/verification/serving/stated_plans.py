@@ -10,7 +10,7 @@ from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import served_intervals
+from autoplan.costs.serving.served_intervals import served_intervals, simulation_gaps
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -186,6 +186,7 @@ def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
         engine=job.engine,
         pools=plan.pooled is not None,
         taken_from=taken_from,
+        gaps=simulation_gaps(plan.simulations),
     )
 
 

@@ -10,6 +10,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import Final
 
 import numpy as np
@@ -39,6 +40,11 @@ _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": 
 #: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
 #: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
 _PCIE_SHARE: Final = 0.62
+#: Exchange of small messages between nodes [s]: all-reduces of up to 34 kB between two devices of two nodes take 31 to
+#: 44 us (microsoft/vidur data/profiling/network, a100_dgx); more nodes take one for each doubling.
+_NODE_EXCHANGE: Final = 40e-6
+#: Fixed time of an engine's own all-reduce in a full mesh of links [s], a guess: eight devices on switches take 4 to 8 us.
+_MESH_REDUCE: Final = 10e-6
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
 
@@ -71,6 +77,16 @@ class KernelPrices:
         True
         """
         return self.kernels.memory_bound.launch.value
+
+    @property
+    def engine_share(self) -> float:
+        """Rate of the engine's kernels over these prices [1]: where none were measured, that of its device.
+
+        >>> h100_prices().engine_share
+        1.0
+        """
+        share = self.kernels.engine_share
+        return share.value if share is not None and self.measured is None else 1.0
 
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
@@ -241,12 +257,30 @@ def all_reduce_seconds(prices: KernelPrices, size: Array, ranks: int, *, graph: 
         return np.zeros_like(size)
     table = prices.measured.all_reduce(ranks, graph=graph) if prices.measured else None
     node = prices.cluster.node
-    if table is None or ranks > node.devices or node.fabric.topology != "switch":
+    if ranks > node.devices:
+        inside = all_reduce_seconds(prices, size, node.devices, graph=graph)
+        exchanges = ceil(log2(ranks / node.devices))
+        across = nccl_seconds(prices, "all_reduce", size, ranks)
+        return np.asarray(np.maximum(across, inside + exchanges * _NODE_EXCHANGE))
+    if node.fabric.topology == "mesh" and graph:
+        return _mesh_seconds(prices, size, ranks)
+    if table is None or node.fabric.topology != "switch":
         return nccl_seconds(prices, "all_reduce", size, ranks)
     sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
     between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
     seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
     return seconds
+
+
+def _mesh_seconds(prices: KernelPrices, size: Array, ranks: int) -> Array:
+    """Return the time of all-reduces between devices that are all linked to each other [s].
+
+    One kernel reads from all peers at once, as engines' own all-reduces do: no ring, no hops; twice V/n over the
+    link to each peer.
+    """
+    link = _links(prices).fabric_bandwidth / (prices.cluster.node.devices - 1)
+    moved = 2.0 * size / ranks / link
+    return np.asarray(np.minimum(_MESH_REDUCE + moved, nccl_seconds(prices, "all_reduce", size, ranks)))
 
 
 def nccl_seconds(prices: KernelPrices, operation: Operation, size: Array, ranks: int) -> Array:
