@@ -244,6 +244,11 @@ class StepFacts(Frozen):
         default="grouped",
         description="whether attention of decodes reads the keys of a group of query heads once, or for each",
     )
+    padded_rows: SourcedCount | None = Field(
+        default=None,
+        description="rows that every expert of a device computes besides its own, in fp8 with scales of blocks:"
+        " tiles that no token fills; left out: 0",
+    )
     sinks_share: SourcedRatio | None = Field(
         default=None,
         description="rate of attention of prompts in models with attention sinks over that of other models, on"
