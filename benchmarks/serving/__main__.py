@@ -1,4 +1,4 @@
-"""``python -m benchmarks.serving [--runs FILE] [--sample ROWS] [--check | --record | --refit [--write] | --left-out]``."""
+"""``python -m benchmarks.serving [--runs FILE] [--sample N] [--check | --record | --refit | --left-out]``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         "--refit", action="store_true", help="fit the scale and host time of each engine's version"
     )
     either.add_argument(
-        "--left-out", action="store_true", help="errors where a fit has not seen a model, device or publication"
+        "--left-out",
+        action="store_true",
+        help="errors where a fit has not seen a model, device or publication",
     )
     parser.add_argument("--write", action="store_true", help="with --refit: write them to costmodels/engines")
     parser.add_argument(
@@ -108,7 +110,14 @@ def _save_spreads(outcomes: Sequence[ServedOutcome]) -> None:
     if factor is not None:
         wider = spec.unmeasured_device.model_copy(update={"value": round(factor, 2)})
         spec = spec.model_copy(update={"unmeasured_device": wider})
-    spec = spec.model_copy(update={"spreads": tuple(spreads_of(outcomes, spec))})
+    met = [x for x in outcomes if x.skipped is None]
+    spec = spec.model_copy(
+        update={
+            "spreads": tuple(spreads_of(outcomes, spec)),
+            "models": tuple(sorted({f"{x.model[0]}x{x.model[1]}" for x in met})),
+            "devices": tuple(sorted({x.device for x in met})),
+        }
+    )
     INTERVALS.write_text(file_text(spec), encoding="utf-8")
 
 
@@ -138,7 +147,9 @@ def _left_out_table(measured: Sequence[Response]) -> list[str]:
         kind: left_out_shares(left_out_errors(measured, family_of, group_of))
         for kind, group_of in kinds.items()
     }
-    lines = [f"{'left out: median and mean of absolute errors':56}" + "".join(f"{kind:>16}" for kind in kinds)]
+    lines = [
+        f"{'left out: median and mean of absolute errors':56}" + "".join(f"{kind:>16}" for kind in kinds)
+    ]
     for load, metric in sorted({key for shares in found.values() for key in shares}):
         cells = [found[kind].get((load, metric), ()) for kind in kinds]
         lines.append(

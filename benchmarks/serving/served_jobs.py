@@ -29,12 +29,22 @@ from benchmarks.serving.bench_runs import BenchFacts, bench_facts
 from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "is_odd", "is_plain", "served_job", "template_seconds", "try_step", "worker_job"]
+__all__ = [
+    "ServedJob",
+    "bench_of",
+    "engine_name",
+    "engine_of",
+    "is_odd",
+    "is_plain",
+    "served_job",
+    "template_seconds",
+    "try_step",
+    "worker_job",
+]
 
 Role = Literal["prefill", "decode"]
 
-#: Engines by the framework that a row names: the first pattern that fits. What is dated is the version of that
-#: date.
+#: Engines by the framework that a row names: the first pattern that fits.
 _ENGINES: Final = (
     (r"^vllm \(2023\)|^vllm v?0\.[2-5]\b", "vllm-v0@0.4"),
     (r"^vllm v?0\.[67]\b", "vllm-v0@0.7"),

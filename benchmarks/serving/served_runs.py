@@ -191,8 +191,9 @@ def mode_of(run: ServedRun) -> Mode:
 def publication_of(run: ServedRun) -> str:
     """Return who published a run: the repository or site of its source, and issues apart from its documents.
 
-    >>> run = {"id": "x", "hardware": {"gpu": "l4", "gpus": 1}, "layout": {}, "workload": {}, "measured": {},
-    ...        "model": {"name": "m", "layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "ffn": 1, "vocab": 1}}
+    >>> sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), 1)
+    >>> run = {"id": "x", "hardware": {"gpu": "l4", "gpus": 1}, "model": {"name": "m", **sizes}}
+    >>> run |= {"layout": {}, "workload": {}, "measured": {}}
     >>> publication_of(ServedRun.model_validate({**run, "source": "NVIDIA/TensorRT-LLM issue 5929"}))
     'NVIDIA/TensorRT-LLM issues'
     """

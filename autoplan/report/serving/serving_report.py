@@ -195,12 +195,16 @@ def _waiting_notes(front: ServingFront) -> Iterator[str]:
     yield "where requests wait for room, the first token waits for earlier requests to end"
     if not all(waiting):
         number, tied = _quickest(front)
-        what = f"the least first token of {tied} plans alike in time per token" if tied else "the least time per token"
+        what = (
+            f"the least first token of {tied} plans alike in time per token"
+            if tied
+            else "the least time per token"
+        )
         yield f"plan {number} has {what}, of those in which no request waits for room"
 
 
 def _quickest(front: ServingFront) -> tuple[int, int]:
-    """Return the plan that nobody waits in with the least time per token, from 1 on, and how many tie with it.
+    """Return the plan without waiting that is best in time per token, from 1 on, and how many tie with it.
 
     Times per token less than a tenth apart are alike, within what they are sure to: the first token decides.
     """

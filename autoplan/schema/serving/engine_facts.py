@@ -246,12 +246,12 @@ class StepFacts(Frozen):
     )
     padded_rows: SourcedCount | None = Field(
         default=None,
-        description="rows that every expert of a device computes besides its own, in fp8 with scales of blocks:"
-        " tiles that no token fills; left out: 0",
+        description="rows that every expert of a device computes besides its own, in fp8 with scales of"
+        " blocks: tiles that no token fills; left out: 0",
     )
     sinks_share: SourcedRatio | None = Field(
         default=None,
-        description="rate of attention of prompts in models with attention sinks over that of other models, on"
+        description="rate of attention of prompts in models with attention sinks over that of others, on"
         " devices before Hopper, where it runs in Triton; left out: 1",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")

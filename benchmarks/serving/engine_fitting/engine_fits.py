@@ -6,7 +6,7 @@
 No number belongs to a source, a model or a device, and none to a queue. A family is the versions of an engine
 whose steps run alike (``graphs``): it has one scale, one set of host times and one front end, fitted to all
 its runs, of which no publication counts more than ten. A version changes the scale by a small step, and its
-host times by one factor, as far as its runs weigh against a prior at the family's: with few runs it keeps them.
+host times by one factor, as far as its runs weigh against a prior at the family's: with few it keeps them.
 
 Notation (this file only)::
 
@@ -156,7 +156,7 @@ def _robust(errors: Array) -> Array:
 
 
 def _weights(runs: Sequence[Response]) -> list[float]:
-    """Return the weights of runs: those of a publication count like ten at most, so that none decides alone."""
+    """Return the weights of runs: those of a publication count like ten at most: none decides alone."""
     sizes = Counter((x.engine, x.publication) for x in runs)
     return [min(1.0, _MOST_RUNS / sizes[x.engine, x.publication]) for x in runs]
 

@@ -69,6 +69,7 @@ def step_owner(name: str) -> str:
     stack, _, version = name.partition("@")
     spec = cast("EngineSpec", load_entry("engine", stack))
     known = list(spec.versions)
+    version = next((x for x in known if f"{version}.".startswith(f"{x}.")), version)
     before = known[: known.index(version) + 1] if version in known else known
     own = [x for x in before if spec.versions[x].step is not None]
     return f"{stack}@{own[-1] if own else known[0]}"
@@ -77,8 +78,8 @@ def step_owner(name: str) -> str:
 def sampled(runs: Iterable[ServedRun], most: int) -> list[ServedRun]:
     """Return at most ``most`` runs of each engine's version, evenly taken.
 
-    Machines that are unlike others of their name are left out, and pools apart where their rows do not tell whether they
-    speculate.
+    Machines that are unlike others of their name are left out, and pools apart where their rows do not tell
+    whether they speculate.
     """
     by_engine: dict[str, list[ServedRun]] = {}
     for run in runs:

@@ -88,9 +88,7 @@ def curve_seconds(
     return np.asarray(np.maximum(seconds, least))
 
 
-def _dequantized(
-    m: Array, layer: ExpertLayer, measured: MeasuredKernels, device: DeviceSpec
-) -> Array | None:
+def _dequantized(m: Array, layer: ExpertLayer, measured: MeasuredKernels, device: DeviceSpec) -> Array | None:
     """Return the time of experts whose weights are made 16-bit on the way, from curves in 16 bits [s].
 
     Devices without products of a format (Marlin on Ampere): as many FLOPs, fewer bytes.

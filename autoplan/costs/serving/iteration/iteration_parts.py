@@ -164,7 +164,7 @@ def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: boo
 
 
 def _name_of(side: Resource, seconds: float, read: float) -> str:
-    """Return what a product does with most of its time; ``read``: the least time of reading its weights [s]."""
+    """Return what a product does with most of its time; ``read``: least time of reading weights [s]."""
     if side == "compute":
         return "computing"
     return "weights read" if seconds <= _SLOW_READ * read else "small tiles and waits"

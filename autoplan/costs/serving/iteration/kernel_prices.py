@@ -40,10 +40,11 @@ _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": 
 #: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
 #: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
 _PCIE_SHARE: Final = 0.62
-#: Exchange of small messages between nodes [s]: all-reduces of up to 34 kB between two devices of two nodes take 31 to
-#: 44 us (microsoft/vidur data/profiling/network, a100_dgx); more nodes take one for each doubling.
+#: Exchange of small messages between nodes [s]: all-reduces of up to 34 kB between two devices of two nodes
+#: take 31 to 44 us (microsoft/vidur data/profiling/network, a100_dgx); more nodes take one for each doubling.
 _NODE_EXCHANGE: Final = 40e-6
-#: Fixed time of an engine's own all-reduce in a full mesh of links [s], a guess: eight devices on switches take 4 to 8 us.
+#: Fixed time of an engine's own all-reduce in a full mesh of links [s], a guess: eight devices on switches
+#: take 4 to 8 us.
 _MESH_REDUCE: Final = 10e-6
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
@@ -275,8 +276,8 @@ def all_reduce_seconds(prices: KernelPrices, size: Array, ranks: int, *, graph: 
 def _mesh_seconds(prices: KernelPrices, size: Array, ranks: int) -> Array:
     """Return the time of all-reduces between devices that are all linked to each other [s].
 
-    One kernel reads from all peers at once, as engines' own all-reduces do: no ring, no hops; twice V/n over the
-    link to each peer.
+    One kernel reads from all peers at once, as engines' own all-reduces do: no ring, no hops; twice V/n over
+    the link to each peer.
     """
     link = _links(prices).fabric_bandwidth / (prices.cluster.node.devices - 1)
     moved = 2.0 * size / ranks / link

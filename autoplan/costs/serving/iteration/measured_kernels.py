@@ -33,7 +33,7 @@ __all__ = ["MeasuredKernels", "shape_of", "table_seconds"]
 #: Formats whose tables stand for another: 16-bit floats alike, AWQ and GPTQ run in the same kernels.
 _ALIKE: dict[str, str] = {"fp16": "bf16", "int4-gptq": "int4-awq"}
 
-#: A sweep whose smallest product takes more than this many times another engine's has the host's launches in it.
+#: A sweep whose smallest product takes over so many times another engine's has the host's launches in it.
 _LAUNCH_BOUND = 3.0
 
 
@@ -86,7 +86,7 @@ class MeasuredKernels:
         return next((x for x in tables if x.engine == self.engine), tables[0] if tables else None)
 
     def dequantizes(self, weights: str) -> bool:
-        """Whether experts of a format are computed in 16 bits: none were measured, and the device has no rate.
+        """Whether experts of a format are computed in 16 bits: none were measured, the device has no rate.
 
         >>> spec, a100 = engine_kernels_for("a100-sxm4-80gb")
         >>> measured = MeasuredKernels(spec, a100, engine="vllm")
@@ -101,8 +101,8 @@ class MeasuredKernels:
     def launch_bound(self, table: SmallGemmTable) -> tuple[float, SmallGemmTable] | None:
         """Return below which time a sweep of products is that of its launches [s], and whose is not.
 
-        A sweep that launches products of many kernels from the host takes the host's time for every small one,
-        however small. In a graph they take what another engine's sweep of the same format says.
+        A sweep that launches products of many kernels from the host takes the host's time for each, however
+        small. In a graph they take what another engine's sweep of the same format says.
         Twice the time of the smallest product, where this is over three times another engine's; else None.
 
         >>> measured = MeasuredKernels(*engine_kernels_for("h200-sxm-141gb"), engine="vllm")

@@ -41,8 +41,8 @@ _SORTING_KERNELS = 6
 #: Kernels of a layer of experts in Triton (routing by bit matrices, two products that gather and scatter), in
 #: launches of compiled kernels: each is launched from Python, with its descriptors and options.
 _TRITON_EXPERTS = 110
-#: Share of the peak in 8 bits that grouped products of full tiles reach: DeepGEMM's README, 1,297 TFLOP/s on H800 of 1,979,
-#: less for tiles of 128 rows.
+#: Share of the peak in 8 bits that grouped products of full tiles reach: 1,297 of 1,979 TFLOP/s on H800
+#: by DeepGEMM's README, less for tiles of 128 rows.
 _GROUPED_SHARE = 0.6
 #: Accesses of the hidden state of a norm with its residual: read both, write both.
 _NORM_ACCESSES = 4
@@ -114,8 +114,8 @@ def expert_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
 def _padded_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     """Return the time of a layer's experts where each of a device computes rows that no token has [s].
 
-    r = m K / e + E p rows on one of e devices: 6 r h f FLOPs, and (6 h + 10 f) r bytes that are gathered, activated,
-    quantized and written.
+    r = m K / e + E p rows on one of e devices: 6 r h f FLOPs, and (6 h + 10 f) r bytes that are gathered,
+    activated, quantized and written.
     """
     moe, layout, step = scope.model.moe, scope.layout, scope.facts.step
     assert moe is not None  # noqa: S101 - layers with experts alone
@@ -125,7 +125,9 @@ def _padded_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array
         return np.zeros_like(m)
     rows = m * moe.top_k / layout.ep + moe.experts / layout.ep * padded.value
     h, f = scope.model.hidden_size, moe.expert_ffn_size / layout.expert_tensor
-    return np.asarray(6.0 * rows * h * f / (_GROUPED_SHARE * peak) + (6.0 * h + 10.0 * f) * rows / prices.bandwidth)
+    return np.asarray(
+        6.0 * rows * h * f / (_GROUPED_SHARE * peak) + (6.0 * h + 10.0 * f) * rows / prices.bandwidth
+    )
 
 
 def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool) -> Array:
