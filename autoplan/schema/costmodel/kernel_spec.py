@@ -172,3 +172,8 @@ class KernelSpec(CostModel):
     )
     memory_bound: MemoryBoundCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")
+    engine_share: SourcedFactor | None = Field(
+        default=None,
+        description="rate of inference engines' kernels over these curves, where no kernels of engines were"
+        " measured; left out: 1",
+    )

@@ -10,6 +10,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import numpy as np
 
@@ -22,9 +23,20 @@ from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
 __all__ = ["decode_attention_seconds", "prefill_attention_seconds"]
 
+#: Generations whose FlashAttention takes no sinks.
+_BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
+
 
 def _kv(layout: EngineLayout) -> WeightFormat:
     return "fp8" if KV_BITS[layout.kv] == 8 else "bf16"
+
+
+def _sinks_share(scope: EngineScope) -> float:
+    """Return the rate of attention of prompts over that of the measured kernels [1]."""
+    step = scope.facts.step
+    share = step.sinks_share if step is not None else None
+    slower = scope.model.attention_sinks and scope.device.architecture in _BEFORE_HOPPER
+    return share.value if slower and share is not None else 1.0
 
 
 def _windows(model: ModelSpec) -> dict[int, int]:
@@ -93,4 +105,4 @@ def prefill_attention_seconds(
         at = (prompts * heads, tokens, group)
         kernel = prices.kernel("prefill-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel
-    return total
+    return total / _sinks_share(scope)
