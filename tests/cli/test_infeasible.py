@@ -164,7 +164,7 @@ def test_the_command_line_prints_clash_and_suggestions(run, tmp_path):
     job.write_text(SMALL % (4, 8) + "search: {tensor_parallel: 3, zero_stage: 1}")
     done = run("plan", job, "--format", "json")
     document = json.loads(done.stdout)
-    table = run("plan", job).stdout
+    table = run("plan", job, "--details").stdout
 
     assert done.exit_code == 1
     assert document["conflict"] == ["search.tensor_parallel allows 3"]

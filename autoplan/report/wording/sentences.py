@@ -33,7 +33,9 @@ __all__ = [
     "number_words",
     "only_at_centre",
     "peaks_sentence",
+    "proof_sentence",
     "rejected_sentence",
+    "risk_sentence",
     "space_sentence",
     "surety_sentences",
     "wrap_parts",
@@ -171,16 +173,29 @@ def certificate_sentence(certificate: Certificate) -> str:
     proven = _PROVEN[certificate.status]
     if certificate.stopped:
         proven += f" ({certificate.stopped})"
-    text = f"{proven}: {_covered(certificate)}"
+    parts = [f"{proven}: {_covered(certificate)}", *_claims(certificate)]
+    if certificate.unsearched:
+        parts.append(f"not searched: {', '.join(certificate.unsearched)}")
+    return "; ".join(parts)
+
+
+def proof_sentence(certificate: Certificate) -> str:
+    """Return what is proven about a front, without the counts of layouts that it rests on."""
+    proven = _PROVEN[certificate.status]
+    if certificate.stopped:
+        proven += f" ({certificate.stopped})"
+    claims = "; ".join(_claims(certificate))
+    return f"{proven}: {claims}" if claims else proven
+
+
+def _claims(certificate: Certificate) -> Iterator[str]:
+    """Yield that no step is shorter than the bound, and that plans dominate what is not listed."""
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
-        text += f"; no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
+        yield f"no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
     if certificate.thinning and certificate.status == "optimal":
         thinning = _percent(certificate.thinning)
-        text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
-    if certificate.unsearched:
-        text += f"; not searched: {', '.join(certificate.unsearched)}"
-    return text
+        yield f"every other layout is dominated, within {thinning}, by a plan listed here"
 
 
 def _covered(certificate: Certificate) -> str:

@@ -15,8 +15,11 @@ from autoplan.units import format_bytes, format_seconds
 __all__ = ["conflict_sentences", "suggestion_lines", "suggestion_sentences"]
 
 
-def suggestion_lines(front: Front) -> Iterator[Block]:
-    """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
+def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
+    """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans.
+
+    A suggestion has two lines, and with ``details`` one for each edit and one for its layout.
+    """
     yield from _conflicts(front)
     if front.suggestions_stopped:
         yield Heading(f"{front.suggestions_stopped} before all changes that help were found")
@@ -24,6 +27,10 @@ def suggestion_lines(front: Front) -> Iterator[Block]:
         return
     yield Heading("changes that make a plan possible, each one solved")
     for number, suggestion in enumerate(front.suggestions, start=1):
+        if not details:
+            yield Sentence(f"{number:>2}  {suggestion.kind}: {'; '.join(map(str, suggestion.edits))}")
+            yield Sentence(_result(suggestion), "quiet", indent=4)
+            continue
         yield Sentence(f"{number:>2}  {suggestion.kind}")
         for line in (*map(str, suggestion.edits), _result(suggestion)):
             yield Sentence(line, indent=4)
