@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.saved_serving import SavedServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["KINDS", "SERVING", "TRAINING", "AnyKind", "Kind", "kind_of", "kind_of_document", "loaded_job"]
+__all__ = [
+    "KINDS",
+    "SERVING",
+    "TRAINING",
+    "AnyJob",
+    "AnyKind",
+    "Kind",
+    "kind_of",
+    "kind_of_document",
+    "load_job",
+    "loaded_job",
+]
 
 J = TypeVar("J")
 P = TypeVar("P")
@@ -52,6 +63,9 @@ class Kind(Generic[J, P, F, S]):
     applied: Later[[F, int, Path | None], str]
     #: A layout with its prediction, after the job that has as many devices.
     evaluate: Later[..., tuple[J, P]]
+    #: Why a layout, or the best one, is what it is; and layouts side by side.
+    explain: Later[..., Any]
+    compare: Later[..., Any]
 
     #: A saved front, of its JSON.
     read_saved: Later[..., S]
@@ -79,6 +93,8 @@ class Kind(Generic[J, P, F, S]):
 
 
 AnyKind: TypeAlias = Kind[Any, Any, Any, Any]
+#: A Job or a ServingJob: which of them a file holds is not to be seen by a type checker.
+AnyJob: TypeAlias = Any
 
 TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     name="training",
@@ -87,6 +103,8 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     suggested=Later("autoplan.planning.infeasible.smallest_relaxations", "suggested"),
     applied=Later("autoplan.planning.infeasible.applied_edits", "applied"),
     evaluate=Later("autoplan.planning.plan_and_evaluate", "evaluate_training"),
+    explain=Later("autoplan.answers.explain.ask", "explain_training"),
+    compare=Later("autoplan.answers.compare.ask", "compare_layouts"),
     read_saved=Later("autoplan.schema.saved_front", "front_from"),
     saved_plan=Later("autoplan.answers.configure.ask", "saved_plan"),
     verdict=Later("autoplan.answers.verify.ask", "training_verdict"),
@@ -108,6 +126,8 @@ SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] =
     suggested=None,
     applied=Later("autoplan.planning.serving.serving_remedies", "applied_change"),
     evaluate=Later("autoplan.planning.serving.serving_plans", "evaluate_serving"),
+    explain=Later("autoplan.answers.explain.explained_serving", "explain_engines"),
+    compare=Later("autoplan.answers.compare.ask", "compare_engines"),
     read_saved=Later("autoplan.schema.serving.saved_serving", "serving_front_from"),
     saved_plan=Later("autoplan.answers.configure.engine_launches", "saved_engines"),
     verdict=Later("autoplan.answers.verify.ask", "serving_verdict"),
@@ -160,6 +180,19 @@ def kind_of_document(document: Mapping[str, Any]) -> AnyKind:
     ('serving', 'training')
     """
     return SERVING if document.get("kind") == SERVING.name else TRAINING
+
+
+def load_job(reference: str | Path) -> AnyJob:
+    """Return the job that ``reference`` names, a Job of training or a ServingJob, as its ``kind`` says.
+
+    It is the path of a job file, the name of a shipped job, or a line of options such as
+    ``--model NAME --hardware NODE --task lora``. Raises SpecError with all problems of the file, CatalogError
+    for unknown names. ``autoplan.catalog.load_job`` and ``load_serving_job`` take one kind alone.
+
+    >>> load_job("llama3-8b-8x-a100").kind, load_job("llama3.1-8b-1x-h100").kind
+    ('training', 'serving')
+    """
+    return kind_of(reference).load(reference)
 
 
 def loaded_job(job: Job | ServingJob | str | Path) -> Job | ServingJob:

@@ -49,6 +49,7 @@ from autoplan.units import format_bytes, format_seconds, format_share
 
 __all__ = [
     "contrasts",
+    "explain_engines",
     "explain_serving",
     "explain_serving_layout",
     "limit_slacks",
@@ -321,6 +322,19 @@ _SEQS = (128, 64, 32, 16, 8)
 _TOKENS = (2048, 8192, 16384)
 
 T = TypeVar("T")
+
+
+def explain_engines(
+    job: ServingJob | str | Path,
+    layout: str | None = None,
+    *,
+    progress: object = None,  # noqa: ARG001 - as of any kind: nothing tells how far the search is
+    deadline: Deadline | float | None = None,
+) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal:
+    """Return why the best plan of ``job`` is the best, or where ``layout`` stands against its front."""
+    if layout is None:
+        return explain_serving(job, deadline=deadline)
+    return explain_serving_layout(job, str(layout), deadline=deadline)
 
 
 def explain_serving(
