@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autoplan.launch.target import Emission
     from autoplan.results import Front, Plan, Verdict
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.results.sweep import AnyCellAnswer
     from autoplan.schema.job import Job
     from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.serving.saved_serving import SavedServingFront
@@ -55,6 +56,8 @@ class Kind(Generic[J, P, F, S]):
 
     #: The job that a path or a name stands for.
     load: Later[[str | Path], J]
+    #: The SHA-256 of a resolved job, and of what its prices rest on.
+    hashes: Later[[J], tuple[str, str]]
     #: The front of a job.
     plan: Later[..., F]
     #: The front of a job without a plan, with changes that help; None: ``plan`` looks for them itself.
@@ -73,6 +76,9 @@ class Kind(Generic[J, P, F, S]):
     saved_plan: Later[[str | Path, int], tuple[J, P]]
     #: What is true of a saved front.
     verdict: Later[..., Verdict]
+
+    #: What a cell of a sweep says of a front.
+    cell_answer: Later[[F], AnyCellAnswer]
 
     #: A plan as the files of a target, for the library and for the command line.
     emission: Later[..., Emission]
@@ -99,6 +105,7 @@ AnyJob: TypeAlias = Any
 TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     name="training",
     load=Later("autoplan.catalog", "load_job"),
+    hashes=Later("autoplan.schema.resolved_job", "hashes"),
     plan=Later("autoplan.planning.plan_and_evaluate", "plan_training"),
     suggested=Later("autoplan.planning.infeasible.smallest_relaxations", "suggested"),
     applied=Later("autoplan.planning.infeasible.applied_edits", "applied"),
@@ -108,6 +115,7 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     read_saved=Later("autoplan.schema.saved_front", "front_from"),
     saved_plan=Later("autoplan.answers.configure.ask", "saved_plan"),
     verdict=Later("autoplan.answers.verify.ask", "training_verdict"),
+    cell_answer=Later("autoplan.planning.cell_planner", "training_answer"),
     emission=Later("autoplan.answers.configure.ask", "emit_training"),
     asked_emission=Later("autoplan.answers.configure.emit_command", "asked_training"),
     show_front=Later("autoplan.answers.plan.command", "show_front"),
@@ -122,6 +130,7 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
 SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] = Kind(
     name="serving",
     load=Later("autoplan.catalog", "load_serving_job"),
+    hashes=Later("autoplan.catalog", "serving_hashes"),
     plan=Later("autoplan.planning.serving.serving_plans", "plan_serving"),
     suggested=None,
     applied=Later("autoplan.planning.serving.serving_remedies", "applied_change"),
@@ -131,6 +140,7 @@ SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] =
     read_saved=Later("autoplan.schema.serving.saved_serving", "serving_front_from"),
     saved_plan=Later("autoplan.answers.configure.engine_launches", "saved_engines"),
     verdict=Later("autoplan.answers.verify.ask", "serving_verdict"),
+    cell_answer=Later("autoplan.planning.cell_planner", "serving_answer"),
     emission=Later("autoplan.answers.configure.engine_launches", "emit_serving"),
     asked_emission=Later("autoplan.answers.configure.engine_commands", "asked_engines"),
     show_front=Later("autoplan.answers.plan.serving", "show_serving_front"),

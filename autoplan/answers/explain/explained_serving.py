@@ -26,9 +26,8 @@ from autoplan.results.serving.serving_explanation import (
     ServingExplanation,
     ServingRefusal,
     ServingStanding,
-    loss,
 )
-from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan, loss
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES, least_rate_per_device
 from autoplan.schema.serving.class_jobs import class_sets
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
@@ -351,8 +350,7 @@ def explain_serving(
     front = plan_serving(job, deadline=limit)
     if not front.feasible:
         return front
-    objective = job.objectives[0]
-    best = min(front.plans, key=lambda plan: loss(front.plans[0], plan, objective))
+    objective, best = job.objectives[0], front.best
     search = ServingSearch(_asked(job, best), serving_costs(job))
     with limit.in_force():
         limits = _until_the_deadline(limit_slacks(search, best))
