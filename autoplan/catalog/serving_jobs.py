@@ -142,7 +142,7 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
         objectives=spec.objectives,
         price=spec.price,
         deadline=spec.deadline,
-        devices_open=spec.devices is None and _has_load(spec),
+        devices_open=spec.devices is None and _has_load(spec, base),
     )
     if spec.scaling is not None:
         return _with_loads(
@@ -168,8 +168,13 @@ def _with_loads(job: ServingJob, scaling: ScalingSpec) -> ServingJob:
     return replace(jobs[-1], loads=tuple(jobs))
 
 
-def _has_load(spec: ServingSpec) -> bool:
-    return spec.workload.concurrency is not None or spec.workload.request_rate is not None
+def _has_load(spec: ServingSpec, base: Path) -> bool:
+    """Return whether the job says how requests come, itself or by the times of ``workload.trace``."""
+    workload = spec.workload
+    if workload.concurrency is not None or workload.request_rate is not None:
+        return True
+    trace = named_trace(workload, base) if workload.trace is not None else None
+    return trace is not None and trace.rate > 0
 
 
 def _powered(spec: ServingSpec, cluster: Cluster) -> None:
