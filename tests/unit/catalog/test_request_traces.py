@@ -274,7 +274,7 @@ def test_a_published_trace_is_planned_by_one_line(tmp_path, text, title):
         "1",
         "--task",
         "serve",
-        "--trace",
+        "--request-trace",
         path,
     )
     screen = run_here("plan", *words)
