@@ -69,13 +69,27 @@ def serving_job_of_text(
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
-    return replace(job, source=source)
+    return _read_from(job, JobFile(reference, text, base, keys, str(document.at(["hardware"]))))
+
+
+def _read_from(job: ServingJob, source: JobFile) -> ServingJob:
+    """Return ``job`` with the file that it was read from, and its choices and loads, which read its trace."""
+    choices, loads = (
+        tuple(replace(part, source=source) for part in parts) for parts in (job.choices, job.loads)
+    )
+    return replace(job, source=source, choices=choices, loads=loads)
 
 
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
-    """Return ``spec`` with every name resolved; paths in it are relative to ``base``."""
-    return _resolved(spec, name, base or Path(), Attempts(None))
+    """Return ``spec`` with every name resolved; paths in it are relative to ``base``.
+
+    A trace of requests is read from there whenever the job is priced, so that the job says where it is.
+    """
+    folder = base or Path()
+    job = _resolved(spec, name, folder, Attempts(None))
+    if named_trace(spec.workload, folder) is None:
+        return job
+    return _read_from(job, JobFile(name, "", folder.absolute(), frozenset(), spec.hardware))
 
 
 def serving_hashes(job: ServingJob) -> tuple[str, str]:
@@ -128,7 +142,7 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
         objectives=spec.objectives,
         price=spec.price,
         deadline=spec.deadline,
-        devices_open=spec.devices is None and _has_load(spec),
+        devices_open=spec.devices is None and _has_load(spec, base),
     )
     if spec.scaling is not None:
         return _with_loads(
@@ -154,8 +168,13 @@ def _with_loads(job: ServingJob, scaling: ScalingSpec) -> ServingJob:
     return replace(jobs[-1], loads=tuple(jobs))
 
 
-def _has_load(spec: ServingSpec) -> bool:
-    return spec.workload.concurrency is not None or spec.workload.request_rate is not None
+def _has_load(spec: ServingSpec, base: Path) -> bool:
+    """Return whether the job says how requests come, itself or by the times of ``workload.trace``."""
+    workload = spec.workload
+    if workload.concurrency is not None or workload.request_rate is not None:
+        return True
+    trace = named_trace(workload, base) if workload.trace is not None else None
+    return trace is not None and trace.rate > 0
 
 
 def _powered(spec: ServingSpec, cluster: Cluster) -> None:

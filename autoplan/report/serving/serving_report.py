@@ -105,9 +105,9 @@ def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
 
 
 def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:
-    """Return the columns of numbered plans, but for their layouts."""
+    """Return the columns of numbered plans, but for their layouts; what no plan has is left out."""
     plans = [plan for _, plan in numbered]
-    return (
+    columns = (
         Column("#", tuple(str(number) for number, _ in numbered)),
         Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
         Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
@@ -118,6 +118,7 @@ def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column,
         Column("devices", tuple(str(plan.devices) for plan in plans)),
         Column("waits", tuple(_waits(plan) for plan in plans), "text"),
     )
+    return tuple(column for column in columns if any(cell.strip("-") for cell in column.cells))
 
 
 def scaling_blocks(front: ServingFront) -> Iterator[Block]:
