@@ -78,7 +78,7 @@ def job_of(run: Run) -> Job:
 
 def _tuned(run: Run) -> dict[str, Any]:
     """Return what the job of ``run`` says of its fine-tune: optimizer and adapters, where the row tells."""
-    tuning = run.tuning or Tuning()
+    tuning = run.tuning or Tuning(adapters=run.lora.model_dump() if run.lora else None)
     if run.task in {"lora", "qlora"} and tuning.adapters is None:
         raise Skipped("the adapters are not told", run.task)
     said = {"optimizer": tuning.optimizer, "adapters": tuning.adapters}
@@ -256,10 +256,13 @@ def _usual_node(gpu: str, devices: int, known: str | None) -> NodeSpec:
 
 def _derived_node(gpu: str, devices: int) -> NodeSpec:
     """Return the node of the catalogue that is derived from ``gpu`` alone, with ``devices`` devices."""
-    if gpu not in entry_names("device"):
+    # Rows name the memory of a device of which there is one size, too.
+    names = (gpu, re.sub(r"-\d+gb$", "", gpu))
+    found = next((name for name in names if name in entry_names("device")), None)
+    if found is None:
         raise Skipped("the device is not in the catalogue", gpu)
     count = next((n for n in COUNTS if n >= devices), COUNTS[-1])
-    return _entry_node(f"{count}x-{gpu}").model_copy(update={"devices": devices})
+    return _entry_node(f"{count}x-{found}").model_copy(update={"devices": devices})
 
 
 def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
