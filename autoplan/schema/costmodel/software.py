@@ -63,6 +63,11 @@ class SoftwareSpec(Frozen):
     gradients: Literal["bf16", "fp32"] | None = Field(
         default=None, description="format in which gradients are kept and reduced"
     )
+    gradient_sync: Literal["microbatch", "step"] | None = Field(
+        default=None,
+        description="when gradients of sharded parameters are reduced: behind each microbatch (accelerate's"
+        " sync_each_batch), or once a step, until when they accumulate whole (no_sync)",
+    )
     bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None, description="size of a gradient bucket", examples=["25 MiB"]
     )
@@ -120,6 +125,9 @@ _PURE_BF16 = {
     "master_bytes": 0,
     "state_bytes": 2,
 }
+
+#: Lowest ZeRO stage that reduces behind each microbatch: those that shard gradients, or none.
+_REDUCED_FROM = {"microbatch": 2, "step": 4}
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
 _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
@@ -201,6 +209,8 @@ def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]
         changes["gradient_bytes"] = 2
     if software.gradients is not None:
         changes["gradient_bytes"] = 2 if software.gradients == "bf16" else 4
+    if software.gradient_sync is not None:
+        changes["reduced_each_microbatch_from"] = _REDUCED_FROM[software.gradient_sync]
     if software.bucket is not None:
         told = {"value": software.bucket, "kind": "derived", "note": "software.bucket of the job"}
         changes["bucket"] = stack.overlap.bucket.model_copy(update=told)

@@ -187,9 +187,14 @@ class OverlapPolicy(Frozen):
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     reduced_each_microbatch_from: int = Field(
         ge=0,
-        le=3,
+        le=4,
         description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
-        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients, 4 where ZeRO-3"
+        " does, too (FSDP's no_sync, FSDP2's set_requires_gradient_sync(False))",
+    )
+    reduced_once_in_pipelines: bool = Field(
+        default=False,
+        description="pipelines accumulate whole gradients and reduce them once a step at every ZeRO stage",
     )
     all_reduce_under_zero: bool = Field(
         default=False,
