@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter, ValidationError
 
 from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
+from autoplan.launch.frameworks.nanotron import balanced_stages
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
@@ -265,15 +266,30 @@ def _derived_node(gpu: str, devices: int) -> NodeSpec:
     return _entry_node(f"{count}x-{found}").model_copy(update={"devices": devices})
 
 
-def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
+def stage_layers(run: Run, model: ModelSpec) -> tuple[int, ...]:
     """Return the layers of each stage of ``run``: as even as its stack makes them."""
     before, after = told_of(run).counted_layers
-    stages = run.layout.pp
+    stages, layers = run.layout.pp, model.layers
+    if stages > 1 and told_of(run).balanced:
+        return _with_a_layer_each(balanced_stages(model, stages))
     if stages == 1 or not (before or after):
         return even_stages(layers, stages, run.layout.vpp)
     share, longer = divmod(before + layers + after, stages)
     counted = [share + (stage < longer) for stage in range(stages)]
     return (counted[0] - before, *counted[1:-1], counted[-1] - after)
+
+
+def _with_a_layer_each(stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``stages`` with a layer of the longest one in each that has none.
+
+    >>> _with_a_layer_each((2, 3, 1, 0))
+    (2, 2, 1, 1)
+    """
+    shared = list(stages)
+    while 0 in shared and max(shared) > 1:
+        shared[shared.index(max(shared))] -= 1
+        shared[shared.index(0)] += 1
+    return tuple(shared)
 
 
 def sharing_ranks(run: Run) -> int:

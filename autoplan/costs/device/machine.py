@@ -103,12 +103,14 @@ class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 
     ``host_link`` is the bandwidth between device and host, ``host_copy`` that of activation offload.
-    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows.
+    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows;
+    ``unaligned_share`` that of products whose rows are not aligned, over that of others.
     """
 
     peak_flops: float
     vector_flops: float | None
     gemm: Rate
+    unaligned_share: float
     attention_forward: Rate
     attention_backward: Rate
     hbm_bandwidth: float
@@ -150,6 +152,7 @@ def machine_of(job: Job) -> Machine:
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
         gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
+        unaligned_share=kernels.gemm.unaligned_share.value if kernels.gemm.unaligned_share else 1.0,
         attention_forward=_attention_rate(kernels, attention_peak * share, backward=False, flash2=older),
         attention_backward=_attention_rate(kernels, attention_peak * share, backward=True, flash2=older),
         hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
@@ -357,6 +360,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         machine,
         vector_flops=None,
         gemm=peak,
+        unaligned_share=1.0,
         attention_forward=peak,
         attention_backward=peak,
         hbm_bandwidth=_EFFECTIVELY_FREE,

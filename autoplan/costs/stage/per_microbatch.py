@@ -19,7 +19,7 @@ from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
-from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds, unaligned_gemm_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
@@ -386,10 +386,13 @@ def _head_seconds(context: StageContext) -> _Outside:
     hidden = np.asarray(h)
     block = job.stack.block
     logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
-    forward = gemm_seconds(context.tokens, v, hidden, machine)
+    rows = np.zeros_like(v) if block.padded_products else v
+    forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = gemm_seconds(context.tokens, hidden, v, machine)
-    weight = np.zeros_like(forward) if job.adapters else gemm_seconds(hidden, v, context.tokens, machine)
+    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows)
+    weight = np.zeros_like(forward)
+    if not job.adapters:
+        weight = unaligned_gemm_seconds(hidden, v, context.tokens, machine, rows)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

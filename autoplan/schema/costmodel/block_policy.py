@@ -95,6 +95,11 @@ class BlockPolicy(Frozen):
     compiled_loss: bool = Field(
         default=False, description="torch.compile also takes the loss, which then keeps 16-bit logits alone"
     )
+    padded_products: bool = Field(
+        default=False,
+        description="a vocabulary whose rows are not aligned is padded around the output layer's products"
+        " (torch.compile of the whole model)",
+    )
     logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")
     logits_forward_bytes: int = Field(ge=0, le=24, description="alive at once in the loss's forward, a logit")
     logits_backward_bytes: int = Field(
