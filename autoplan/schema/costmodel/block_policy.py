@@ -105,6 +105,13 @@ class BlockPolicy(Frozen):
     logits_backward_bytes: int = Field(
         ge=0, le=24, description="alive at once in the loss's backward, a logit"
     )
+    split_loss_bytes: int = Field(
+        default=0,
+        ge=0,
+        le=8,
+        description="alive in addition, a logit, where each tensor-parallel rank has a share of the logits"
+        " (DTensor's loss_parallel copies them once more)",
+    )
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")
     vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")

@@ -64,8 +64,8 @@ class GemmCurve(Frozen):
     fp4_share: PositiveShare | None = Field(default=None, description="the same of products in 4 bits")
     unaligned_share: PositiveShare | None = Field(
         default=None,
-        description="rate of products with rows that do not begin at multiples of 16 bytes, as of a vocabulary"
-        " of 50,257, over that of others; left out: 1",
+        description="rate of products with rows that do not begin at multiples of 16 bytes, as of a"
+        " vocabulary of 50,257, over that of others; left out: 1",
     )
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")

@@ -75,6 +75,12 @@ class SoftwareSpec(Frozen):
         default=None,
         description="one kernel each sorts tokens by expert and adds their results up (--moe-permute-fusion)",
     )
+    experts: Literal["grouped", "loop"] | None = Field(
+        default=None,
+        description="products of a rank's experts: grouped in one kernel (grouped_mm, the default of"
+        " transformers from 5.0 on, of torchtitan and of Megatron), or a loop over experts, each of which the"
+        " host waits for (transformers before 5.0, experts_implementation: eager)",
+    )
     recompute_early_stop: bool | None = Field(
         default=None, description="recompute of a layer stops before its last product (PyTorch >= 2.1)"
     )
@@ -128,6 +134,26 @@ _PURE_BF16 = {
 
 #: Lowest ZeRO stage that reduces behind each microbatch: those that shard gradients, or none.
 _REDUCED_FROM = {"microbatch": 2, "step": 4}
+
+#: huggingface/transformers 5.23, models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeExperts: for each expert a
+#: comparison and torch.where that the host waits for, an index, two products, the activation in three
+#: kernels, weights, and index_add; integrations/moe.py, grouped_mm_experts_forward, waits for nothing.
+_EXPERTS: dict[str, dict[str, Any]] = {
+    "loop": {
+        "grouped_gemm": False,
+        "kernels_per_expert": 12,
+        "host_waits": 1,
+        "host_waits_exchanging": 1,
+        "host_waits_per_expert": 2,
+    },
+    "grouped": {
+        "grouped_gemm": True,
+        "kernels_per_expert": 0,
+        "host_waits": 0,
+        "host_waits_exchanging": 1,
+        "host_waits_per_expert": 0,
+    },
+}
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
 _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
@@ -198,9 +224,12 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
 
 
 def _expert_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
-    if stack.experts is None or software.permute_fusion is None:
+    if stack.experts is None:
         return {}
-    return {"permute_fusion": software.permute_fusion}
+    changes: dict[str, Any] = dict(_EXPERTS[software.experts]) if software.experts else {}
+    if software.permute_fusion is not None:
+        changes["permute_fusion"] = software.permute_fusion
+    return changes
 
 
 def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:

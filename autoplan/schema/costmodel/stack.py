@@ -302,6 +302,19 @@ class ExpertPolicy(Frozen):
         description="GEMMs of a rank's experts run together, in one kernel or on several streams"
     )
     kernels_per_expert: int = Field(ge=0, le=50, description="kernels of forward for each expert on a rank")
+    host_waits: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="times in a layer's forward that the host waits for counts of tokens, without expert"
+        " parallelism",
+    )
+    host_waits_exchanging: int = Field(
+        default=0, ge=0, le=100, description="the same where experts are on several ranks, which tell counts"
+    )
+    host_waits_per_expert: int = Field(
+        default=0, ge=0, le=10, description="times that it waits for each expert on a rank in addition"
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
