@@ -41,9 +41,9 @@ class Pass:
     """Forward and backward of a layer, or of all outside layers, for one microbatch [s], [C, 1] or [C, p].
 
     ``weight`` is the weight-gradient pass of a split backward. ``contended_*`` is the time in which other
-    collectives occupy the fabric of the data-parallel group; for a split backward it counts only the
-    weight-gradient pass, which overlaps with the reduction. ``selective`` and ``full`` are the time that
-    recompute adds to backward.
+    collectives than the step's occupy the fabric of the data-parallel group; for a split backward it counts
+    only the weight-gradient pass, which overlaps with the reduction. ``selective`` and ``full`` are the time
+    that recompute adds to backward.
     """
 
     forward: Parts
@@ -100,7 +100,8 @@ def outside_pass(context: StageContext) -> Pass:
         ),
         weight=weight + weight_data,
         contended_forward=contended * tensor_forward,
-        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward),
+        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward)
+        + _gathering_seconds(context, traffic, split),
     )
 
 
@@ -146,10 +147,18 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
         weight=weight + weight_data,
         contended_forward=contended.forward,
         # The step's reduction overlaps with the last backward, or with its weight-gradient pass where split.
-        contended_backward=np.where(split > 0, contended.weight, contended.backward),
+        contended_backward=np.where(split > 0, contended.weight, contended.backward)
+        + _gathering_seconds(context, traffic, split),
         selective=selective,
         full=full,
     )
+
+
+def _gathering_seconds(context: StageContext, traffic: _PassTraffic, split: Array) -> Array:
+    """Return the seconds of all-gathers in a backward that is not split: on the fabric of the reduction."""
+    if context.machine.overlap.everything:
+        return np.zeros((1, 1))
+    return (1.0 - split) * traffic.backward.seconds
 
 
 def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, Parts, Parts]:
