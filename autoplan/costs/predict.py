@@ -46,7 +46,7 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
-from autoplan.costs.uncertainty import half_widths, modelled_compute, within_tables
+from autoplan.costs.uncertainty import half_widths, modelled_compute, slow_link_seconds, within_tables
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -226,10 +226,11 @@ class _Prices:
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty)
         tokens = job.workload.global_batch_size * job.workload.sequence_length
+        moved = time.tp_exposed + time.cp_exposed + time.ep_exposed + time.pp_exposed + time.dp_exposed
         return Prediction(
             step_seconds=seconds,
             step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - faster)),
-            step_seconds_high=seconds * (1.0 + slower),
+            step_seconds_high=seconds * (1.0 + slower) + slow_link_seconds(job, layout, moved, self.machine),
             step_seconds_lower_bound=float(self.lower[row]),
             step_seconds_upper_bound=float(self.upper[row]),
             modelled_share=modelled,

@@ -103,12 +103,14 @@ class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 
     ``host_link`` is the bandwidth between device and host, ``host_copy`` that of activation offload.
-    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows.
+    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows;
+    ``unaligned_share`` that of products whose rows are not aligned, over that of others.
     """
 
     peak_flops: float
     vector_flops: float | None
     gemm: Rate
+    unaligned_share: float
     attention_forward: Rate
     attention_backward: Rate
     hbm_bandwidth: float
@@ -145,12 +147,14 @@ def machine_of(job: Job) -> Machine:
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
     attention_peak = peak_flops(job.cluster, "bf16") if job.precision in NARROW else peak
     share = _attention_share(job) * sustained_share(kernels, job.cluster.device)
+    older = job.stack.block.attention != "flash"
     return Machine(
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
         gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
-        attention_forward=_attention_rate(kernels, attention_peak * share, backward=False),
-        attention_backward=_attention_rate(kernels, attention_peak * share, backward=True),
+        unaligned_share=kernels.gemm.unaligned_share.value if kernels.gemm.unaligned_share else 1.0,
+        attention_forward=_attention_rate(kernels, attention_peak * share, backward=False, flash2=older),
+        attention_backward=_attention_rate(kernels, attention_peak * share, backward=True, flash2=older),
         hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
         memory_bound_launch=memory_bound.launch.value,
         cache_bytes=job.cluster.device.l2_cache.value if job.cluster.device.l2_cache else 0.0,
@@ -176,7 +180,9 @@ def _host_optimizer_bandwidth(stack: StackSpec) -> float:
 def _attention_share(job: Job) -> float:
     """Return the rate of the stack's attention over that of the measured kernels, at the same clock [1]."""
     block, measured = job.stack.block, job.kernels.attention
-    flash2 = 1.0 if block.attention == "flash" else measured.flash2_share.value
+    table = job.kernels.attention_table
+    as_measured = block.attention == "flash" or (table is not None and table.flash2 is not None)
+    flash2 = 1.0 if as_measured else measured.flash2_share.value
     flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
     older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
     return block.attention_share.value * flash2 * older
@@ -213,11 +219,11 @@ def _narrow_share(kernels: KernelSpec, precision: Precision) -> float:
     return share.value if share else 1.0
 
 
-def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:
+def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool, flash2: bool = False) -> Rate:
     """Return the rate of attention in forward or backward: from the measured table, or a curve."""
     curve, table = kernels.attention, kernels.attention_table
     if table is not None:
-        return Rate(peak, (), table.launch, attention_grid(table, backward=backward))
+        return Rate(peak, (), table.launch, attention_grid(table, backward=backward, flash2=flash2))
     ceiling = curve.backward_ceiling if backward else curve.forward_ceiling
     return Rate(peak * ceiling.value, (curve.half_sequence.value, curve.half_rows.value), curve.launch.value)
 
@@ -354,6 +360,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         machine,
         vector_flops=None,
         gemm=peak,
+        unaligned_share=1.0,
         attention_forward=peak,
         attention_backward=peak,
         hbm_bandwidth=_EFFECTIVELY_FREE,

@@ -46,7 +46,7 @@ from autoplan.costs.layer.gemm_shapes import (
     weight_gradient_gemms,
 )
 from autoplan.costs.layer.mla import head_widths, mla_gemms
-from autoplan.costs.layer.moe import expert_gemms, expert_kernels
+from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
@@ -69,6 +69,9 @@ _BACKWARD_KERNELS = 2
 #: Host time of a collective over that of a kernel launch: besides the launch it records and waits for CUDA
 #: events. An estimate: runs of small models (benchmarks/accuracy) distinguish 4 from 0, but not from 8.
 _COLLECTIVE_LAUNCHES = 4
+#: Time that the device idles where the host waits for it, over that of a kernel launch: a copy to the host,
+#: and the launches of the copy and of the next kernel.
+_WAIT_LAUNCHES = 3
 #: Exponent of the smooth maximum of host launches and compute: the host may be late at small kernels although
 #: it is early at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
 _LAUNCH_SHARPNESS = 1.75
@@ -141,6 +144,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     adapted, adapted_backward = _adapter_seconds(job, tokens, candidates, machine)
     forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
+    waits = _WAIT_LAUNCHES * machine.host_launch * expert_waits(job, candidates)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
         input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
@@ -155,7 +159,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
         "mlp": _mlp_times(job, candidates, machine, dispatch),
         "full": RecomputeTimes(
-            compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS),
+            compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS) + waits,
             tensor=tensor_exposed(job, candidates, machine, calls.recompute["layer"], forward_gemm),
             context=context_forward,
             dispatch=dispatch,
@@ -163,7 +167,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     }
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
-        forward=forward,
+        forward=forward + waits,
         backward=backward,
         # Launch overhead is split in proportion between the input-gradient and the weight-gradient pass.
         weight=(weight_gemm + accumulation) / backward_compute * backward,

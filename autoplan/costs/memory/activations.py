@@ -22,7 +22,13 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, ByMode, Candidates, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
-from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    attention_widths,
+    dropout_masks,
+    element_bytes,
+    residual_bytes,
+    sequence_parallel_degree,
+)
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
@@ -92,9 +98,9 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     """Return the saved activations of one token, for each candidate [byte], shape [C].
 
     Without recompute a GPT block with flash attention saves 32h + 4a + 16 (34h with dropout), a gated
-    block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused); tensor parallelism divides
-    the tensors inside attention and MLP (keys only up to their number of heads), sequence parallelism also
-    the residual stream. Full recompute saves 2h per recompute unit.
+    block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused), each 4h more under autocast.
+    Tensor parallelism divides the tensors inside attention and MLP (keys only up to their number of heads),
+    sequence parallelism also the residual stream. Full recompute saves 2h per recompute unit.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -119,10 +125,11 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = residual + attention + core + mlp
+    passed = residual_bytes(job) * job.model.hidden_size / sp
     recomputed = {
         "selective": _selective(job, e, t, sp, none - core),
         "mlp": none - _freed_by_mlp(job, e, t, sp),
-        "full": e * job.model.hidden_size / sp / candidates.recompute_num_layers,
+        "full": passed / candidates.recompute_num_layers,
     }
     return Saved(
         none=none,
@@ -130,7 +137,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
             mode: np.minimum(recomputed[mode], none) for mode in listed_modes(job.stack.rules.recompute)
         },
         mlp=mlp + product_input(job, e, t, sp),
-        entry=e * job.model.hidden_size / sp,
+        entry=passed,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,
         head_inputs=product_input(job, e, t, sp) + _norm_copies(job, e, sp, norms=1),
     )
@@ -180,7 +187,7 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
     model = job.model
     norms = 4 if model.post_norms else 2
     inputs = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
-    local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / sp
+    local = (norms * residual_bytes(job) + 2.0 * dropout_masks(job)) * model.hidden_size / sp
     return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
 
 
@@ -318,7 +325,7 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
     if job.stack.block.selective == "every-second-matmul":
         attention = attention - alternate_bytes(model, t, sp, e)
     # Outputs of row-parallel GEMMs are saved before their reduction, with full width.
-    residual = e * model.hidden_size / sp + e * model.hidden_size
+    residual = residual_bytes(job) * model.hidden_size / sp + e * model.hidden_size
     up, share = 2 if model.gated else 1, moe_layer_share(model)
     mlp = e * (model.hidden_size + up * model.ffn_size / t)
     if model.moe is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_parallel_degree
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
@@ -101,7 +101,7 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     job, e, tokens = scope.job, element_bytes(scope.job), scope.tokens
     model = job.model
     sp = column(sequence_parallel_degree(scope.candidates))
-    residual = e * model.hidden_size * tokens / sp
+    residual = residual_bytes(job) * model.hidden_size * tokens / sp
     dropout = residual if job.stack.block.dropout and not model.gated else 0.0
     gathered = np.where(sp > 1, e * model.hidden_size * tokens, 0.0)
     inner = e * _inner_width(scope) * tokens

@@ -188,9 +188,14 @@ class OverlapPolicy(Frozen):
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     reduced_each_microbatch_from: int = Field(
         ge=0,
-        le=3,
+        le=4,
         description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
-        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients, 4 where ZeRO-3"
+        " does, too (FSDP's no_sync, FSDP2's set_requires_gradient_sync(False))",
+    )
+    reduced_once_in_pipelines: bool = Field(
+        default=False,
+        description="pipelines accumulate whole gradients and reduce them once a step at every ZeRO stage",
     )
     all_reduce_under_zero: bool = Field(
         default=False,
@@ -304,6 +309,19 @@ class ExpertPolicy(Frozen):
         description="GEMMs of a rank's experts run together, in one kernel or on several streams"
     )
     kernels_per_expert: int = Field(ge=0, le=50, description="kernels of forward for each expert on a rank")
+    host_waits: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="times in a layer's forward that the host waits for counts of tokens, without expert"
+        " parallelism",
+    )
+    host_waits_exchanging: int = Field(
+        default=0, ge=0, le=100, description="the same where experts are on several ranks, which tell counts"
+    )
+    host_waits_per_expert: int = Field(
+        default=0, ge=0, le=10, description="times that it waits for each expert on a rank in addition"
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
