@@ -46,6 +46,9 @@ class ProgramWay(Frozen):
         default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
     )
     experts: bool = Field(default=False, description="whether it trains models with experts")
+    linear_attention: bool = Field(
+        default=False, description="whether it trains models with linear attention (Qwen3-Next, Mamba-2)"
+    )
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
     )
@@ -102,6 +105,9 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,
+        "no models with linear attention": (
+            job.model.linear_attention is not None and not way.linear_attention
+        ),
     }
     parts |= {
         f"no key for software.{name}": getattr(job.software, name) is not None

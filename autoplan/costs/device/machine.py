@@ -44,6 +44,11 @@ _EFFECTIVELY_FREE = 1e18
 #: Rate of FlashAttention-1 in Triton over CUDA: FlashAttention-2 is 1.3 to 2.5 times as fast as the
 #: Triton kernel, 1.7 to 3.0 times as the CUDA one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
 _TRITON_OVER_CUDA: Final = 1.25
+#: A guess: rate of the products of linear attention over chunks, over the peak. With the bytes that they move,
+#: forward passes of FLA's Triton kernels fit shares of 0.36 on an H100 and 0.09 on a B200
+#: (flashinfer-ai/flashinfer#3788 and #4078, 64 heads of values, 8,192 tokens: 1.045 and 0.797 ms); tiles are of
+#: 64 tokens and of a head's width.
+_LINEAR_ATTENTION_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 
     ``host_link`` is the bandwidth between device and host, ``host_copy`` that of activation offload.
+    ``linear_attention`` is the rate of products over chunks in linear attention.
     ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows.
     """
 
@@ -111,6 +117,7 @@ class Machine:
     gemm: Rate
     attention_forward: Rate
     attention_backward: Rate
+    linear_attention: Rate
     hbm_bandwidth: float
     memory_bound_launch: float
     cache_bytes: float
@@ -151,6 +158,7 @@ def machine_of(job: Job) -> Machine:
         gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
         attention_forward=_attention_rate(kernels, attention_peak * share, backward=False),
         attention_backward=_attention_rate(kernels, attention_peak * share, backward=True),
+        linear_attention=Rate(attention_peak * _LINEAR_ATTENTION_SHARE, (), 0.0),
         hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
         memory_bound_launch=memory_bound.launch.value,
         cache_bytes=job.cluster.device.l2_cache.value if job.cluster.device.l2_cache else 0.0,
@@ -356,6 +364,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
         gemm=peak,
         attention_forward=peak,
         attention_backward=peak,
+        linear_attention=peak,
         hbm_bandwidth=_EFFECTIVELY_FREE,
         memory_bound_launch=0.0,
         host_launch=0.0,
