@@ -72,9 +72,7 @@ def facts_of(job: Job) -> JobFacts:
     """
     types = layer_types_of(job.model, job.workload.sequence_length)
     known = [
-        LayerType(
-            model.moe is not None, model.sliding_window is not None, model.linear_attention is not None
-        )
+        LayerType(model.moe is not None, model.sliding_window is not None, model.linear_attention is not None)
         for model in types.models
     ]
     layers = tuple(known[layer_type] for layer_type in types.sequence)

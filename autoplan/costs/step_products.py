@@ -56,8 +56,9 @@ def step_products(job: Job, layout: Layout) -> LayerProducts:
     >>> [round(x.flops / (4 * 8192 * 4096.5 * 512), 3) for x in answer.attention]  # 4 heads of 128 a rank
     [1.0, 2.5]
 
-    Leaves out: adapters (LoRA), attention that is not fused, linear attention, embedding and head; of attention keys and values
-    that are read again where they leave the L2 cache, and fp32 sums of query gradients.
+    Leaves out: adapters (LoRA), attention that is not fused, kernels of linear attention, embedding and head;
+    of attention keys and values that are read again where they leave the L2 cache, and fp32 sums of query
+    gradients.
     Source: the products that ``costs/layer`` prices; for the tensors of attention Dao 2023
     (FlashAttention-2), arXiv:2307.08691, algorithms 1 and 2.
     """

@@ -1,14 +1,14 @@
 """What a model file says of layers with linear attention: a recurrent state instead of keys and values.
 
 Gated delta nets and Mamba-2 are one family: a state of ``key_dim`` x ``value_dim`` a value head, written by
-keys and values and read by queries (Dao and Gu 2024, arXiv:2405.21060, section 5). Mamba-2 calls the queries C,
-the keys B and the values x; heads that share keys are a group, and ``key_dim`` is the state size.
+keys and values and read by queries (Dao and Gu 2024, arXiv:2405.21060, section 5). Mamba-2 calls the queries
+C, the keys B and the values x; heads that share keys are a group, and ``key_dim`` is the state size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,9 +22,14 @@ _Width = Annotated[int, Field(ge=1, le=10_000_000)]
 _Layers = Annotated[int, Field(ge=1, le=10_000)]
 _Layer = Annotated[int, Field(ge=0, le=10_000)]
 
-#: Tokens that a kernel takes together: fla, ops/gated_delta_rule/chunk.py, chunk_size 64; Mamba-2's is a field
-#: of config.json, 256 unless it says otherwise (transformers, models/bamba/configuration_bamba.py).
+#: Tokens that a kernel takes together: fla, ops/gated_delta_rule/chunk.py, chunk_size 64; Mamba-2's is a
+#: field of config.json, 256 unless it says otherwise (transformers, models/bamba/configuration_bamba.py).
 _CHUNKS: Final[Mapping[str, int]] = {"gated-delta-net": 64, "mamba2": 256}
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    """Keep a placeholder default out of the JSON Schema."""
+    schema.pop("default", None)
 
 
 class LinearAttention(Frozen):
@@ -51,7 +56,7 @@ class LinearAttention(Frozen):
         default=0,
         ge=0,
         description="tokens that a kernel takes together; default: 64 of gated-delta-net, 256 of mamba2",
-        json_schema_extra=lambda schema: schema.pop("default", None),
+        json_schema_extra=_without_default,
     )
     state: Literal["bf16", "fp32"] = Field(
         default="bf16", description="format of the state that an engine keeps of a request"

@@ -219,6 +219,10 @@ class ModelSpec(Frozen):
         """Return whether layer ``layer`` (from 0) has linear attention instead of softmax attention."""
         return self.linear_attention is not None and self.linear_attention.is_linear_layer(layer)
 
+    def layer_kind(self, layer: int) -> tuple[bool, bool]:
+        """Return whether layer ``layer`` (from 0) has experts, and whether it has linear attention."""
+        return self.is_moe_layer(layer), self.is_linear_layer(layer)
+
     def attention_window(self, layer: int) -> int | None:
         """Return how many keys a token sees in layer ``layer`` (from 0); None means all."""
         local = self.sliding_window
@@ -334,5 +338,6 @@ def _linear_problems(model: ModelSpec) -> list[str]:
             ),
             "linear_attention with a parallel block is not supported": model.parallel_block,
             "linear_attention beside mla is not supported": model.mla is not None,
+            "linear_attention beside sliding_window is not supported": model.sliding_window is not None,
         }
     return [sentence for sentence, broken in rules.items() if broken]

@@ -6,10 +6,10 @@ Notation (this file only)::
     K        layer types                                                        [1]
     v        virtual stages of a device                                         [1]
 
-A model may have dense and MoE layers, layers with and without sliding window, or with linear attention. Layers of a stage are in the
-order of the model, chunk by chunk under the interleaved schedule: the first f have full recompute, the next s
-selective recompute. Source: Megatron-LM, megatron/core/transformer/transformer_block.py, --recompute-method
-block.
+A model may have dense and MoE layers, layers with and without sliding window, or with linear attention.
+Layers of a stage are in the order of the model, chunk by chunk under the interleaved schedule: the first f
+have full recompute, the next s selective recompute. Source: Megatron-LM,
+megatron/core/transformer/transformer_block.py, --recompute-method block.
 """
 
 from __future__ import annotations

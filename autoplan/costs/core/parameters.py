@@ -48,8 +48,8 @@ __all__ = [
 class LayerParameters:
     """Parameters of one layer, by how they are sharded over devices."""
 
-    #: Query projection and its bias, and attention sinks: sharded over tp (by heads). Of linear attention what
-    #: belongs to a head of values.
+    #: Query projection and its bias, and attention sinks: sharded over tp (by heads). Of linear attention
+    #: what belongs to a head of values.
     query: int
     #: Key and value projections and their biases: sharded over tp, at most to one kv head a rank. Of linear
     #: attention what belongs to a head of keys.
@@ -203,14 +203,14 @@ def total_parameters(model: ModelSpec) -> int:
 
 
 def layer_kinds(model: ModelSpec) -> list[tuple[int, int]]:
-    """Return of each kind of layer, dense or MoE and with softmax or linear attention, an index and its number.
+    """Return an index and the number of layers of each kind: dense or MoE, softmax or linear attention [1].
 
     >>> layer_kinds(_gpt2())
     [(0, 12)]
     """
     kinds: dict[tuple[bool, bool], list[int]] = {}
     for layer in range(model.layers):
-        kinds.setdefault((model.is_moe_layer(layer), model.is_linear_layer(layer)), []).append(layer)
+        kinds.setdefault(model.layer_kind(layer), []).append(layer)
     return [(layers[0], len(layers)) for layers in kinds.values()]
 
 
@@ -333,8 +333,9 @@ def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[
 def _linear_attention(model: ModelSpec) -> tuple[int, int, int, int]:
     """Return the same for linear attention; keys and queries are 2K wide, values and output gate 2V.
 
-    A gated delta net has (2K + 2V + 2H)h + c(2K + V) + 2H + a norm of one head, and Vh; Mamba-2 (2K + 2V + H)h
-    + c(2K + V) + 3H + a norm of V, and Vh (transformers, models/qwen3_next and models/granitemoehybrid).
+    A gated delta net has (2K + 2V + 2H)h + c(2K + V) + 2H + a norm of one head, and Vh; Mamba-2
+    (2K + 2V + H)h + c(2K + V) + 3H + a norm of V, and Vh (transformers, models/qwen3_next and
+    models/granitemoehybrid).
     """
     linear = model.linear_attention
     assert linear is not None  # noqa: S101 - the caller asks
@@ -346,7 +347,7 @@ def _linear_attention(model: ModelSpec) -> tuple[int, int, int, int]:
 
 
 def _vectors_of_heads(linear: LinearAttention) -> int:
-    """Return the parameters of single heads: decay and time-step bias, of Mamba-2 the skip and its norm too."""
+    """Return the parameters of single heads: decay, time-step bias, and of Mamba-2 the skip and its norm."""
     if linear.kind == "gated-delta-net":
         return 2 * linear.value_heads
     return 3 * linear.value_heads + linear.values

@@ -166,7 +166,7 @@ def _mean_of_kinds(model: ModelSpec) -> Callable[[str], float]:
 
 
 def _key_value(model: ModelSpec, mean: Callable[[str], float], t: Array) -> Array:
-    """Return the parameters of keys and values of the average layer on one rank [1], at least those of a head."""
+    """Return the parameters of keys and values of the average layer on one rank, at least of one head [1]."""
     if model.linear_attention is None:
         return np.asarray(mean("key_value") / np.minimum(t, model.kv_heads))
     parts = (

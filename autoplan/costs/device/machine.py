@@ -33,6 +33,7 @@ __all__ = [
     "attention_rate_of",
     "gemm_rate_of",
     "ideal",
+    "linear_attention_rate_of",
     "links_of",
     "machine_of",
     "serial",
@@ -44,10 +45,10 @@ _EFFECTIVELY_FREE = 1e18
 #: Rate of FlashAttention-1 in Triton over CUDA: FlashAttention-2 is 1.3 to 2.5 times as fast as the
 #: Triton kernel, 1.7 to 3.0 times as the CUDA one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
 _TRITON_OVER_CUDA: Final = 1.25
-#: A guess: rate of the products of linear attention over chunks, over the peak. With the bytes that they move,
-#: forward passes of FLA's Triton kernels fit shares of 0.36 on an H100 and 0.09 on a B200
-#: (flashinfer-ai/flashinfer#3788 and #4078, 64 heads of values, 8,192 tokens: 1.045 and 0.797 ms); tiles are of
-#: 64 tokens and of a head's width.
+#: A guess: rate of the products of linear attention over chunks, over the peak. With the bytes that they
+#: move, forward passes of FLA's Triton kernels fit shares of 0.36 on an H100 and 0.09 on a B200
+#: (flashinfer-ai/flashinfer#3788 and #4078, 64 heads of values, 8,192 tokens: 1.045 and 0.797 ms); tiles are
+#: of 64 tokens and of a head's width.
 _LINEAR_ATTENTION_SHARE: Final = 0.25
 
 
@@ -158,7 +159,7 @@ def machine_of(job: Job) -> Machine:
         gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
         attention_forward=_attention_rate(kernels, attention_peak * share, backward=False),
         attention_backward=_attention_rate(kernels, attention_peak * share, backward=True),
-        linear_attention=Rate(attention_peak * _LINEAR_ATTENTION_SHARE, (), 0.0),
+        linear_attention=_linear_attention_rate(attention_peak),
         hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
         memory_bound_launch=memory_bound.launch.value,
         cache_bytes=job.cluster.device.l2_cache.value if job.cluster.device.l2_cache else 0.0,
@@ -286,6 +287,21 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
     share = sustained_share(kernels, cluster.device)
     return _attention_rate(kernels, peak_flops(cluster, precision) * share, backward=False)
+
+
+def linear_attention_rate_of(cluster: Cluster) -> Rate:
+    """Return the rate of products over chunks in linear attention, in 16 bits [FLOP/s].
+
+    >>> from autoplan.catalog import load_job
+    >>> linear_attention_rate_of(load_job("llama3-8b-8x-a100").cluster).peak / 1e12  # a quarter
+    78.0
+    """
+    precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
+    return _linear_attention_rate(peak_flops(cluster, precision))
+
+
+def _linear_attention_rate(peak: float) -> Rate:
+    return Rate(peak * _LINEAR_ATTENTION_SHARE, (), 0.0)
 
 
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:

@@ -30,8 +30,8 @@ __all__ = [
 def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the forward GEMMs of attention on one rank [1]: queries, keys, values and output.
 
-    [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one key head. With
-    an output gate the first has 2q/t columns.
+    [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one key head.
+    With an output gate the first has 2q/t columns.
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)

@@ -26,7 +26,9 @@ from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
+    "accessed_elements",
     "chunked_flops",
+    "linear_forward_elements",
     "linear_gemms",
     "linear_kernels",
     "linear_saved_bytes",
@@ -84,10 +86,19 @@ def chunked_flops(linear: LinearAttention) -> tuple[float, float]:
     return H * (4 * state + C * v) + G * 2 * C * k, H * (10 * state + 4 * C * v) + G * 6 * C * k
 
 
-def _accessed_elements(linear: LinearAttention) -> tuple[float, float]:
+def accessed_elements(linear: LinearAttention) -> tuple[float, float]:
     """Return the elements of a token that the kernels between the GEMMs read and write, both ways [1].
 
     States of all chunks are kv/C a head and token, in Mamba-2 partly in fp32, which counts twice.
+
+    >>> forward, _ = accessed_elements(_qwen3_next())
+    >>> forward  # copies, convolution, norms; w, u, states and output of all chunks; output norm
+    135168.0
+    >>> 2 * 12288 + 2 * 8192 + 4 * 2048 + (13 * 4096 + 2 * 64 * 32 + 2 * 8192) + 3 * 4096
+    135168
+
+    Leaves out: operands that several blocks of a kernel read again.
+    Source: see the module.
     """
     K, V, H, C = float(linear.keys), float(linear.values), linear.value_heads, float(linear.chunk)
     expanded, states = float(H * linear.key_dim), H * linear.key_dim * linear.value_dim / C
@@ -154,7 +165,7 @@ def linear_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
         compute = flops * local_tokens / machine.linear_attention.peak
         return np.asarray(compute + memory_bound_seconds(moved, machine, calls=calls))
 
-    passes = zip(chunked_flops(linear), _accessed_elements(linear), strict=True)
+    passes = zip(chunked_flops(linear), accessed_elements(linear), strict=True)
     forward, backward = (seconds(*work) for work in passes)
     return forward, backward
 
@@ -218,6 +229,32 @@ def linear_workspace_elements(linear: LinearAttention) -> float:
     if linear.kind == "gated-delta-net":
         return 5.0 * H * linear.key_dim + 5.0 * V + 2.0 * states
     return linear.projected + linear.convolved + 2.0 * V + 5.0 * states + 4.0 * linear.key_heads * C
+
+
+def linear_forward_elements(model: ModelSpec) -> float:
+    """Return the elements of a token in the tensors of a forward without saved activations [1], over t.
+
+    Projection and convolution; of a gated delta net normalised queries and keys, w, u, new values, output,
+    inverses and states of all chunks, of Mamba-2 states in fp32 and 16 bits, products within chunks in fp32,
+    and the output.
+
+    >>> from autoplan.catalog import load_entry
+    >>> [linear_forward_elements(load_entry("model", name)) for name in ("llama3-8b", "qwen3-next-80b-a3b")]
+    [0.0, 51264.0]
+    >>> 12352 + 8192 + 4096 + 4096 + 3 * 4096 + 64 * 32 + 8192
+    51264
+
+    Source: see the module.
+    """
+    linear = model.linear_attention
+    if linear is None:
+        return 0.0
+    H, V, C = linear.value_heads, linear.values, linear.chunk
+    states = H * linear.key_dim * linear.value_dim / C
+    first = float(linear.projected + linear.convolved)
+    if linear.kind == "gated-delta-net":
+        return first + 2 * linear.keys + H * linear.key_dim + 3.0 * V + C * H + states
+    return first + 3.0 * states + 2.0 * linear.key_heads * C + V
 
 
 def _qwen3_next() -> LinearAttention:

@@ -25,6 +25,9 @@ _LOADS: Final[dict[str, SpreadLoad]] = {
     "open loop": "open loop",
     "maximum": "offline",
 }
+#: A guess: widths of models with linear attention, of which no run was measured, over those of others.
+#: Kernels of makers are up to three times as fast on prompts (flashinfer-ai/flashinfer#3788).
+_LINEAR_ATTENTION: Final = 1.5
 _FIRST: Final[ServedMetric] = "time_to_first_token_seconds"
 _EACH: Final[ServedMetric] = "time_per_output_token_seconds"
 _RATE: Final[ServedMetric] = "output_tokens_per_second"
@@ -45,11 +48,17 @@ def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> Spr
 
 
 def widening(
-    spec: IntervalSpec, *, measured: bool, engine: Engine | None, taken_from: str | None = None
+    spec: IntervalSpec,
+    *,
+    measured: bool,
+    engine: Engine | None,
+    taken_from: str | None = None,
+    linear: bool = False,
 ) -> tuple[float, tuple[str, ...]]:
     """Return w and what it is made of: the device, whether the version is assumed, a calibration.
 
-    ``taken_from`` is the device whose kernels a device that was not measured has.
+    ``taken_from`` is the device whose kernels a device that was not measured has, ``linear`` says that the
+    model has linear attention, of which no run was measured.
 
     >>> spec = load_entry("intervals", "serving")
     >>> widening(spec, measured=True, engine=None)
@@ -60,6 +69,9 @@ def widening(
     Source: the entry.
     """
     reasons = tuple(_reasons(spec, measured=measured, engine=engine, taken_from=taken_from))
+    if linear:
+        sentence = f"{_LINEAR_ATTENTION:.3g} times wider, a guess: no run with linear attention was measured"
+        reasons = (*reasons, (_LINEAR_ATTENTION, sentence))
     width = 1.0
     for factor, _ in reasons:
         width *= factor
@@ -97,7 +109,7 @@ def interval_of(value: float, spread: SpreadSpec, width: float = 1.0) -> Interva
     return Interval(value * exp(width * low), value * exp(width * high))
 
 
-def served_intervals(
+def served_intervals(  # noqa: PLR0913 - what widens is a value each
     spec: IntervalSpec,
     load: str,
     figures: tuple[float | None, float | None, float | None, float | None],
@@ -106,12 +118,14 @@ def served_intervals(
     engine: Engine,
     pools: bool = False,
     taken_from: str | None = None,
+    linear: bool = False,
 ) -> ServedIntervals:
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
     so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
-    ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
+    ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` and ``linear`` as
+    in ``widening``.
 
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
     >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
@@ -121,7 +135,7 @@ def served_intervals(
     Leaves out: that errors of the parts are not the same.
     Source: the entry; Little 1961, doi:10.1287/opre.9.3.383.
     """
-    width, reasons = widening(spec, measured=measured, engine=engine, taken_from=taken_from)
+    width, reasons = widening(spec, measured=measured, engine=engine, taken_from=taken_from, linear=linear)
     kind = "disaggregated" if pools else _LOADS[load]
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:

@@ -31,6 +31,7 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
         engine=job.engine,
         pools=plan.pooled is not None,
         taken_from=taken_from,
+        linear=job.model.linear_attention is not None,
     )
     return replace(plan, intervals=intervals)
 

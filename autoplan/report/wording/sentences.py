@@ -313,11 +313,12 @@ def _linear_attention(job: Job) -> list[str]:
         return []
     names = {"gated-delta-net": "gated delta net", "mamba2": "Mamba-2"}
     layers = sum(map(model.is_linear_layer, range(model.layers)))
-    return [
-        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}): its kernels are priced"
-        f" by the FLOPs and bytes of chunks of {linear.chunk} tokens at a rate that is a guess, not by measured"
-        " tables"
-    ]
+    sentence = (
+        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}): its kernels are"
+        f" priced by the FLOPs and bytes of chunks of {linear.chunk} tokens at a rate that is a guess, not by"
+        " measured tables"
+    )
+    return [sentence]
 
 
 def _derived_node(job: Job) -> list[str]:

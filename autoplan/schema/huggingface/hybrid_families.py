@@ -38,7 +38,9 @@ def _pattern(fields: Fields, *, interval: int | None) -> Spec:
         fields.reject("layer_types", f"layer_types must be a list of {', '.join(names)}")
         return {}
     if len(kinds) != layers:
-        fields.reject("layer_types", f"layer_types has {len(kinds)} layers and num_hidden_layers says {layers}")
+        fields.reject(
+            "layer_types", f"layer_types has {len(kinds)} layers and num_hidden_layers says {layers}"
+        )
     softmax = tuple(index for index, kind in enumerate(kinds) if kind in _SOFTMAX)
     period = softmax[0] + 1 if softmax else 0
     if period and softmax == tuple(range(period - 1, layers, period)):
@@ -117,7 +119,9 @@ def _mamba2(fields: Fields, pattern: Spec) -> Spec:
     given = fields.given("mamba_d_head")
     width = inner // heads if given in (None, "auto") else fields.integer("mamba_d_head")
     if width * heads != inner:
-        fields.reject("mamba_d_head", f"mamba_n_heads x mamba_d_head must be mamba_expand x hidden_size {inner}")
+        fields.reject(
+            "mamba_d_head", f"mamba_n_heads x mamba_d_head must be mamba_expand x hidden_size {inner}"
+        )
     return {
         "kind": "mamba2",
         **pattern,

@@ -186,6 +186,7 @@ def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
         engine=job.engine,
         pools=plan.pooled is not None,
         taken_from=taken_from,
+        linear=job.model.linear_attention is not None,
     )
 
 
