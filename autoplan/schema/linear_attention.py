@@ -54,7 +54,6 @@ class LinearAttention(Frozen):
     bias: bool = Field(default=False, description="the projections before and after have a bias")
     chunk: _Width = Field(
         default=0,
-        ge=0,
         description="tokens that a kernel takes together; default: 64 of gated-delta-net, 256 of mamba2",
         json_schema_extra=_without_default,
     )
@@ -128,9 +127,9 @@ class LinearAttention(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, data: object) -> object:
-        if not isinstance(data, Mapping) or "chunk" in data:
+        if not isinstance(data, Mapping) or "chunk" in data or data.get("kind") not in _CHUNKS:
             return data
-        return {**data, "chunk": _CHUNKS.get(str(data.get("kind")), 0)}
+        return {**data, "chunk": _CHUNKS[str(data["kind"])]}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -144,7 +143,6 @@ class LinearAttention(Frozen):
             "attention_layers must be in ascending order, each once": (
                 list(self.attention_layers) != sorted(set(self.attention_layers))
             ),
-            "chunk must be at least 1": self.chunk < 1,
         }
         wrong = [sentence for sentence, broken in rules.items() if broken]
         if wrong:

@@ -332,7 +332,7 @@ def _linear_problems(model: ModelSpec) -> list[str]:
         beyond = [layer for layer in linear.attention_layers if layer >= model.layers]
         rules |= {
             f"linear_attention.attention_layers names layer {max(beyond, default=0)}, but the last of"
-            f" {model.layers} is layer {model.layers - 1}": bool(beyond),
+            f" {model.layers} layers is layer {model.layers - 1}": bool(beyond),
             f"no layer has linear attention: leave out linear_attention, or every {linear.every}": (
                 not any(map(linear.is_linear_layer, range(model.layers)))
             ),
