@@ -1,4 +1,4 @@
-"""Layers with linear attention: their products, FLOPs, memory, rules, and the plans of models that have them."""
+"""Layers with linear attention: products, FLOPs, memory, rules, and plans of models that have them."""
 
 from dataclasses import replace
 
@@ -198,7 +198,7 @@ def test_a_layout_that_no_framework_runs_is_refused(name, text, sentence):
 
 
 def test_a_step_lies_between_its_bounds_and_its_interval_is_wide():
-    """Kernels without tables count as modelled, so that less of the step is measured than of a dense model's."""
+    """Kernels without tables count as modelled: less of the step is measured than with softmax attention."""
     one = parse_layout("dp=8,zero=3,mbs=1", layers=40, devices=8)
     hybrid = predict(job_of("granite-4.0-h-tiny"), one)
     plain = load_entry("model", "granite-4.0-h-tiny").model_copy(update={"linear_attention": None})

@@ -112,7 +112,7 @@ def test_a_layout_that_vllm_refuses_breaks_a_rule(layout, sentence):
 
 
 def test_heads_of_keys_are_divided():
-    """tp must divide key heads that are no single group."""
+    """Key heads that are no single group must be divided by tp."""
     model = load_entry("model", "qwen3-next-80b-a3b")
     linear = model.linear_attention.model_copy(update={"key_heads": 4})
     job = replace(
