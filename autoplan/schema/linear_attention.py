@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from autoplan.schema.base import Frozen
 
@@ -32,6 +32,11 @@ def _without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
+def _as_tuple(value: object) -> object:
+    """Return a list as a tuple: where a model is filled in first, its parts are no longer read as JSON."""
+    return tuple(value) if isinstance(value, list) else value
+
+
 class LinearAttention(Frozen):
     """Linear attention in some layers or in all, and its sizes."""
 
@@ -40,9 +45,10 @@ class LinearAttention(Frozen):
         default=None,
         description="one layer in every N, the last of each N, has softmax attention; null: see below",
     )
-    attention_layers: tuple[_Layer, ...] = Field(
+    attention_layers: Annotated[
+        Annotated[tuple[_Layer, ...], Field(max_length=10_000)], BeforeValidator(_as_tuple)
+    ] = Field(
         default=(),
-        max_length=10_000,
         description="layers, from 0, with softmax attention; with `every` null and no such layer none has it",
     )
     key_heads: _Width = Field(description="heads of queries and of keys; of mamba2 its groups of B and C")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, Sourced
+from autoplan.schema.base import Frozen, LeftOutAtDefault, Sourced
 from autoplan.schema.linear_attention import LinearAttention
 
 __all__ = [
@@ -190,11 +190,11 @@ class ModelSpec(Frozen):
     sliding_window: SlidingWindow | None = Field(
         default=None, description="local attention; absent: every layer sees everything"
     )
-    linear_attention: LinearAttention | None = Field(
+    linear_attention: Annotated[LinearAttention | None, LeftOutAtDefault()] = Field(
         default=None,
         description="layers with a recurrent state instead of softmax attention; absent: no layer has one",
     )
-    attention_output_gate: bool = Field(
+    attention_output_gate: Annotated[bool, LeftOutAtDefault()] = Field(
         default=False, description="softmax attention has an output gate as wide as its queries (Qwen3-Next)"
     )
     moe: MixtureOfExperts | None = Field(default=None, description="experts; absent: a dense model")

@@ -32,6 +32,7 @@ from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.resolved_job import job_from, resolved
 
 HYBRIDS = ["qwen3-next-80b-a3b", "qwen3.5-35b-a3b", "granite-4.0-h-small", "granite-4.0-h-tiny"]
 SIZES = {"key_heads": 2, "value_heads": 4, "key_dim": 8, "value_dim": 16}
@@ -227,6 +228,16 @@ def test_what_is_not_priced_is_refused():
         plannable(replace(job, model=dense, adapters=AdapterSpec(rank=8)))
     with pytest.raises(InexpressibleError, match="linear attention"):
         model_values(job)
+
+
+@pytest.mark.parametrize("name", [*HYBRIDS, "llama3-8b"])
+def test_a_saved_job_has_its_layers(name):
+    """A document of a job says its linear attention, and nothing of it where there is none."""
+    job = job_of(name)
+    document = resolved(job)
+
+    assert job_from(document, name="x").model == job.model
+    assert ("linear_attention" in document["model"]) == (name in HYBRIDS)
 
 
 @pytest.mark.parametrize(
