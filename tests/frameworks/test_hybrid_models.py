@@ -6,8 +6,11 @@ Skipped where this Python has no torch and transformers.
 import pytest
 
 from autoplan.catalog import load_entry
+from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.layer.linear_attention import linear_saved_bytes
 from autoplan.schema.huggingface.model_config import model_from_huggingface
+from autoplan.schema.layout import parse_layout
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -91,3 +94,61 @@ def test_a_config_reads_as_the_entry(name):
         del model["linear_attention"]["state"]
 
     assert read == entry
+
+
+def kernel(outputs, saved):
+    """Return a function of autograd with the outputs and the saved tensors of a kernel, which it is not."""
+
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *tensors):
+            tensors = [tensor.contiguous() for tensor in tensors]
+            ctx.save_for_backward(*saved(*tensors))
+            return outputs(*tensors)
+
+        @staticmethod
+        def backward(ctx, *_):
+            raise NotImplementedError
+
+    return Kernel.apply
+
+
+def fla_saved(q, k, v, g, beta):
+    """Return what ChunkGatedDeltaRuleFunction saves, with normalised queries and keys and a chunk of 64."""
+    norms = [torch.empty(x.shape[:3], dtype=torch.float32) for x in (q, k)]
+    inverse = torch.empty(*v.shape[:3], 64, dtype=k.dtype)
+    return (torch.empty_like(q), torch.empty_like(k), v, torch.empty_like(g), beta, inverse, *norms)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
+    """Saved tensors of transformers' module for a token, given what the kernels below it save."""
+    code = transformers.models.qwen3_next.modeling_qwen3_next
+    delta = kernel(lambda *x: torch.empty_like(x[2]), fla_saved)
+    conv = kernel(lambda x, _: torch.empty_like(x), lambda x, w: (x, w))
+    norm = kernel(lambda x, _: torch.empty_like(x), lambda x, z: (x, z, torch.empty(len(x))))
+    monkeypatch.setattr(code, "causal_conv1d_fn", lambda x, w, *_, **__: conv(x, w))
+    monkeypatch.setattr(
+        code, "torch_chunk_gated_delta_rule", lambda *x, g, beta, **_: (delta(*x, g, beta), None)
+    )
+    module = code.Qwen3NextGatedDeltaNet(transformers.Qwen3NextConfig(), 0).to(torch.bfloat16).train()
+    if fused:
+        module.norm.forward = norm
+    weights = {x.untyped_storage().data_ptr() for x in module.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    tokens = torch.randn(1, 128, 2048, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        module(tokens)
+    counted = sum(storage.nbytes() for storage in kept.values()) / 128 - 2 * 2048
+    one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
+    model = load_entry("model", "qwen3-next-80b-a3b")
+
+    # The rest are copies of vectors of single heads.
+    assert counted == pytest.approx(linear_saved_bytes(model, one, 2.0, fused_norm=fused)[0], abs=4)

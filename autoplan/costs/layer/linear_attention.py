@@ -40,6 +40,12 @@ __all__ = [
 #: Kernels of a forward beyond those of softmax attention: copies of projections, convolution, norms of
 #: queries and keys, gates, and the kernels over chunks (transformers, models/qwen3_next and models/bamba).
 _KERNELS = {"gated-delta-net": 18, "mamba2": 4}
+#: Accesses of the gated norm of a delta net's output per element, forward and backward: one kernel, or one
+#: for each step in fp32 (transformers, models/qwen3_next, Qwen3NextRMSNormGated.forward).
+_FUSED_NORM = (3, 5)
+_UNFUSED_NORM = (33, 62)
+#: fp32 copies that the steps save in addition: the output, the gate and its SiLU.
+_NORM_COPIES = 3
 #: Memory-bound kernels of a pass, for their fixed times.
 _MEMORY_BOUND = {"gated-delta-net": 12, "mamba2": 7}
 
@@ -86,10 +92,12 @@ def chunked_flops(linear: LinearAttention) -> tuple[float, float]:
     return H * (4 * state + C * v) + G * 2 * C * k, H * (10 * state + 4 * C * v) + G * 6 * C * k
 
 
-def accessed_elements(linear: LinearAttention) -> tuple[float, float]:
+def accessed_elements(linear: LinearAttention, *, fused_norm: bool = True) -> tuple[float, float]:
     """Return the elements of a token that the kernels between the GEMMs read and write, both ways [1].
 
-    States of all chunks are kv/C a head and token, in Mamba-2 partly in fp32, which counts twice.
+    States of all chunks are kv/C a head and token, in Mamba-2 partly in fp32, which counts twice. The gated
+    norm of a delta net's output reads two tensors and writes one; where each of its steps is a kernel, casts,
+    powers, SiLU and products in fp32 have 66 bytes an element, in backward 124.
 
     >>> forward, _ = accessed_elements(_qwen3_next())
     >>> forward  # copies, convolution, norms; w, u, states and output of all chunks; output norm
@@ -107,10 +115,11 @@ def accessed_elements(linear: LinearAttention) -> tuple[float, float]:
         forward = 2 * convolved + (3 * V + 4 * K + 6 * states) + 3 * V
         backward = 5 * convolved + (11 * V + 12 * K + 16 * states) + 6 * V
         return forward, backward
-    copied = 2 * (2 * K + 2 * V)
-    forward = copied + 2 * convolved + 4 * K + (7 * expanded + 6 * V + 2 * C * H + 2 * states) + 3 * V
-    chunks = 23 * expanded + 15 * V + 2 * C * H + 4 * states
-    return forward, copied + 3 * convolved + 6 * K + chunks + 5 * V
+    copied, norm = 2 * (2 * K + 2 * V), _FUSED_NORM if fused_norm else _UNFUSED_NORM
+    chunks = 7 * expanded + 6 * V + 2 * C * H + 2 * states
+    chunks_backward = 23 * expanded + 15 * V + 2 * C * H + 4 * states
+    forward = copied + 2 * convolved + 4 * K + chunks + norm[0] * V
+    return forward, copied + 3 * convolved + 6 * K + chunks_backward + norm[1] * V
 
 
 def linear_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
@@ -165,7 +174,8 @@ def linear_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
         compute = flops * local_tokens / machine.linear_attention.peak
         return np.asarray(compute + memory_bound_seconds(moved, machine, calls=calls))
 
-    passes = zip(chunked_flops(linear), accessed_elements(linear), strict=True)
+    accesses = accessed_elements(linear, fused_norm=job.stack.block.fused_norms)
+    passes = zip(chunked_flops(linear), accesses, strict=True)
     forward, backward = (seconds(*work) for work in passes)
     return forward, backward
 
@@ -180,21 +190,27 @@ def linear_kernels(model: ModelSpec) -> int:
     return 0 if model.linear_attention is None else _KERNELS[model.linear_attention.kind]
 
 
-def linear_saved_bytes(model: ModelSpec, candidates: Candidates, e: float) -> Array:
+def linear_saved_bytes(
+    model: ModelSpec, candidates: Candidates, e: float, *, fused_norm: bool = True
+) -> Array:
     """Return the saved activations of linear attention per token [byte], shape [C], over t.
 
     Gated delta net: the convolution's input and output, 2(2K + V); the output gate, the output before and
     after its norm, 3V; the inverse of each chunk, C H, and write strengths, H; in fp32 the decay and its
-    three steps, and reciprocal norms of queries, keys and outputs. Mamba-2: one function from the projection
+    two steps, and reciprocal norms of queries, keys and outputs; 3V more in fp32 where each step of the norm
+    is a kernel. Mamba-2: one function from the projection
     to the output saves its input, 2K + 2V + H, the output before its norm, V, and recomputes the rest.
 
     >>> from autoplan.catalog import load_entry
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
     >>> float(linear_saved_bytes(load_entry("model", "qwen3-next-80b-a3b"), one, 2.0)[0])
-    62272.0
-    >>> 2 * (2 * 8192 + 3 * 4096 + 64 * 32 + 32) + 4 * (5 * 32 + 2 * 16)
-    62272
+    62144.0
+    >>> 2 * (2 * 8192 + 3 * 4096 + 64 * 32 + 32) + 4 * (4 * 32 + 2 * 16)
+    62144
+
+    Saved-tensor hooks count as much on transformers' module, given what FLA's function saves, and 111,296
+    where the norm is not fused.
 
     Leaves out: Megatron-LM, which repeats queries and keys for each value head before the kernel.
     Source: transformers 5.23, models/qwen3_next, Qwen3NextGatedDeltaNet.forward, with the kernels of
@@ -209,7 +225,8 @@ def linear_saved_bytes(model: ModelSpec, candidates: Candidates, e: float) -> Ar
     if linear.kind == "mamba2":
         return np.asarray((e * (linear.projected + V) + 4.0 * G) / t)
     wide = 2 * linear.convolved + 3 * V + linear.chunk * H + H
-    return np.asarray((e * wide + 4.0 * (5 * H + 2 * G)) / t)
+    copies = 0.0 if fused_norm else 4.0 * _NORM_COPIES * V
+    return np.asarray((e * wide + 4.0 * (4 * H + 2 * G) + copies) / t)
 
 
 def linear_workspace_elements(linear: LinearAttention) -> float:

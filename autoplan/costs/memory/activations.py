@@ -207,7 +207,8 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
         return mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
     if model.linear_attention is not None:
         narrow = model.linear_attention.values / t if input_bytes(job, e) < e else 0.0
-        return linear_saved_bytes(model, candidates, e) + narrow
+        fused = job.stack.block.fused_norms
+        return linear_saved_bytes(model, candidates, e, fused_norm=fused) + narrow
     q, k = attention_widths(model, t)
     saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
