@@ -47,7 +47,8 @@ class ProgramWay(Frozen):
     )
     experts: bool = Field(default=False, description="whether it trains models with experts")
     linear_attention: bool = Field(
-        default=False, description="whether it trains models with linear attention (Qwen3-Next, Mamba-2)"
+        default=False,
+        description="whether it trains linear attention as transformers does, which alone is priced",
     )
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
@@ -105,7 +106,7 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,
-        "no models with linear attention": (
+        "its linear attention is not priced, only that of transformers": (
             job.model.linear_attention is not None and not way.linear_attention
         ),
     }

@@ -314,9 +314,9 @@ def _linear_attention(job: Job) -> list[str]:
     names = {"gated-delta-net": "gated delta net", "mamba2": "Mamba-2"}
     layers = sum(map(model.is_linear_layer, range(model.layers)))
     sentence = (
-        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}): its kernels are"
-        f" priced by the FLOPs and bytes of chunks of {linear.chunk} tokens at a rate that is a guess, not by"
-        " measured tables"
+        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}), with the memory"
+        " that transformers' modules take: its kernels are priced by the FLOPs and bytes of chunks of"
+        f" {linear.chunk} tokens at a rate that is a guess, not by measured tables"
     )
     return [sentence]
 
