@@ -21,6 +21,35 @@ pytestmark = pytest.mark.frameworks
 ENTRIES = {
     "qwen3-next-80b-a3b": ("Qwen3Next", {"intermediate_size": 5120, "max_position_embeddings": 262144}),
     "qwen3.5-35b-a3b": ("Qwen3_5Moe", {"max_position_embeddings": 262144}),
+    "qwen3.5-9b": ("Qwen3_5", {"max_position_embeddings": 262144}),
+    "granite-4.0-h-1b": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 1536,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "shared_intermediate_size": 4096,
+            "num_local_experts": 0,
+            "mamba_n_heads": 48,
+        },
+    ),
+    "granite-4.0-h-350m": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "shared_intermediate_size": 2048,
+            "num_local_experts": 0,
+            "mamba_n_heads": 48,
+            "mamba_d_head": 32,
+            "max_position_embeddings": 32768,
+            "layer_types": [
+                "full_attention" if i in {10, 13, 17, 27} else "linear_attention" for i in range(32)
+            ],
+        },
+    ),
     "granite-4.0-h-small": (
         "GraniteMoeHybrid",
         {
@@ -48,7 +77,7 @@ ENTRIES = {
         },
     ),
 }
-#: What both Granite models have.
+#: What Granite models have, unless their sizes say otherwise.
 GRANITE = {
     "num_hidden_layers": 40,
     "vocab_size": 100352,
@@ -66,12 +95,13 @@ NAMES = {"name", "title", "source", "published_parameters", "published_active_pa
 def config_of(name):
     """Return the class of a model and its config."""
     family, sizes = ENTRIES[name]
-    kind = "TextConfig" if family == "Qwen3_5Moe" else "Config"
+    modules = {"Qwen3_5Moe": "qwen3_5_moe", "Qwen3_5": "qwen3_5"}
+    kind = "TextConfig" if family in modules else "Config"
     more = GRANITE if family == "GraniteMoeHybrid" else {}
-    module = getattr(transformers.models, {"Qwen3_5Moe": "qwen3_5_moe"}.get(family, "auto"))
+    module = getattr(transformers.models, modules.get(family, "auto"))
     config = getattr(transformers, f"{family}{kind}", None) or getattr(module, f"{family}{kind}")
     model = getattr(transformers, f"{family}ForCausalLM", None) or getattr(module, f"{family}ForCausalLM")
-    return model, config(**more, **sizes)
+    return model, config(**{**more, **sizes})
 
 
 @pytest.mark.parametrize("name", ENTRIES)
