@@ -30,6 +30,7 @@ from autoplan.costs.core.sizes import (
     sequence_parallel_degree,
 )
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
+from autoplan.costs.layer.linear_attention import linear_saved_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
@@ -215,6 +216,10 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     model = job.model
     if model.mla is not None:
         return mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
+    if model.linear_attention is not None:
+        narrow = model.linear_attention.values / t if input_bytes(job, e) < e else 0.0
+        fused = job.stack.block.fused_norms
+        return linear_saved_bytes(model, candidates, e, fused_norm=fused) + narrow
     q, k = attention_widths(model, t)
     saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
@@ -223,6 +228,9 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
         saved = saved + e * (q + k)
     if model.qk_norm:
         saved = saved + e * (q + k)
+    if model.attention_output_gate:
+        # The gate beside the queries, its sigmoid, and the gated output.
+        saved = saved + 3 * e * q
     return saved + adapter_saved_bytes(job, e, t, ATTENTION_MODULES)
 
 
@@ -268,6 +276,8 @@ def _all_to_all_output(job: Job, e: float, candidates: Candidates) -> Array:
 
 def _core_attention(job: Job, e: float, t: Array) -> Array:
     """Scores, softmax and mask of eager attention, or the log-sum-exp of flash attention."""
+    if job.model.linear_attention is not None:
+        return np.zeros_like(t)
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
     scores = 2 * e + 1 if dropout_masks(job) else e
@@ -322,6 +332,10 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
         attention = e * ((latents + mla.qk_rope_head_dim) / sp + model.heads * heads / t)
         attention = attention + 4.0 * model.heads / t
+    if model.attention_output_gate:
+        attention = attention + e * q
+    if model.linear_attention is not None:
+        attention = e * model.linear_attention.projected / t
     if job.stack.block.selective == "every-second-matmul":
         attention = attention - alternate_bytes(model, t, sp, e)
     # Outputs of row-parallel GEMMs are saved before their reduction, with full width.

@@ -7,13 +7,14 @@ framework's source does; numbers about the world carry their source and, where i
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.adapters import Base
 from autoplan.schema.base import (
     Frozen,
+    LeftOutAtDefault,
     PositiveBandwidth,
     PositiveBytes,
     PositiveShare,
@@ -207,9 +208,6 @@ class OverlapPolicy(Frozen):
 class StackRules(Frozen):
     """What the stack can run."""
 
-    #: Left out of saved answers where it has its default: answers of before the field keep their hashes.
-    UNSAID: ClassVar[frozenset[str]] = frozenset({"recompute"})
-
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages that it has")
     zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(description="those that it runs with pp > 1")
     default_zero: int = Field(ge=0, le=3, description="the stage taken when a layout names none")
@@ -225,7 +223,7 @@ class StackRules(Frozen):
     make_vocab_size_divisible_by: int = Field(
         ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
     )
-    recompute: tuple[RecomputeMode, ...] = Field(
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
         default=USUAL_MODES, description="recompute modes of layers that it has; none is that of no recompute"
     )
     recompute_several_layers: bool = Field(
@@ -375,7 +373,7 @@ class OffloadPolicy(Frozen):
 class ActivationOffloadPolicy(Sourced):
     """How a stack keeps in host memory what layers keep for backward."""
 
-    recompute: tuple[RecomputeMode, ...] = Field(
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
         min_length=1,
         description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
     )
