@@ -17,7 +17,7 @@ from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.launch.header import header_lines
-from autoplan.launch.registry import find_target, recognised, starting
+from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
 from autoplan.planning.serving.serving_plans import evaluate_serving
@@ -56,7 +56,7 @@ __all__ = [
 #: Largest file of a launch [byte].
 _LARGEST_SCRIPT: Final = 2**20
 #: Endings of files that launch files name, and how many folders above they may be named from.
-_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml"})
+_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml", ".toml"})
 _MOST_ABOVE: Final = 4
 
 
@@ -116,6 +116,11 @@ def text_of_file(file: str | Path) -> str:
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     """Return what ``file`` says, as ``read`` does."""
     _refuse_binary(file)
+    started = named_configuration(file) if framework is None else None
+    if started is not None:
+        named = read_text(started)
+        warnings = (f"{file.name} starts it with {started.name}, which is read", *named.warnings)
+        return replace(named, warnings=warnings)
     target = recognised(file) if framework is None else find_target(framework)
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")
