@@ -264,7 +264,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
-    names = key_names("trainer")
+    names = key_names("trainer") | frozenset(_PROGRAM)
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
