@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.deciding_names import may_decide, misnamed
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -165,9 +165,9 @@ class WrittenDocument:
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
-            near = difflib.get_close_matches(name, known, 1, _MISSPELT) or self._misnamed(
-                name, written.value, known
-            )
+            near = [
+                n for n in difflib.get_close_matches(name, known, 1, _MISSPELT) if not extends(name, n)
+            ] or self._misnamed(name, written.value, known)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)

@@ -173,7 +173,11 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= _launched(document, launcher, file)
     _leave_open(document)
     _of_the_program(document, file)
-    if values.get("precision", OPEN).default and any(document.given(n) for n in TRAINER.data["dtypes"]):
+    if (
+        values.get("precision", OPEN).default
+        and not stands(document, "own_zero")
+        and any(document.given(n) for n in TRAINER.data["dtypes"])
+    ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
     values |= _read_recompute(document, values)
@@ -343,6 +347,8 @@ def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], lin
 
 def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
+    if document.given("own_zero") is not None:
+        return _own_program(document)
     if stands(document, "deepspeed"):
         _refuse_both(document)
         return _read_deepspeed(document, file)
@@ -353,6 +359,24 @@ def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Wr
     if other is not None and document.path("fsdp_version") not in document.entries:
         document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
     return _read_fsdp(document, fsdp)
+
+
+def _own_program(document: WrittenDocument) -> dict[str, Written]:
+    """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
+    stage = document.number("own_zero", least=0)
+    values = {"zero": stage} if stage is not None else {}
+    moved, dtype = document.flag("own_offload"), document.given("own_dtype")
+    if moved is not None and moved.value:
+        values["offload"] = Written("optimizer", moved.line, moved.words)
+    rank = document.number("own_rank", least=0)
+    if rank is not None and rank.value:
+        document.opened.add("adapters")
+    named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
+    if named is not None and dtype is not None:
+        values["precision"] = Written(named, dtype.line, dtype.words)
+    elif not any(document.flag(name) for name in ("bf16", "fp16")):
+        document.opened.add("precision")
+    return values
 
 
 def _refuse_both(document: WrittenDocument) -> None:
