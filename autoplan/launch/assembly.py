@@ -78,7 +78,7 @@ def assembled(
     problems += _sequence_problems(file, values)
     if problems:
         raise SpecError(problems)
-    layout = _layout(file, values, layers)
+    layout = _layout(file, values, layers) if not set(opened) & set(_LAYOUT) - set(values) else None
     needed = (*_NEEDED, *_WORKLOAD, "devices", "precision", "optimizer")
     missing = [key for key in needed if key not in values]
     missing += [key for key in sorted(opened) if key not in values and key not in missing]

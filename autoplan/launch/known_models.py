@@ -38,6 +38,10 @@ _KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
         ("an encoder", r"\w*bert\w*|\w*electra|xlnet|bge|e5|gte|camembert|mlm|ict|realm|biencoder"),
         ("a state-space model", r"\w*mamba\w*|rwkv\w*|hyena\w*|griffin|xlstm"),
         (
+            "a hybrid with state-space layers",
+            r"falcon-?h\d?|nemotron-?h|nemotron-3|jamba|[zb]amba\d?|zebra-llama",
+        ),
+        (
             "an image encoder",
             (
                 r"vit|deit|swin|dinov?\d?|siglip\w*|clip|convnext\w*|resnet\w*|beit|sam|"

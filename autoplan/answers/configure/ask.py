@@ -15,7 +15,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.header import header_lines
-from autoplan.launch.registry import find_target, recognised, starting
+from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
@@ -61,7 +61,7 @@ _READ_ENGINES: Final[Later[[LaunchFile, str | None], EngineConfiguration | None]
 #: Largest file of a launch [byte].
 _LARGEST_SCRIPT: Final = 2**20
 #: Endings of files that launch files name, and how many folders above they may be named from.
-_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml"})
+_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml", ".toml"})
 _MOST_ABOVE: Final = 4
 
 
@@ -121,6 +121,11 @@ def text_of_file(file: str | Path) -> str:
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     """Return what ``file`` says, as ``read`` does."""
     _refuse_binary(file)
+    started = named_configuration(file) if framework is None else None
+    if started is not None:
+        named = read_text(started)
+        warnings = (f"{file.name} starts it with {started.name}, which is read", *named.warnings)
+        return replace(named, warnings=warnings)
     target = recognised(file) if framework is None else find_target(framework)
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")

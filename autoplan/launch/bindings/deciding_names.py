@@ -7,13 +7,14 @@ that field is not to be trusted: the field stays open, and so does all that is c
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from autoplan.launch.configuration import Written
 
-__all__ = ["fields_named", "following", "known_alone", "may_decide"]
+__all__ = ["extends", "fields_named", "following", "known_alone", "may_decide", "misnamed"]
 
 #: Words of a name, by the fields that it may decide; the first that fits counts.
 _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
@@ -50,7 +51,8 @@ _BESIDE: Final = re.compile(
     r"|data(?= (path|seed|cache|dir|proc\w*|num))|offload|init|seed|bucket|retriev\w*|rl|grpo|dpo|loss|rope"
     r"|rotary|interpol\w*|backend|timeout|nccl|gloo|port|address|prefetch|auto|decod\w*|draft\w*|spec\w*"
     r"|indexer|mamba|short|teacher|reward|critic|ref|actor|vision|image|audio|video|lora|router|aux\w*"
-    r"|balanc\w*|capacity|top ?k|padding|pad|invariant|drop|shuffle|sort\w*|group(ed)? by|rank|method"
+    r"|balanc\w*|capacity|top ?k|padding|pad|out|"
+    r"patch|invariant|drop|shuffle|sort\w*|group(ed)? by|rank|method"
     r"|strategy(?! )|type|mode|style|variable)\b"
 )
 #: Fields that are computed from others where a file does not give them.
@@ -79,6 +81,32 @@ def fields_named(name: str) -> tuple[str, ...]:
     if _BESIDE.search(words):
         return ()
     return next((fields for pattern, fields in _SPEAKING if pattern.search(words)), ())
+
+
+def extends(name: str, other: str) -> bool:
+    """Return whether a name has all words of another one and more, as forks and later versions name things.
+
+    >>> extends("--use-llama2-rotary-base", "--use-rotary-base"), extends("--num-layer", "--num-layers")
+    (True, False)
+    """
+    own, theirs = set(re.split(r"[^A-Za-z0-9]+", name)), set(re.split(r"[^A-Za-z0-9]+", other))
+    return own > theirs
+
+
+def misnamed(name: str, known: Iterable[str], least: float) -> list[str]:
+    """Return the known name that one which may decide a layout was probably meant to be.
+
+    That is one with the same words and more, or one as alike as ``least`` whose words it does not extend.
+
+    >>> misnamed("--tensor-parallel-size", ["--tensor-model-parallel-size", "--seq-length"], 0.9)
+    ['--tensor-model-parallel-size']
+    >>> misnamed("--out-seq-length", ["--tensor-model-parallel-size", "--seq-length"], 0.9)
+    []
+    """
+    fields = fields_named(name)
+    shorter = [other for other in known if extends(other, name) and fields_named(other) == fields]
+    near = difflib.get_close_matches(name, known, 1, least)
+    return shorter[:1] or [other for other in near if not extends(name, other)]
 
 
 def may_decide(name: str, value: object) -> tuple[str, ...]:

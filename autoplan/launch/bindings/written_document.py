@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.deciding_names import may_decide
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -23,8 +23,6 @@ _SHOWN: Final = 40
 _DEEPEST: Final = 50
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
-#: The same for a name that speaks of what decides a layout.
-_MISNAMED: Final = 0.78
 #: Least values of the kinds of bindings that are integers.
 _LEAST: Final = {"count": 1, "size": 0}
 _NO_TABLE: Final = Interface("", {}, {}, {})
@@ -167,9 +165,9 @@ class WrittenDocument:
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
-            near = difflib.get_close_matches(name, known, 1, _MISSPELT) or self._misnamed(
-                name, written.value, known
-            )
+            near = [
+                n for n in difflib.get_close_matches(name, known, 1, _MISSPELT) if not extends(name, n)
+            ] or self._misnamed(name, written.value, known)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
@@ -182,7 +180,7 @@ class WrittenDocument:
     @staticmethod
     def _misnamed(name: str, value: object, known: frozenset[str]) -> list[str]:
         """Return the known name that one which may decide a layout was probably meant to be."""
-        return difflib.get_close_matches(name, known, 1, _MISNAMED) if may_decide(name, value) else []
+        return misnamed(name, known, _MISSPELT) if may_decide(name, value) else []
 
     def leave_open(self, name: str, written: Written) -> None:
         """Leave the fields open that a key which is not read may decide, and say so."""

@@ -41,7 +41,7 @@ def read_automodel(file: LaunchFile) -> Configuration:
         if section in AUTOMODEL.data["checked"] and path not in AUTOMODEL.keys.values():
             document.leave_open(name, written)
     values = {**_degrees(document), **_sharding(document, file)}
-    values |= document.bound("mbs", "global_batch_size", "sp") | _length(document)
+    values |= document.bound("global_batch_size", "sp") | _length(document) | _microbatch(document, values)
     values |= _training(document)
     document.stop_at_problems()
     model = model_of(document)
@@ -89,6 +89,15 @@ def _ranks(document: WrittenDocument, file: LaunchFile) -> int | None:
     degrees = [degree.value for degree in _degrees(document).values()][:3]
     product = math.prod(degrees)
     return file.devices // product if file.devices and file.devices % product == 0 else None
+
+
+def _microbatch(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return the microbatch: a rank's batch, or the part of it that goes through a pipeline at a time."""
+    if values["pp"].value == 1:
+        return document.bound("mbs")
+    document.opened |= {"vpp", "stages", "schedule"}
+    part = document.number("pipeline_mbs")
+    return {} if part is None else {"mbs": part}
 
 
 def _length(document: WrittenDocument) -> dict[str, Written]:

@@ -34,10 +34,10 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, add_key
 from autoplan.launch.frameworks.megatron.arguments import Arguments
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
-from autoplan.launch.scripts.pieces import Word, text_of, unknown_of
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices
+from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Target
 
 __all__ = ["TARGET", "read_swift"]
@@ -80,7 +80,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
     module = _MODULE.fullmatch(command.words[at].text)
     words = [*command.words[at + (1 if module else 2) :], *(Word(text, 0) for text in file.arguments)]
     add_options(document, words)
-    devices = _devices(script, command, file) or launched_devices(script, command)[0]
+    devices = variable_devices(script, command, file.variables) or launched_devices(script, command)[0]
     document.notes += [] if module is None else _sharded_elsewhere(document, command)
     if devices is None and file.devices is None:
         document.notes.append("no variable says how many processes it starts: give --devices N")
@@ -105,33 +105,6 @@ def _training(script: Script, file: LaunchFile) -> tuple[Command, int]:
             if _MODULE.fullmatch(text) or texts[at + 1] in programs.get(text.rsplit("/", 1)[-1], ()):
                 return command, at
     raise SpecError([Problem("there is no command of ms-swift", "script", file.name)])
-
-
-def _devices(script: Script, command: Command, file: LaunchFile) -> Written | None:
-    """Return the processes that variables of ms-swift say: those of a node, times the nodes."""
-    each = _variable(SWIFT.data["per_node"], script, command, file)
-    nodes = _variable(SWIFT.data["nodes"], script, command, file)
-    if each is None:
-        return _visible(command)
-    count = nodes.value if nodes else 1
-    return Written(each.value * count, each.line, " ".join(x.words for x in (nodes, each) if x))
-
-
-def _visible(command: Command) -> Written | None:
-    """Return the one device that a command sees, which takes no launcher."""
-    text = command.environment.get("CUDA_VISIBLE_DEVICES")
-    if isinstance(text, tuple) and unknown_of(text) is None and text_of(text).isdigit():
-        return Written(1, command.line, f"CUDA_VISIBLE_DEVICES={text_of(text)}")
-    return None
-
-
-def _variable(name: str, script: Script, command: Command, file: LaunchFile) -> Written | None:
-    text = command.environment.get(name) or script.variables.get(name)
-    if isinstance(text, tuple) and unknown_of(text) is None and text_of(text).isdigit():
-        line = text[0].line if text else command.line
-        return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
-    outside = file.variables.get(name, "")
-    return Written(int(outside), None, f"{name}={outside}") if outside.isdigit() else None
 
 
 def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from autoplan.launch.configuration import Written
-from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of
+from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
-__all__ = ["SHOWING", "launched_devices", "launcher_words", "training_command"]
+__all__ = ["SHOWING", "launched_devices", "launcher_words", "training_command", "variable_devices"]
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
@@ -98,6 +98,32 @@ def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
                 return Word(value, words[at].line, words[at].unknown)
             return words[at + 1] if at + 1 < len(words) else None
     return None
+
+
+def variable_devices(script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
+    """Return the processes that variables say to a program which starts torchrun by itself.
+
+    Those are ``NPROC_PER_NODE`` and ``NNODES`` of ms-swift and LLaMA-Factory; else one device that is seen
+    alone is what it runs on.
+    """
+    each = _variable("NPROC_PER_NODE", script, command, outside)
+    nodes = _variable("NNODES", script, command, outside)
+    if each is not None:
+        count = nodes.value if nodes else 1
+        return Written(each.value * count, each.line, " ".join(x.words for x in (nodes, each) if x))
+    visible = command.environment.get("CUDA_VISIBLE_DEVICES")
+    if isinstance(visible, tuple) and unknown_of(visible) is None and text_of(visible).isdigit():
+        return Written(1, command.line, f"CUDA_VISIBLE_DEVICES={text_of(visible)}")
+    return None
+
+
+def _variable(name: str, script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
+    text = command.environment.get(name) or script.variables.get(name)
+    if isinstance(text, tuple) and unknown_of(text) is None and text_of(text).isdigit():
+        line = text[0].line if text else command.line
+        return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
+    given = outside.get(name, "")
+    return Written(int(given[:6]), None, f"{name}={given}") if given.isdigit() else None
 
 
 def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:

@@ -238,7 +238,11 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= _launched(document, launcher, file)
     _leave_open(document)
     _of_the_program(document, file)
-    if values.get("precision", OPEN).default and any(document.given(n) for n in TRAINER.data["weight_types"]):
+    if (
+        values.get("precision", OPEN).default
+        and not stands(document, "own_zero")
+        and any(document.given(n) for n in TRAINER.data["weight_types"])
+    ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
     values |= _read_recompute(document, values)
@@ -315,7 +319,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
-    names = key_names("trainer") | key_names("trl")
+    names = key_names("trainer") | frozenset(_PROGRAM)
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
@@ -402,6 +406,8 @@ def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], lin
 
 def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
+    if document.given("own_zero") is not None:
+        return _own_program(document)
     if stands(document, "deepspeed"):
         _refuse_both(document)
         return _read_deepspeed(document, file)
@@ -412,6 +418,24 @@ def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Wr
     if other is not None and document.path("fsdp_version") not in document.entries:
         document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
     return _read_fsdp(document, fsdp)
+
+
+def _own_program(document: WrittenDocument) -> dict[str, Written]:
+    """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
+    stage = document.number("own_zero", least=0)
+    values = {"zero": stage} if stage is not None else {}
+    moved, dtype = document.flag("own_offload"), document.given("own_dtype")
+    if moved is not None and moved.value:
+        values["offload"] = Written("optimizer", moved.line, moved.words)
+    rank = document.number("own_rank", least=0)
+    if rank is not None and rank.value:
+        document.opened.add("adapters")
+    named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
+    if named is not None and dtype is not None:
+        values["precision"] = Written(named, dtype.line, dtype.words)
+    elif not any(document.flag(name) for name in ("bf16", "fp16")):
+        document.opened.add("precision")
+    return values
 
 
 def _refuse_both(document: WrittenDocument) -> None:

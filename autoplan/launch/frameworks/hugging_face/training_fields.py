@@ -39,6 +39,8 @@ __all__ = [
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
+#: Names of checkpoints whose weights are packed.
+_PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?bits?|fp8|gguf)(?:[-_.]|$)")
 #: What holds where a file says nothing else.
 _ALONE: Final[Mapping[str, Any]] = {
     "tp": 1,
@@ -187,6 +189,12 @@ def model_of(document: WrittenDocument) -> str | None:
         sentence = f"{written.value[:60]} is {kind}, and plans are of decoder-only transformers"
         document.refuse(sentence, "model")
         document.stop_at_problems()
+    bits = [name for name in ("four_bits", "eight_bits", "bits") if name in document.table.keys]
+    if _PACKED.search(written.value) and not any(document.given(name) for name in bits):
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{written.words[:80]}: the checkpoint decides the format of the base: left open"
+        )
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry

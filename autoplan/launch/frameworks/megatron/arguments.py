@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.deciding_names import may_decide
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
@@ -31,8 +31,6 @@ FLAGS: Final = TABLE.keys
 #: Arguments whose values are read.
 READ_FLAGS: Final = frozenset(binding.key for binding in TABLE if binding.read)
 _SIMILAR: Final = 0.9
-#: The same for an argument that speaks of what decides a layout.
-_MISNAMED: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +234,11 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments, va
     dashed = name.replace("_", "-")
     near = [dashed] if dashed in known else [other for other in known if one_letter_off(name, other)]
     fields = may_decide(name, value)
-    near += difflib.get_close_matches(name, wanted, 2, _MISNAMED if fields else _SIMILAR)
-    near = [other for other in near if not name.startswith(f"{other}-")]
+    near += (
+        misnamed(name, wanted, _SIMILAR) if fields else difflib.get_close_matches(name, wanted, 2, _SIMILAR)
+    )
+    first = name.lstrip("-")[:1]
+    near = [other for other in near if not extends(name, other) and other.lstrip("-")[:1] == first]
     if not near:
         if fields:
             result.leave_open(fields, f"{name} {value}".strip(), line)
@@ -253,8 +254,13 @@ def one_letter_off(one: str, other: str) -> bool:
 
     >>> [one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
     [False, True, True, True, False]
+    >>> one_letter_off("--patch-size", "--batch-size")
+    False
+
+    Another first letter of the same number makes another word.
     """
-    if one == other or abs(len(one) - len(other)) > 1:
+    first, second = one.lstrip("-")[:1], other.lstrip("-")[:1]
+    if one == other or abs(len(one) - len(other)) > 1 or (len(one) == len(other) and first != second):
         return False
     start = next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
@@ -24,6 +25,11 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
+
+#: Programs around Megatron-LM that do not train.
+_NO_TRAINING: Final = re.compile(
+    r"^(?:run_)?(?:text_gen\w*|generate\w*|eval\w*|convert\w*|preprocess\w*|gpt_(?:static|dynamic)_inference\w*)\.py$"
+)
 
 __all__ = ["configured", "following_values", "is_megatron", "read_megatron", "sharded_ranks"]
 
@@ -59,6 +65,8 @@ def _refuse_others(command: Command | None, file: LaunchFile) -> None:
     """Raise SpecError where the training program is one of a model that is no decoder-only transformer."""
     for word in command.words if command is not None else ():
         program = word.text.rsplit("/", 1)[-1]
+        if _NO_TRAINING.search(program):
+            raise SpecError([Problem(f"{program} trains nothing", "script", file.name, word.line or None)])
         kind = other_architecture(program) if program.endswith(".py") else None
         if kind is not None:
             sentence = f"{program} trains {kind}, and plans are of decoder-only transformers"
@@ -86,6 +94,11 @@ def configured(
     Where they are not ``complete``, what they leave open stays open, as another file or a recipe has it.
     Where the model is not ``described``, of its sizes only the layers are taken.
     """
+    for flag in TABLE.data["other_layers"]:
+        if flag in given.given:
+            sentence = "plans are of decoder-only transformers: its layers are of other kinds"
+            given.problems.append(Problem(sentence, flag, file.name, given.given[flag].line or None))
+    given.stop_at_problems()
     model = read_model(given, file.name) if described else ReadModel(None)
     layers = model.lines.get("layers") if described else given.number("layers")
     given.stop_at_problems()
