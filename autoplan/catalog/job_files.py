@@ -25,7 +25,15 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["is_serving_job", "job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
+__all__ = [
+    "is_serving_job",
+    "job_of_text",
+    "load_job",
+    "opened",
+    "opened_job",
+    "resolve_job",
+    "usual_objectives",
+]
 
 #: What a command for training says of a serving job.
 SERVING_JOB: Final = "this is a serving job, which this command does not take"
@@ -84,6 +92,7 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
     """Return text, file and name of a path or an entry, and the folder of its relative paths."""
+    _refuse_other_kind(reference)
     text = str(reference)
     _refuse_parts(text, kind)
     if isinstance(reference, Path) or is_path(text):
@@ -93,6 +102,19 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
         raise UnsupportedError(f"{text}: {SERVING_JOB}: `autoplan plan {text}` plans it")
     content, file = entry_text(kind, text)
     return content, file, text, Path()
+
+
+def opened_job(reference: str | Path) -> tuple[str, str, str, Path]:
+    """Return what ``opened`` does of a job of whatever kind."""
+    return opened("serving" if is_serving_job(reference) else "job", reference)
+
+
+def _refuse_other_kind(reference: object) -> None:
+    """Raise UnsupportedError for a loaded job: whoever takes a job of its kind does not open it."""
+    kind = getattr(reference, "kind", None)
+    if kind is not None:
+        other = "training" if kind == "serving" else "serving"
+        raise UnsupportedError(f"the job is one of {kind}, and this takes one of {other}")
 
 
 def _refuse_parts(text: str, kind: EntryKind) -> None:

@@ -227,12 +227,8 @@ class _JobWriter:
             self._assume("adapters.base", "nf4", "a frozen base in nf4", "--base")
 
     def _assume_requests(self, spec: ModelSpec) -> None:
-        tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
-        self._assume("workload.input_tokens", tokens, f"prompts of {tokens:,} tokens", "--input-tokens")
-        self._assume("workload.output_tokens", tokens, f"answers of {tokens:,} tokens", "--output-tokens")
-        if not {"workload.concurrency", "workload.request_rate"} & set(self.values):
-            clients = f"{_ASSUMED_CLIENTS} clients"
-            self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
+        if "workload.trace" not in self.values:
+            self._assume_load(spec)
         published = published_format(spec.name)
         if published != "bf16":
             self._assume("precision", published, f"weights in {published}, as published", "--precision")
@@ -243,6 +239,14 @@ class _JobWriter:
         name = _ENGINES.get(device(node.device).vendor, _ENGINE)
         newest = f"{name}@{list(engine_entry(name).versions)[-1]}"
         self._assume("stack", newest, f"the engine {newest}", "--stack")
+
+    def _assume_load(self, spec: ModelSpec) -> None:
+        tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
+        self._assume("workload.input_tokens", tokens, f"prompts of {tokens:,} tokens", "--input-tokens")
+        self._assume("workload.output_tokens", tokens, f"answers of {tokens:,} tokens", "--output-tokens")
+        if not {"workload.concurrency", "workload.request_rate"} & set(self.values):
+            clients = f"{_ASSUMED_CLIENTS} clients"
+            self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
 
     def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
         if key not in self.values:

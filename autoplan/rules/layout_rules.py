@@ -23,6 +23,7 @@ from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
+from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.recompute import FULL
 from autoplan.schema.stage_layers import chunks_of
 from autoplan.schema.user_rules.expression import FALSE, Node
@@ -70,6 +71,8 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
         lambda c: divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
+    if model.linear_attention is not None:
+        yield from _linear_attention_rules(model.linear_attention)
     if moe_layer_share(model) < 1:
         yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
@@ -84,6 +87,21 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         lambda c: divides(model.layers, c.vpp) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
+
+
+def _linear_attention_rules(linear: LinearAttention) -> Iterator[Rule]:
+    """Yield the rules of linear attention.
+
+    Heads are divided as in Megatron-LM, megatron/core/ssm/mamba_mixer.py, and megatron/core/transformer/
+    transformer_config.py of gated delta nets. Of the stacks only Megatron-LM splits its sequences.
+    """
+    kinds = {"gated-delta-net": "key heads", "mamba2": "groups"}
+    heads, name = linear.key_heads, kinds[linear.kind]
+    yield Rule(
+        f"tp divides the {heads} {name} of linear attention",
+        lambda c: divides(heads, c.tp),
+    )
+    yield Rule("linear attention is priced without context parallelism (cp = 1)", lambda c: c.cp == 1)
 
 
 def _embedding_and_loss_counted(job: Job, candidates: Candidates) -> Mask:

@@ -56,6 +56,10 @@ class ProgramWay(Frozen):
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
     )
     experts: bool = Field(default=False, description="whether it trains models with experts")
+    linear_attention: bool = Field(
+        default=False,
+        description="whether it trains linear attention as transformers does, which alone is priced",
+    )
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
     )
@@ -114,6 +118,9 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,
+        "its linear attention is not priced, only that of transformers": (
+            job.model.linear_attention is not None and not way.linear_attention
+        ),
     }
     parts |= {
         f"no key for software.{name}": getattr(job.software, name) is not None

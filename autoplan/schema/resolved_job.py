@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from autoplan.errors import Problem, SpecError
+from autoplan.schema.base import LeftOutAtDefault
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
@@ -69,11 +71,11 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
     # Pydantic's own dump takes ten times as long the first time, since it builds a serializer.
     if isinstance(value, BaseModel):
         if id(value) not in known:
-            fields, unsaid = type(value).model_fields, getattr(value, "UNSAID", ())
+            fields = type(value).model_fields
             known[id(value)] = {
                 fields[name].alias or name: _plain(inner, known)
                 for name, inner in value.__dict__.items()
-                if not (fields[name].exclude or (name in unsaid and inner == fields[name].default))
+                if not (fields[name].exclude or _left_out(fields[name], inner))
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):
@@ -89,6 +91,11 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
     if isinstance(value, tuple | list):
         return [_plain(inner, known) for inner in value]
     return value
+
+
+def _left_out(field: FieldInfo, value: object) -> bool:
+    """Return whether a field of a model says nothing that documents from before it would not."""
+    return any(isinstance(mark, LeftOutAtDefault) for mark in field.metadata) and value == field.default
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any dataclass

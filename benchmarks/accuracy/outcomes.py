@@ -248,7 +248,7 @@ def _microbatches(run: Run, job: Job) -> tuple[int, ...]:
 
 def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> Layout:
     told = run.layout
-    stages = stage_layers(run, job.model.layers)
+    stages = stage_layers(run, job.model)
     offload = run.tuning.offload if run.tuning else "none"
     return Layout(
         tp=told.tp,

@@ -175,6 +175,7 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
         logits_bytes=kept + held,
         logits_forward_bytes=forward,
         logits_backward_bytes=backward + held,
+        split_loss_bytes=0,
         # HF's norms are unfused: each keeps an fp32 copy of its input.
         norm_copy_bytes=4 if config.impl == "hf" else 0,
         vocabulary_parallel_loss=config.loss_parallel,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.answers.explain.remedies import remedies_of
 from autoplan.costs.core.codes import recompute_mode
@@ -15,6 +15,7 @@ from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import facts_of, predict, time_on
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
+from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.explanation import BottleneckShare, Explanation
@@ -25,12 +26,22 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 
+if TYPE_CHECKING:
+    from autoplan.results.serving.serving_explanation import (
+        ServingExplanation,
+        ServingRefusal,
+        ServingStanding,
+    )
+    from autoplan.results.serving.serving_front import ServingFront
+    from autoplan.schema.serving.serving_spec import ServingJob
+
 __all__ = [
     "FastestPlan",
     "best_under",
     "bottlenecks",
     "explain",
     "explain_choice",
+    "explain_training",
     "fastest_within",
     "other_choices",
     "refusal_of",
@@ -378,20 +389,75 @@ def _distance(one: Layout, other: Layout) -> float:
     return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
 
 
+@overload
 def explain(
-    job: Job | str | Path,
+    job: Job,
     layout: Layout | str,
     *,
     progress: Callable[[int, float], None] | None = None,
     deadline: Deadline | float | None = None,
-) -> Explanation | Refusal:
+) -> Explanation | Refusal: ...
+
+
+@overload
+def explain(
+    job: Job,
+    layout: None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> Choice: ...
+
+
+@overload
+def explain(
+    job: ServingJob,
+    layout: str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal: ...
+
+
+@overload
+def explain(
+    job: str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> object: ...
+
+
+def explain(
+    job: Job | ServingJob | str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> object:
     """Return the explanation of ``layout``: its prediction, remedies, and standing relative to the front.
 
-    For a layout that does not fit, the remedies are the changes that make it fit; for one that fits, those
+    Without a layout: why the best plan is the best, and what every other choice loses. For a layout of
+    training that does not fit, the remedies are the changes that make it fit; for one that fits, those
     that save memory. Only for the latter the front is searched, with ``progress`` and ``deadline`` as in
-    ``plan``. For a layout that violates rules, return these and the nearest valid layout. Raises LayoutError
+    ``plan``. For a layout that violates rules, return these and, of training, the nearest valid layout. A
+    serving job is explained by values of its own kind; without a plan that is its front. Raises LayoutError
     for a text that is no layout.
     """
+    return kind_of(job).explain(job, layout, progress=progress, deadline=deadline)
+
+
+def explain_training(
+    job: Job | str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> Explanation | Refusal | Choice:
+    """Return what ``explain`` does of a training job."""
+    if layout is None:
+        return explain_choice(job, deadline=deadline)
     job = chosen(plannable(job), layout)
     limit = Deadline.of(deadline, job.deadline)
     layout = read_layout(job, layout)

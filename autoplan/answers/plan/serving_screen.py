@@ -24,7 +24,7 @@ from autoplan.report.render.columns import COLUMN_GAP, total_width
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_blocks
-from autoplan.report.serving.engine_layout_words import engine_layout_words
+from autoplan.report.serving.engine_layout_words import common_parts, engine_layout_parts
 from autoplan.report.serving.serving_report import (
     figure_columns,
     proof_sentences,
@@ -60,8 +60,8 @@ def _blocks(front: ServingFront, terminal: Terminal, rows: int) -> Iterator[Bloc
     yield from heading((*serving_job_lines(front.job, terminal), load_words(front.job)))
     yield from scaling_blocks(front)
     shown = [(row + 1, front.plans[row]) for row in spread(len(front.plans), rows)]
-    columns, parts = figure_columns(shown), [list(_parts(plan, terminal)) for _, plan in shown]
-    every = _common(parts)
+    columns, parts = figure_columns(shown), [list(_parts(plan)) for _, plan in shown]
+    every = common_parts(parts)
     if every:
         yield Sentence(f"every engine: {f' {terminal.dot} '.join(every)}", "quiet")
     room = max(_NARROWEST, terminal.width - total_width(columns) - COLUMN_GAP)
@@ -76,17 +76,11 @@ def _blocks(front: ServingFront, terminal: Terminal, rows: int) -> Iterator[Bloc
     yield from _next_line(front)
 
 
-def _parts(plan: ServingPlan, terminal: Terminal) -> Iterator[list[str]]:
+def _parts(plan: ServingPlan) -> Iterator[list[str]]:
     """Yield the parts of the layout of each engine of ``plan`` that differ from the defaults of engines."""
     engines = (plan.pools.prefill, plan.pools.decode) if plan.pools else [x.layout for x in plan.groups]
     for engine in engines:
-        yield engine_layout_words([engine], terminal).split(f" {terminal.dot} ")
-
-
-def _common(plans: Sequence[Sequence[Sequence[str]]]) -> list[str]:
-    """Return the parts that every engine of several plans has."""
-    engines = [engine for plan in plans for engine in plan]
-    return [part for part in engines[0] if len(plans) > 1 and all(part in engine for engine in engines)]
+        yield list(engine_layout_parts(engine))
 
 
 def _layouts(

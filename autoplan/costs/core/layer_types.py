@@ -6,9 +6,9 @@ Notation (this file only)::
     K       layer types                                                         [1]
     v       virtual stages of a device                                          [1]
 
-A model may have dense and MoE layers, or layers with and without sliding window. Layers of a stage are in the
-order of the model, chunk by chunk under the interleaved schedule: the first have full recompute, the next
-the modes before it in ``autoplan.schema.recompute.MODES``. Source: Megatron-LM,
+A model may have dense and MoE layers, layers with and without sliding window, or with linear attention.
+Layers of a stage are in the order of the model, chunk by chunk under the interleaved schedule: the first have
+full recompute, the next the modes before it in ``autoplan.schema.recompute.MODES``. Source: Megatron-LM,
 megatron/core/transformer/transformer_block.py, --recompute-method block.
 """
 
@@ -67,7 +67,8 @@ class LayerTypes:
 def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
     """Return the layer types of ``model`` for a sequence length [1], in order of appearance.
 
-    Layers differ in being dense or MoE, and in a sliding window that is shorter than the sequence.
+    Layers differ in being dense or MoE, in softmax or linear attention, and in a sliding window that is
+    shorter than the sequence.
 
     >>> from autoplan.catalog import load_entry
     >>> layer_types_of(load_entry("model", "deepseek-v3"), 4096).sequence[:5]  # the first three are dense
@@ -85,22 +86,26 @@ def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
 
 @lru_cache(maxsize=64)
 def _layer_types(model: ModelSpec, s: int) -> LayerTypes:
-    indices: dict[tuple[bool, int | None], int] = {}
+    indices: dict[tuple[bool, int | None, bool], int] = {}
     sequence = []
     for layer in range(model.layers):
-        window = model.attention_window(layer)
-        layer_type = (model.is_moe_layer(layer), None if window is None or window >= s else window)
+        linear = model.is_linear_layer(layer)
+        window = None if linear else model.attention_window(layer)
+        window = None if window is None or window >= s else window
+        layer_type = (model.is_moe_layer(layer), window, linear)
         sequence.append(indices.setdefault(layer_type, len(indices)))
     if len(indices) == 1:
         return LayerTypes(tuple(sequence), (model,))
     return LayerTypes(tuple(sequence), tuple(_of_one_type(model, *layer_type) for layer_type in indices))
 
 
-def _of_one_type(model: ModelSpec, experts: bool, window: int | None) -> ModelSpec:  # noqa: FBT001 - a type
+def _of_one_type(model: ModelSpec, experts: bool, window: int | None, linear: bool) -> ModelSpec:  # noqa: FBT001 - a type
     """Return ``model`` with all layers of one type."""
     moe = model.moe.model_copy(update={"first_dense_layers": 0, "every": 1}) if model.moe else None
     local = None if window is None else SlidingWindow(window=window, every=None)
-    return model.model_copy(update={"moe": moe if experts else None, "sliding_window": local})
+    recurrent = model.linear_attention.in_all_layers() if model.linear_attention and linear else None
+    parts = {"moe": moe if experts else None, "sliding_window": local, "linear_attention": recurrent}
+    return model.model_copy(update=parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ _MEMORY_BOUND_KERNELS = 7
 DROPOUT_ACCESSES: Final = 2.5
 #: Accesses of a residual addition per element, in forward and in backward: two reads and a write.
 _ADDITION = 3
+#: Accesses of the output gate of attention: a sigmoid and a product, in backward three kernels (transformers,
+#: models/qwen3_next/modeling_qwen3_next.py, Qwen3NextAttention.forward).
+_GATE = 5
+_GATE_BACKWARD = 9
 #: Accesses of forward dropout per element where it is fused with the addition: the mask.
 _FUSED_DROPOUT = 0.5
 
@@ -146,6 +150,9 @@ def _attention_and_mlp(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     if job.stack.block.attention == "eager":
         forward = forward + 2 * q
         backward = backward + 2 * q + 2 * (q + 2 * k)
+    if model.attention_output_gate:
+        forward = forward + _GATE * q
+        backward = backward + _GATE_BACKWARD * q
     return forward, backward
 
 
@@ -181,9 +188,14 @@ def _mla_moe_cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Arr
 
 
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
-    """Return q, k and f on a rank [1]; f is weighted by the share of layers with a dense MLP."""
+    """Return q, k and f on a rank [1]; f is weighted by the share of layers with a dense MLP.
+
+    q and k are those of softmax attention.
+    """
     model, t = job.model, candidates.tp.astype(np.float64)
     q, k = attention_widths(model, t)
+    if model.linear_attention is not None:  # Its kernels are in ``linear_seconds``.
+        q, k = 0.0 * q, 0.0 * k
     return q, k, (1.0 - moe_layer_share(model)) * model.ffn_size / t
 
 

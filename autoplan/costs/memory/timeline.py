@@ -205,6 +205,8 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     block, tokens = job.stack.block, scope.tokens
     logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
     width = logits / loss_chunks(job)
+    copied = np.where(column(scope.candidates.tp) > 1, float(block.split_loss_bytes), 0.0)
+    copied = copied * block.vocabulary_parallel_loss
     # What autograd keeps of the other chunks.
     kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
@@ -230,11 +232,11 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
         before_backward(
             "end of forward",
             saved.inputs,
-            earlier + kept + width * block.logits_forward_bytes,
+            earlier + kept + width * (block.logits_forward_bytes + copied),
             unsharded + flat_buffer,
         ),
         before_backward(
-            "loss", saved.inputs, earlier + kept + width * block.logits_backward_bytes, unsharded
+            "loss", saved.inputs, earlier + kept + width * (block.logits_backward_bytes + copied), unsharded
         ),
         before_backward(
             "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace

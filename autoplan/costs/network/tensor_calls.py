@@ -195,7 +195,7 @@ def _routed_only(job: Job) -> bool:
 
 def _column_gemms(job: Job) -> int:
     """Return the column-parallel GEMMs of a layer: qkv as one or three, up, gate."""
-    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved or job.model.linear_attention
     return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 

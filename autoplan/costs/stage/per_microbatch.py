@@ -19,7 +19,7 @@ from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
-from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds, unaligned_gemm_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
@@ -41,9 +41,9 @@ class Pass:
     """Forward and backward of a layer, or of all outside layers, for one microbatch [s], [C, 1] or [C, p].
 
     ``weight`` is the weight-gradient pass of a split backward. ``contended_*`` is the time in which other
-    collectives occupy the fabric of the data-parallel group; for a split backward it counts only the
-    weight-gradient pass, which overlaps with the reduction. ``recompute`` is the time that each recompute
-    mode adds to backward.
+    collectives than the step's occupy the fabric of the data-parallel group; for a split backward it counts
+    only the weight-gradient pass, which overlaps with the reduction. ``recompute`` is the time that each
+    recompute mode adds to backward.
     """
 
     forward: Parts
@@ -99,7 +99,8 @@ def outside_pass(context: StageContext) -> Pass:
         ),
         weight=weight + weight_data,
         contended_forward=contended * tensor_forward,
-        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward),
+        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward)
+        + _gathering_seconds(context, traffic, split),
     )
 
 
@@ -144,9 +145,17 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
         weight=weight + weight_data,
         contended_forward=contended.forward,
         # The step's reduction overlaps with the last backward, or with its weight-gradient pass where split.
-        contended_backward=np.where(split > 0, contended.weight, contended.backward),
+        contended_backward=np.where(split > 0, contended.weight, contended.backward)
+        + _gathering_seconds(context, traffic, split),
         recompute=recompute,
     )
+
+
+def _gathering_seconds(context: StageContext, traffic: _PassTraffic, split: Array) -> Array:
+    """Return the seconds of all-gathers in a backward that is not split: on the fabric of the reduction."""
+    if context.machine.overlap.everything:
+        return np.zeros((1, 1))
+    return (1.0 - split) * traffic.backward.seconds
 
 
 def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, dict[str, Parts]]:
@@ -378,10 +387,13 @@ def _head_seconds(context: StageContext) -> _Outside:
     hidden = np.asarray(h)
     block = job.stack.block
     logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
-    forward = gemm_seconds(context.tokens, v, hidden, machine)
+    rows = np.zeros_like(v) if block.padded_products else v
+    forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = gemm_seconds(context.tokens, hidden, v, machine)
-    weight = np.zeros_like(forward) if job.adapters else gemm_seconds(hidden, v, context.tokens, machine)
+    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows)
+    weight = np.zeros_like(forward)
+    if not job.adapters:
+        weight = unaligned_gemm_seconds(hidden, v, context.tokens, machine, rows)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

@@ -7,13 +7,14 @@ framework's source does; numbers about the world carry their source and, where i
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.adapters import Base
 from autoplan.schema.base import (
     Frozen,
+    LeftOutAtDefault,
     PositiveBandwidth,
     PositiveBytes,
     PositiveShare,
@@ -188,9 +189,14 @@ class OverlapPolicy(Frozen):
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     reduced_each_microbatch_from: int = Field(
         ge=0,
-        le=3,
+        le=4,
         description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
-        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients, 4 where ZeRO-3"
+        " does, too (FSDP's no_sync, FSDP2's set_requires_gradient_sync(False))",
+    )
+    reduced_once_in_pipelines: bool = Field(
+        default=False,
+        description="pipelines accumulate whole gradients and reduce them once a step at every ZeRO stage",
     )
     all_reduce_under_zero: bool = Field(
         default=False,
@@ -201,9 +207,6 @@ class OverlapPolicy(Frozen):
 
 class StackRules(Frozen):
     """What the stack can run."""
-
-    #: Left out of saved answers where it has its default: answers of before the field keep their hashes.
-    UNSAID: ClassVar[frozenset[str]] = frozenset({"recompute"})
 
     zero_stages: tuple[ZeroStage, ...] = Field(min_length=1, description="ZeRO stages that it has")
     zero_stages_with_pipeline: tuple[ZeroStage, ...] = Field(description="those that it runs with pp > 1")
@@ -220,7 +223,7 @@ class StackRules(Frozen):
     make_vocab_size_divisible_by: int = Field(
         ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
     )
-    recompute: tuple[RecomputeMode, ...] = Field(
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
         default=USUAL_MODES, description="recompute modes of layers that it has; none is that of no recompute"
     )
     recompute_several_layers: bool = Field(
@@ -304,6 +307,19 @@ class ExpertPolicy(Frozen):
         description="GEMMs of a rank's experts run together, in one kernel or on several streams"
     )
     kernels_per_expert: int = Field(ge=0, le=50, description="kernels of forward for each expert on a rank")
+    host_waits: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="times in a layer's forward that the host waits for counts of tokens, without expert"
+        " parallelism",
+    )
+    host_waits_exchanging: int = Field(
+        default=0, ge=0, le=100, description="the same where experts are on several ranks, which tell counts"
+    )
+    host_waits_per_expert: int = Field(
+        default=0, ge=0, le=10, description="times that it waits for each expert on a rank in addition"
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
@@ -357,7 +373,7 @@ class OffloadPolicy(Frozen):
 class ActivationOffloadPolicy(Sourced):
     """How a stack keeps in host memory what layers keep for backward."""
 
-    recompute: tuple[RecomputeMode, ...] = Field(
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
         min_length=1,
         description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
     )

@@ -132,6 +132,8 @@ def _refuse_missing_parts(model: ModelSpec) -> None:
         f"the activation {model.activation}": model.activation not in _ACTIVATIONS,
         f"{model.positions} positions": model.positions not in TABLE["positions"].names,
         "attention and MLP in parallel": model.parallel_block,
+        "linear attention": model.linear_attention is not None,
+        "an output gate of attention": model.attention_output_gate,
         "norms after attention and MLP": model.post_norms,
         "a norm after the embedding": model.embedding_norm,
         "no final norm": not model.final_norm,

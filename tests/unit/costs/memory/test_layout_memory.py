@@ -182,6 +182,37 @@ def test_gradients_that_accumulate_locally_stay_whole():
         assert float(model_states_of(s, s.weights.layer).gradients[0, 0]) == LAYER * size / share
 
 
+@pytest.mark.parametrize(
+    ("software", "text", "chosen", "share"),
+    [
+        # accelerate reduces once a step: whole gradients in the 16 bits in which they are reduced.
+        ("hf-fsdp2", "dp=8,zero=3", {}, 2.0),
+        ("hf-fsdp2", "dp=8,zero=3", {"gradient_sync": "microbatch"}, 4.0 / 8),
+        # torchtitan behind each microbatch, but for pipelines: fp32, of its two ranks of data.
+        ("fsdp2", "dp=8,zero=3", {}, 4.0 / 8),
+        ("fsdp2", "dp=8,zero=3", {"gradient_sync": "step"}, 4.0),
+        ("fsdp2", "dp=2,pp=4,zero=2", {}, 4.0),
+        # One microbatch a step has nothing to accumulate.
+        ("hf-fsdp2", "dp=8,zero=3,mbs=8", {}, 4.0 / 8),
+    ],
+)
+def test_gradients_stay_whole_until_they_are_reduced(software, text, chosen, share):
+    """A parameter's bytes of gradient on one rank, over the rows of accelerate and of torchtitan."""
+    job = job_of(software=software)
+    job = replace(job, stack=with_software(job.stack, SoftwareSpec.model_validate(chosen)))
+    s = scope(job, text)
+    assert float(model_states_of(s, s.weights.layer).gradients[0, 0]) == LAYER * share
+
+
+def test_autocast_keeps_what_blocks_pass_on_in_fp32():
+    """4 bytes of each of two norm inputs, not 2, and a checkpoint of 4: of fp32 parameters alone."""
+    plain = job_of(software="ddp")
+    pure = replace(plain, stack=with_software(plain.stack, SoftwareSpec(pure_bf16=True)))
+    mixed, same = (saved_bytes_per_token(x, scope(x, "dp=8,zero=0").candidates) for x in (plain, pure))
+    assert float(mixed.none[0] - same.none[0]) == 2 * 2 * 4096
+    assert (float(mixed.full[0]), float(same.full[0])) == (4 * 4096, 2 * 4096)
+
+
 def test_offloaded_state_is_on_the_host():
     """The 12 bytes of ZeRO-1 over eight ranks leave the device for the host; the step pays the link."""
     job = job_of(search=SearchSpec(offload=("none", "optimizer")))
