@@ -42,7 +42,9 @@ def job(kind, name, way):
         more["adapters"] = AdapterSpec(rank=8, base=way.bases[0] if "base" in way.needs else None)
     if "pure_bf16" in way.needs:
         more["software"] = SoftwareSpec(pure_bf16=True)
-    return resolve_job(JobSpec(kind="training", workload=workload, program=name, **JOBS[kind], **more))
+    alone = {"devices": 1} if any(rule.rule == "dp == 1" for rule in way.rules) else {}
+    where = {**JOBS[kind], **alone}
+    return resolve_job(JobSpec(kind="training", workload=workload, program=name, **where, **more))
 
 
 def texts(kind, devices, layers, draw, count):

@@ -81,3 +81,14 @@ def test_next_says_which_plans_it_passes_over(run, monkeypatch):
         assert f"plan {number}, " in lines[-2]
         assert "% slower" in lines[-2]
     assert run(*words).exit_code == 0
+
+
+def test_a_faster_layout_that_nothing_starts_is_one_of_the_details(run, monkeypatch):
+    """It is on a line of its own, and the program refuses it."""
+    job = ("--model", "llama2-7b", "--hardware", "8x-l40s", "--program", "megatron-lm")
+    lines = screen(run, monkeypatch, 120, *job, "--details")
+    at = next(number for number, line in enumerate(lines) if "% faster, and nothing starts it" in line)
+    assert "Megatron-LM" in lines[at]
+    refused = run("evaluate", *job, "--layout", lines[at + 1].strip())
+    assert refused.exit_code == 2
+    assert "Megatron-LM" in refused.stderr

@@ -61,11 +61,13 @@ def front_table(
     details: bool = False,
     emitted: int = 1,
     intervals: NarrowerIntervals | None = None,
+    unexpressed: Plan | None = None,
 ) -> str:
     """Return the plans of a job as a screen, or the reasons why there are none; ``details`` add the rest.
 
     Plan number ``emitted`` is the one that the last line says how to emit. ``intervals`` are those of the
-    fastest plan after what narrows them, where they are to be told.
+    fastest plan after what narrows them, where they are to be told; ``unexpressed`` is a faster layout that
+    its program cannot express, for the details.
     """
     head = list(heading(job_lines(front.job, front.facts, terminal)))
     if not front.plans:
@@ -74,7 +76,7 @@ def front_table(
     below = [GAP, *_fastest(front, terminal), GAP, items(_sureties(front, intervals))]
     following = list(_next_lines(front, emitted))
     lines = render([*above, *below, *following], terminal).count("\n")
-    more = _details(front, terminal) if details else ()
+    more = _details(front, terminal, unexpressed) if details else ()
     rows = _rows(front, terminal, None if all_plans or details else SCREEN_LINES - lines)
     if all_plans:
         rows = list(range(len(front.plans)))
@@ -208,7 +210,7 @@ def _passed_over(front: Front, plan: Plan, emitted: int) -> str:
     return f"{before} cannot be written: plan {emitted}, {100 * slower:.1f} % slower, is the first that can,"
 
 
-def _details(front: Front, terminal: Terminal) -> Iterator[Block]:
+def _details(front: Front, terminal: Terminal, unexpressed: Plan | None) -> Iterator[Block]:
     """Yield the fastest plan as bars, every answer by program, devices and batch, and all sentences."""
     from autoplan.report.choices_report import answers_table
 
@@ -217,8 +219,21 @@ def _details(front: Front, terminal: Terminal) -> Iterator[Block]:
     yield GAP
     yield from answers_table(front, terminal)
     said = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
+    yield from _unexpressed(front, unexpressed)
     sentences = [*question_sentences(front), *front_sentences(front)]
     yield items([sentence for sentence in sentences if sentence not in said])
+
+
+def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:
+    """Yield that a layout which the program of the fastest plan cannot express would be faster."""
+    program = at_batch(front.job, front.fastest).program
+    if faster is None or program is None:
+        return
+    gain = 1.0 - faster.predicted.step_seconds / front.fastest.predicted.step_seconds
+    faster_by = f"{100 * gain:.1f} % faster, and nothing starts it"
+    yield Sentence(f"{faster_by}, as {program.words} cannot express it (program: any-layout):", "quiet")
+    yield LayoutLine(faster.layout_string, indent=2)
+    yield GAP
 
 
 def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:

@@ -74,9 +74,12 @@ def test_what_is_added_counts(simple, more):
     assert many == few + 1
 
 
-def test_a_front_of_several_answers_says_nothing():
-    """Plans on unlike numbers of devices are no alternatives of one question."""
+def test_a_front_of_several_sizes_says_nothing():
+    """Plans on unlike numbers of devices are no alternatives of one question; those of programs are."""
     front = plan(load_job("llama3-8b-8x-a100"))
+    job = front.job
+    other = replace(front, job=replace(job, cluster=replace(job.cluster, devices=4)))
 
     assert front.order_noise is not None
-    assert replace(front, answers=(front,)).order_noise is None
+    assert replace(front, answers=(front, front)).order_noise == front.order_noise
+    assert replace(front, answers=(front, other)).order_noise is None
