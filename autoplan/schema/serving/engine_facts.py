@@ -202,8 +202,8 @@ class HandoffFacts(Frozen):
     )
     seconds: SourcedSeconds | None = Field(
         default=None,
-        description="time of a request between both engines besides its cache: router, handshake, polling; left"
-        " out: 0",
+        description="time of a request between both engines besides its cache: router, handshake, polling;"
+        " left out: 0",
     )
 
 

@@ -29,7 +29,7 @@ from benchmarks.serving.engine_fitting.step_responses import NUMBERS, Response, 
 
 __all__ = ["EngineFit", "error_of", "fit_engines", "left_out_errors", "left_out_shares"]
 
-#: What is expected of any engine [1] or [s]: its kernels and gaps of a fiftieth between them, a host in Python.
+#: What is expected of any engine [1] or [s]: its kernels, gaps of a fiftieth between them, a host in Python.
 _EXPECTED: Final = {
     "scale": 1.02,
     "host": 800e-6,
