@@ -67,7 +67,7 @@ def test_weights_that_are_read_take_less_than_three_reads(model, hardware, stack
 
 
 def test_products_of_a_captured_step_are_without_the_launches_of_their_sweep():
-    """DeepSeek's query product on one of eight H200: 2.3 us of weights. The sweep says 57, whatever the shape."""
+    """DeepSeek's query product on one of eight H200: 2.3 us of weights; the sweep says 57 for any shape."""
     _, prices, _ = scoped("deepseek-v3", "hgx-h200", "vllm@0.19", tp=8, weights="fp8-block")
     one, many = (
         float(prices.product(np.array([m]), Matrix(1536, 7168, "fp8-block"))[0]) for m in (1.0, 16384.0)
