@@ -37,6 +37,9 @@ _LOADS: Final[dict[str, SpreadLoad]] = {
 }
 #: Least share of its value that a closed form may be of the simulation's, as far as an interval reaches.
 _FARTHEST: Final = 0.1
+#: A guess: widths of models with linear attention, of which no run was measured, over those of others.
+#: Kernels of makers are up to three times as fast on prompts (flashinfer-ai/flashinfer#3788).
+_LINEAR_ATTENTION: Final = 1.5
 _FIRST: Final[ServedMetric] = "time_to_first_token_seconds"
 _EACH: Final[ServedMetric] = "time_per_output_token_seconds"
 _RATE: Final[ServedMetric] = "output_tokens_per_second"
@@ -82,6 +85,8 @@ class Distance:
     unmet: Unmet = ()
     #: Gaps of the first token, and of the other figures, to the simulation of the same load [1].
     gaps: tuple[float, float] = (0.0, 0.0)
+    #: Whether the model has linear attention, of which no run was measured.
+    linear: bool = False
 
 
 def widening(
@@ -91,11 +96,12 @@ def widening(
     engine: Engine | None,
     taken_from: str | None = None,
     unmet: Unmet = (),
+    linear: bool = False,
 ) -> tuple[float, tuple[str, ...]]:
     """Return w and what it is made of: device, model, whether the version is assumed, calibration.
 
     ``taken_from`` is the device whose kernels a device that was not measured has. ``unmet``: of which
-    there are no runs.
+    there are no runs. ``linear`` says that the model has linear attention, of which no run was measured.
 
     >>> spec = load_entry("intervals", "serving")
     >>> widening(spec, measured=True, engine=None)
@@ -109,6 +115,9 @@ def widening(
         *_unmet_reasons(spec, unmet),
         *_reasons(spec, measured=measured, engine=engine, taken_from=taken_from),
     )
+    if linear:
+        sentence = f"{_LINEAR_ATTENTION:.3g} times wider, a guess: no run with linear attention was measured"
+        reasons = (*reasons, (_LINEAR_ATTENTION, sentence))
     width = 1.0
     for factor, _ in reasons:
         width *= factor
@@ -186,7 +195,12 @@ def served_intervals(
     """
     far = distance or Distance()
     width, reasons = widening(
-        spec, measured=measured, engine=engine, taken_from=far.taken_from, unmet=far.unmet
+        spec,
+        measured=measured,
+        engine=engine,
+        taken_from=far.taken_from,
+        unmet=far.unmet,
+        linear=far.linear,
     )
     kind = "disaggregated" if pools else _LOADS[load]
 

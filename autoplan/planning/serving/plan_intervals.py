@@ -35,6 +35,7 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
             taken_from,
             unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
             simulation_gaps(plan.simulations),
+            linear=job.model.linear_attention is not None,
         ),
     )
     return replace(plan, intervals=intervals)

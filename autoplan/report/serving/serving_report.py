@@ -32,7 +32,15 @@ from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
-__all__ = ["front_ends", "serving_front_blocks", "serving_front_table", "serving_sentences"]
+__all__ = [
+    "figure_columns",
+    "front_ends",
+    "proof_sentences",
+    "scaling_blocks",
+    "serving_front_blocks",
+    "serving_front_table",
+    "serving_sentences",
+]
 
 #: Times per token up to this factor apart are alike.
 _ALIKE: Final = 1.1
@@ -48,11 +56,11 @@ def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: b
 def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
     """Return the front as blocks."""
     parts: list[Block] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
-    if front.scaling:
-        parts += [_scaling(front), GAP, Heading("plans of the largest load")]
+    parts += scaling_blocks(front)
     if front.plans:
         shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
-        parts += [_plans(shown), GAP, *class_blocks(shown)]
+        numbered = list(enumerate(shown, start=1))
+        parts += [_plans(numbered), GAP, *class_blocks(numbered)]
         if len(shown) < len(front.plans):
             parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
         parts.append(items(serving_sentences(front)))
@@ -72,7 +80,7 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
 
 def serving_sentences(front: ServingFront) -> list[str]:
     """Return what is proven of a front, and how sure its figures are."""
-    return [*pool_lines(front), *_certificate(front), *(_notes(front) if front.plans else ())]
+    return [*pool_lines(front), *proof_sentences(front), *(_notes(front) if front.plans else ())]
 
 
 def front_ends(front: ServingFront) -> Iterator[str]:
@@ -91,22 +99,34 @@ def front_ends(front: ServingFront) -> Iterator[str]:
             )
 
 
-def _plans(plans: Sequence[ServingPlan]) -> DataTable:
-    return DataTable(
-        (
-            Column("#", tuple(str(number) for number, _ in enumerate(plans, start=1))),
-            Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
-            Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
-            Column(
-                "tokens/s/device", tuple(f"{plan.output_tokens_per_second_per_device:,.0f}" for plan in plans)
-            ),
-            Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
-            Column("devices", tuple(str(plan.devices) for plan in plans)),
-            Column("waits", tuple(_waits(plan) for plan in plans), "text"),
-            Column("layout", tuple(plan.layout_string for plan in plans), "layout"),
+def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
+    layouts = Column("layout", tuple(plan.layout_string for _, plan in numbered), "layout")
+    return DataTable((*figure_columns(numbered), layouts), anchors="plan")
+
+
+def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:
+    """Return the columns of numbered plans, but for their layouts; what no plan has is left out."""
+    plans = [plan for _, plan in numbered]
+    columns = (
+        Column("#", tuple(str(number) for number, _ in numbered)),
+        Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
+        Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
+        Column(
+            "tokens/s/device", tuple(f"{plan.output_tokens_per_second_per_device:,.0f}" for plan in plans)
         ),
-        anchors="plan",
+        Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
+        Column("devices", tuple(str(plan.devices) for plan in plans)),
+        Column("waits", tuple(_waits(plan) for plan in plans), "text"),
     )
+    return tuple(column for column in columns if any(cell.strip("-") for cell in column.cells))
+
+
+def scaling_blocks(front: ServingFront) -> Iterator[Block]:
+    """Yield the fewest devices for each load, where the job asks for several."""
+    if front.scaling:
+        yield _scaling(front)
+        yield GAP
+        yield Heading("plans of the largest load")
 
 
 def _scaling(front: ServingFront) -> DataTable:
@@ -150,7 +170,8 @@ def _waits(plan: ServingPlan) -> str:
     return predicted.point.cause if plan.saturated and predicted.load.kind != "maximum" else ""
 
 
-def _certificate(front: ServingFront) -> Iterator[str]:
+def proof_sentences(front: ServingFront) -> Iterator[str]:
+    """Yield what is proven, the main sentence first, and what is not."""
     proof = front.certificate
     if proof.stopped and front.plans:
         yield f"the best plans so far, not proven optimal ({proof.stopped})"

@@ -190,6 +190,7 @@ def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
             taken_from,
             unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
             simulation_gaps(plan.simulations),
+            linear=job.model.linear_attention is not None,
         ),
     )
 

@@ -30,6 +30,7 @@ from autoplan.costs.serving.iteration.token_prices import (
     expert_seconds,
     head_seconds,
     layer_collectives,
+    linear_attention_seconds,
     traffic_seconds,
 )
 from autoplan.costs.serving.least_times import distinct_experts, expert_read_seconds
@@ -147,7 +148,8 @@ def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: boo
     rank_tokens = np.maximum(1.0, np.ceil(m / scope.layout.adp))
     for layer in range(scope.model.layers):
         sparse = scope.model.is_moe_layer(layer)
-        for matrix in (*attention_matrices(scope), *dense_matrices(scope, layer)):
+        linear = scope.model.is_linear_layer(layer)
+        for matrix in (*attention_matrices(scope, layer), *dense_matrices(scope, layer)):
             side, each = _side(rank_tokens, matrix, prices), float(prices.product(rank_tokens, matrix)[0])
             read = gemm_light_seconds(1, matrix.outputs, matrix.inner, matrix.weights, prices.cluster.device)
             seconds["products: " + _name_of(side, each, read), side] += each
@@ -155,7 +157,10 @@ def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: boo
             side, each = _expert_side(scope, prices, float(m[0])), float(expert_seconds(scope, prices, m)[0])
             read = _experts_read(scope, prices, m)
             seconds["experts: " + _name_of(side, each, read), side] += each
-        traffic = float(traffic_seconds(scope, prices, rank_tokens, sparse=sparse)[0])
+        if linear:
+            chunks = float(linear_attention_seconds(scope, prices, rank_tokens)[0])
+            seconds["linear attention over chunks", "memory bandwidth"] += chunks
+        traffic = float(traffic_seconds(scope, prices, rank_tokens, sparse=sparse, linear=linear)[0])
         seconds["norms, rotation, activations", "memory bandwidth"] += traffic
         collectives = float(layer_collectives(scope, prices, m, sparse=sparse, graph=graph)[0])
         seconds["collectives", "network"] += collectives
