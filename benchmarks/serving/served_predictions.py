@@ -198,7 +198,8 @@ def _loop_values(
 
 def _front_end(run: ServedRun, job: ServingJob) -> float:
     """Return the time of a request before the scheduler sees it [s]."""
-    return front_end_seconds(job, run.workload.input_len or 1)
+    pools = run.disaggregated is not None
+    return front_end_seconds(job, run.workload.input_len or 1, pools=pools)
 
 
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:

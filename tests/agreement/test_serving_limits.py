@@ -63,17 +63,18 @@ def test_a_limit_that_is_held_is_held_in_the_simulation(seeds):
 
 def test_a_plan_whose_simulation_breaks_a_limit_is_refuted():
     """Under a limit between the closed form and the simulation a stated plan is told to break it."""
-    workload = {"input_tokens": {"fixed": 1024}, "output_tokens": {"fixed": 256}, "concurrency": 32}
-    search = {"max_num_seqs": 32}
-    free = serving_job("llama3.1-8b", "2x-rtx4090", stack="vllm@0.24", workload=workload, search=search)
+    workload = {"input_tokens": {"fixed": 1024}, "output_tokens": {"fixed": 128}, "concurrency": 16}
+    search = {"max_num_seqs": 16}
+    free = serving_job("llama3.1-8b", "dgx-h100", 2, "vllm@0.24", workload=workload, search=search)
     front = plan(free)
     found = front.plans[0]
     closed, simulated = found.time_to_first_token, found.longest_mean("time_to_first_token")
     assert closed < simulated
     limited = serving_job(
         "llama3.1-8b",
-        "2x-rtx4090",
-        stack="vllm@0.24",
+        "dgx-h100",
+        2,
+        "vllm@0.24",
         workload=workload,
         search=search,
         limits={"time_to_first_token": (closed + simulated) / 2},

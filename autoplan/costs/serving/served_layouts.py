@@ -223,8 +223,10 @@ def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
     )
 
 
-def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
+def front_end_seconds(job: ServingJob, input_tokens: float, *, pools: bool = False) -> float:
     """Return the time of a request before the scheduler sees it [s]: HTTP, processes, tokenizer.
+
+    ``pools``: and between an engine that prefills and one that decodes, besides its cache.
 
     >>> short, long = (front_end_seconds(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (1024, 8192))
     >>> 1e-3 < short < long < 0.1
@@ -233,7 +235,10 @@ def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
     Source: the engine's file.
     """
     step = job.engine.facts.step
-    return 0.0 if step is None else step.front_end.value + step.front_end_per_token.value * input_tokens
+    handoff = job.engine.facts.handoff
+    between = handoff.seconds.value if pools and handoff is not None and handoff.seconds is not None else 0.0
+    own = 0.0 if step is None else step.front_end.value + step.front_end_per_token.value * input_tokens
+    return own + between
 
 
 def front_end_busy(job: ServingJob) -> float:

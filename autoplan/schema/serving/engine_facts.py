@@ -200,6 +200,11 @@ class HandoffFacts(Frozen):
         description="whose token is the first of an answer: prefill: that of the prefill engine, sent along;"
         " decode: the decode engine computes the last token of the prompt again"
     )
+    seconds: SourcedSeconds | None = Field(
+        default=None,
+        description="time of a request between both engines besides its cache: router, handshake, polling;"
+        " left out: 0",
+    )
 
 
 class StepFacts(Frozen):

@@ -89,7 +89,7 @@ class _PooledLoad:
 
     def __init__(self, job: ServingJob, pair: EnginePair, clients: float, output: float) -> None:
         self.job, self.pair, self.clients, self.output = job, pair, clients, output
-        self.front = front_end_seconds(job, pair.prefill.engine.lengths.input)
+        self.front = front_end_seconds(job, pair.prefill.engine.lengths.input, pools=True)
 
     @property
     def most(self) -> tuple[float, float, float]:

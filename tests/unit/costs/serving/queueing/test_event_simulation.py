@@ -138,3 +138,12 @@ def test_a_closed_loop_sends_the_next_request_after_an_answer():
 
     assert run.queued == [0, 2.25, 4.5]
     assert run.last == [2, 4.25, 6.5]
+
+
+def test_a_front_end_takes_one_request_after_the_other():
+    """Four requests at once, each of which keeps the front end for 2 s: one comes every other step."""
+    load = RequestLoad((10, 10, 10, 10), (1, 1, 1, 1), (0.0,) * 4, front_end_busy=2.0)
+    run = simulate(load, SchedulerRules(4, 2048, BlockPool(10_000, 16)), A_SECOND)
+
+    assert run.first == [3, 5, 7, 9]
+    assert run.queued == [0, 0, 0, 0]

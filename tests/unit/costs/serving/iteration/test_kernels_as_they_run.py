@@ -1,0 +1,137 @@
+"""Kernels that a sweep does not have as they run: launches, casts, padding, sinks, all-reduces, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from autoplan.catalog import engine_kernels_for, kernels_for
+from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.attention_prices import prefill_attention_seconds
+from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
+from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
+from autoplan.costs.serving.iteration.kernel_prices import all_reduce_seconds
+from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
+from autoplan.costs.serving.iteration.token_prices import expert_seconds
+from autoplan.costs.serving.least_times import distinct_experts
+from autoplan.costs.serving.served_weights import matrix_bytes
+from autoplan.schema.serving.engine_layout import EngineLayout
+from tests.support.serving_jobs import serving_job
+
+JOBS = [
+    ("gpt-oss-120b", "hgx-h200", "sglang@0.5.5", {"tp": 2, "weights": "mxfp4"}),
+    ("gpt-oss-20b", "dgx-h100", "vllm@0.11", {"tp": 1, "weights": "mxfp4"}),
+    ("gpt-oss-20b", "dgx-a100-80gb", "vllm@0.11", {"tp": 1, "weights": "mxfp4"}),
+    ("deepseek-v3", "hgx-h200", "vllm@0.19", {"tp": 8, "weights": "fp8-block"}),
+    ("qwen3-32b", "dgx-h100", "vllm@0.19", {"tp": 2, "weights": "fp8-block"}),
+    ("qwen3-235b-a22b", "hgx-h200", "vllm@0.12", {"tp": 2, "weights": "fp8-block"}),
+    ("llama3-70b", "dgx-h100", "tensorrt-llm@1.1", {"tp": 4, "weights": "fp8"}),
+    ("llama3-8b", "8x-mi300x", "vllm-rocm@0.14", {"tp": 1, "weights": "bf16"}),
+]
+
+
+def scoped(model, hardware, stack, **layout):
+    """Return the scope of an engine and the prices of its kernels."""
+    shape = EngineLayout(**layout)
+    job = serving_job(model, hardware, shape.devices_per_engine, stack)
+    name = job.cluster.device.name
+    costs = kernels_for(name), engine_kernels_for(name)
+    return EngineScope(job, shape), kernel_prices(job, *costs), costs
+
+
+@pytest.mark.parametrize(("model", "hardware", "stack", "layout"), JOBS)
+@pytest.mark.parametrize("requests", [16, 64, 256])
+def test_weights_that_are_read_take_less_than_three_reads(model, hardware, stack, layout, requests):
+    """From 16 requests on, a part of that name is within 3 x bytes / bandwidth, in any engine and format."""
+    scope, prices, costs = scoped(model, hardware, stack, **layout)
+    step = iteration_parts(scope, costs, (requests, requests * 1024.0, ()))
+    found = {part.name: part.seconds for part in step.parts}
+    bandwidth, shape = scope.device.memory.bandwidth.value, scope.model
+    products = sum(
+        matrix_bytes(x.outputs * x.inner, x.weights, x.inner)
+        for layer in range(shape.layers)
+        for x in (*attention_matrices(scope), *dense_matrices(scope, layer))
+    )
+    experts = 0.0
+    if shape.moe is not None:
+        rows = np.array(requests * shape.moe.top_k / scope.layout.ep)
+        touched = float(distinct_experts(np.array(shape.moe.experts / scope.layout.ep), rows))
+        one = 3 * shape.hidden_size * shape.moe.expert_ffn_size / scope.layout.expert_tensor
+        sparse = sum(map(shape.is_moe_layer, range(shape.layers)))
+        experts = sparse * touched * matrix_bytes(one, scope.format_of("experts"), shape.hidden_size)
+    scale = scope.facts.step.scale.value / prices.engine_share
+
+    assert found.get("products: weights read", 0.0) <= 3.02 * scale * products / bandwidth
+    assert found.get("experts: weights read", 0.0) <= 3.02 * scale * experts / bandwidth
+
+
+def test_products_of_a_captured_step_are_without_the_launches_of_their_sweep():
+    """DeepSeek's query product on one of eight H200: 2.3 us of weights; the sweep says 57 for any shape."""
+    _, prices, _ = scoped("deepseek-v3", "hgx-h200", "vllm@0.19", tp=8, weights="fp8-block")
+    one, many = (
+        float(prices.product(np.array([m]), Matrix(1536, 7168, "fp8-block"))[0]) for m in (1.0, 16384.0)
+    )
+
+    assert 10e-6 < one < 30e-6
+    assert 400e-6 < many < 600e-6  # computing: the sweep's own 506 us
+
+
+def test_experts_without_a_rate_take_as_long_as_wider_ones_where_they_compute():
+    """mxfp4 on A100: as many FLOPs as in 16 bits, and less to read: from 17/64 of the time to all of it."""
+    narrow, prices, _ = scoped("gpt-oss-20b", "dgx-a100-80gb", "vllm@0.11", tp=1, weights="mxfp4")
+    wide, _, _ = scoped("gpt-oss-20b", "dgx-a100-80gb", "vllm@0.11", tp=1, weights="bf16")
+    m = np.array([1.0, 8192.0])
+    few, many = (expert_seconds(narrow, prices, m) / expert_seconds(wide, prices, m)).tolist()
+
+    assert few == pytest.approx(17 / 64, rel=0.02)  # 4.25 of 16 bits
+    assert many == pytest.approx(1.0, rel=0.02)
+
+
+def test_experts_of_vllm_0_12_are_padded_to_tiles():
+    """16 x 8 + 127 x 128 rows: 0.26 ms of products at 0.6 x 1,979 TFLOP/s, and 529 MB of rows."""
+    scope, prices, _ = scoped("qwen3-235b-a22b", "hgx-h200", "vllm@0.12", tp=2, weights="fp8-block")
+    later, _, _ = scoped("qwen3-235b-a22b", "hgx-h200", "vllm@0.14", tp=2, weights="fp8-block")
+    rows = 16 * 8 + 127 * 128
+    products = 6 * rows * 4096 * 768 / (0.6 * 1979e12)
+    moved = (6 * 4096 + 10 * 768) * rows / prices.bandwidth
+    m = np.array([16.0])
+
+    assert float(expert_seconds(scope, prices, m)[0]) == pytest.approx(products + moved, rel=1e-3)
+    assert float(expert_seconds(later, prices, m)[0]) < 0.6 * (products + moved)
+
+
+def test_prompts_with_sinks_take_four_times_as_long_before_hopper():
+    """FlashAttention takes no sinks there: a quarter of its rate. On Hopper it does."""
+    for hardware, times in (("dgx-a100-80gb", 4.0), ("dgx-h100", 1.0)):
+        scope, prices, _ = scoped("gpt-oss-20b", hardware, "vllm@0.11", tp=1, weights="mxfp4")
+        plain = scope.model.model_copy(update={"attention_sinks": False})
+        without = EngineScope(replace(scope.job, model=plain), scope.layout)
+        at = np.array(1.0), np.array(8192.0)
+        with_sinks, bare = (float(prefill_attention_seconds(x, prices, *at)) for x in (scope, without))
+        assert with_sinks == pytest.approx(times * bare)
+
+
+def test_all_reduces_between_nodes_and_in_a_mesh():
+    """Two nodes: 40 us beside those inside. A mesh: 10 us and twice V/8 over one of seven links."""
+    _, inside, _ = scoped("llama3-8b", "dgx-h100", "vllm@0.19", tp=8)
+    _, across, _ = scoped("llama3-8b", "dgx-h100", "vllm@0.19", tp=16)
+    size = np.array(16384.0)
+    one = float(all_reduce_seconds(inside, size, 8, graph=True))
+    two = float(all_reduce_seconds(across, size, 16, graph=True))
+    _, mesh, _ = scoped("llama3-8b", "8x-mi300x", "vllm-rocm@0.14", tp=8)
+    moved = 2 * 16384 / 8 / (0.7 * 448e9 / 7)
+
+    assert two == pytest.approx(one + 40e-6)
+    assert float(all_reduce_seconds(mesh, size, 8, graph=True)) == pytest.approx(10e-6 + moved)
+
+
+def test_a_chunk_of_a_long_prompt_takes_the_attention_of_its_context():
+    """Keys of 8,192 tokens after 24,576: 1 - (24/32)^2 of the attention of 32,768, 7/16 of it."""
+    scope, prices, costs = scoped("llama3-8b", "dgx-h100", "vllm@0.11", tp=1)
+    whole = float(prefill_attention_seconds(scope, prices, np.array(1.0), np.array(32768.0)))
+    step = iteration_parts(scope, costs, (0, 0.0, [Chunk(8192, 24576)]))
+    attention = next(part.seconds for part in step.parts if part.name == "attention of prompts")
+    scale = scope.facts.step.scale.value
+
+    assert attention == pytest.approx(scale * 7 / 16 * whole, rel=0.02)
