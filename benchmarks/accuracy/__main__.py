@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.facts import without_keyed_facts
 from benchmarks.accuracy.fitting.fit_values import FIT_VALUES, fit_values, save_fit_values
 from benchmarks.accuracy.fitting.kept import save_left_out
 from benchmarks.accuracy.fitting.leaving import (
@@ -61,17 +63,18 @@ def main(arguments: list[str] | None = None) -> int:
         return _refit(options)
     if options.calibrate_on_one:
         return _calibrate_on_one(options)
-    return run(
-        options.runs,
-        options.format,
-        read=lambda paths: (
-            outcomes_of_sample(paths, options.sample) if options.sample else outcomes_of_files(paths)
-        ),
-        row_of=row_of,
-        summary_of=summary_of,
-        render=render,
-        then=lambda outcomes, summary: _afterwards(options, outcomes, summary),
-    )
+    with without_keyed_facts() if options.without_keyed_facts else nullcontext():
+        return run(
+            options.runs,
+            options.format,
+            read=lambda paths: (
+                outcomes_of_sample(paths, options.sample) if options.sample else outcomes_of_files(paths)
+            ),
+            row_of=row_of,
+            summary_of=summary_of,
+            render=render,
+            then=lambda outcomes, summary: _afterwards(options, outcomes, summary),
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=Path, nargs="+", default=DEFAULT_RUNS, help="files of measured runs")
     parser.add_argument(
         "--sample", type=int, metavar="ROWS", help="a fixed sample of so many complete rows, in seconds"
+    )
+    parser.add_argument(
+        "--without-keyed-facts",
+        action="store_true",
+        help="leave out facts keyed to a publication or to runs by name, as for rows of a new publication",
     )
     parser.add_argument("--recorded", type=Path, help="file of recorded figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")

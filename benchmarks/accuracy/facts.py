@@ -7,7 +7,9 @@ amended alike; those that no fact is about stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,9 +23,12 @@ from autoplan.schema.yaml.inheritance import merged
 from autoplan.schema.yaml.loader import load_model
 from benchmarks.accuracy.runs import Run, RunLayout
 
-__all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs"]
+__all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs", "without_keyed_facts"]
 
 FACTS: Final = Path(__file__).parent / "data" / "facts.yaml"
+
+#: Whether facts that are keyed to a publication or to runs by their names apply.
+_KEYED: ContextVar[bool] = ContextVar("keyed", default=True)
 
 Attention = Literal["flash", "flash2", "flash1", "flash1-triton"]
 
@@ -39,6 +44,11 @@ class Runs(Frozen):
     note: str = Field(default="", description="what the note on its hardware holds")
     id: str = Field(default="", description="a regular expression; its groups tell numbers")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it holds for named publications or runs only, so that a new publication would lack it."""
+        return bool(self.source or self.id or self.note)
 
     def match(self, run: Run) -> dict[str, int] | None:
         """Return the numbers that the name of ``run`` tells; None where the fact is not about it."""
@@ -130,11 +140,27 @@ def facts() -> tuple[Fact, ...]:
     return load_model(FACTS.read_text(encoding="utf-8"), FactsFile, name=str(FACTS)).facts
 
 
-@lru_cache(maxsize=256)
+@contextmanager
+def without_keyed_facts() -> Iterator[None]:
+    """Price rows as those of a publication that no fact names: what a stranger's row would get."""
+    token = _KEYED.set(False)
+    try:
+        yield
+    finally:
+        _KEYED.reset(token)
+
+
 def told_of(run: Run) -> Told:
     """Return what is known of ``run``."""
+    return _told(run, keyed=_KEYED.get())
+
+
+@lru_cache(maxsize=256)
+def _told(run: Run, *, keyed: bool) -> Told:
     told = Told(run.layout, run.stack)
     for fact in facts():
+        if fact.runs.keyed and not keyed:
+            continue
         numbers = fact.runs.match(run.model_copy(update={"layout": told.layout}))
         if numbers is not None:
             told = _amended(told, fact, numbers)

@@ -9,7 +9,7 @@ from autoplan.catalog import entry_names, stack
 from autoplan.errors import SpecError
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import load_model
-from benchmarks.accuracy.facts import FactsFile, Told, facts, told_of, with_knobs
+from benchmarks.accuracy.facts import FactsFile, Told, facts, told_of, with_knobs, without_keyed_facts
 from benchmarks.accuracy.runs import Run, RunLayout
 
 PLAIN = {
@@ -47,6 +47,20 @@ def test_facts_name_what_there_is():
         assert fact.layout.keys() | fact.runs.layout.keys() <= RunLayout.model_fields.keys()
         assert fact.architecture.keys() <= ModelSpec.model_fields.keys()
         assert named <= told
+
+
+def test_a_stranger_has_no_keyed_facts():
+    """Facts of a publication go where they are left out; those of a stack stay."""
+    qwen = run_of(source="QwenLM/Qwen, speed", stack="other: hf trainer ddp")
+
+    told = told_of(qwen)
+    with without_keyed_facts():
+        plain = told_of(qwen)
+
+    assert {"block": {"fused_norms": True}} in told.knobs
+    assert {"block": {"fused_norms": True}} not in plain.knobs
+    assert told.priced_as == plain.priced_as == "hf-trainer"
+    assert told_of(qwen) == told
 
 
 def test_every_fact_says_something():

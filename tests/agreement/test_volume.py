@@ -140,7 +140,7 @@ def test_volumes_are_those_of_the_frameworks(software, zero, gathered, scattered
 
 
 def test_zero2_of_fsdp_gathers_in_every_microbatch():
-    """Llama 3 8B on 8 A100, 16 microbatches, all layers recomputed: 46.35 s, not about 45.4 s."""
+    """Llama 3 8B on 8 A100, 16 microbatches, all layers recomputed: 45.9 s, not about 45.0 s."""
     import autoplan
     from autoplan.catalog import load_job
 
@@ -150,5 +150,5 @@ def test_zero2_of_fsdp_gathers_in_every_microbatch():
         for zero in (2, 3)
     ]
 
-    assert seconds[0] == pytest.approx(46.35, abs=0.3)
+    assert seconds[0] == pytest.approx(45.9, abs=0.3)
     assert seconds[1] > seconds[0] + 0.5

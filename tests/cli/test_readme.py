@@ -320,8 +320,12 @@ def blind_figures():
         for name, found in (
             ("blind", predicted_blind(folder / "blind" / f"{stem}.csv")),
             ("now", predicted_now(folder / f"{stem}.yaml")),
+            ("without facts of publications", predicted_unkeyed(folder / f"{stem}.yaml")),
         )
     ]
+    for name, priced in (("now", predicted_now), ("without facts of publications", predicted_unkeyed)):
+        found = priced(folder / "training.yaml")
+        rows.append([f"training, {name}", len(found), *spread_of(found)])
     return markdown(["complete runs", "n", "median", "mean", "covered", "said to fit"], rows)
 
 
@@ -346,6 +350,14 @@ def predicted_now(path):
         for x in outcomes_of_file(path, complete=True)
         if (p := x.predicted) is not None and x.run.step_seconds
     ]
+
+
+def predicted_unkeyed(path):
+    """Return the same without what is known of single publications beside their rows."""
+    from benchmarks.accuracy.facts import without_keyed_facts
+
+    with without_keyed_facts():
+        return predicted_now(path)
 
 
 def spread_of(found):
