@@ -10,7 +10,7 @@ from typing import Final
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS
+from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.class_relaxations import (
     class_limit_names,
     nearest_class_limit,
@@ -270,10 +270,17 @@ def _upwards(value: float) -> float:
 
 
 def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
-    """Yield other formats and more devices, where they make a plan possible."""
+    """Yield other formats and more devices, where they make a plan possible.
+
+    Of narrower formats of weights it is the widest that does.
+    """
+    found: set[str] = set()
     for key, value, sentence, job in _edits(search.job):
+        if key in found:
+            continue
         plans = ServingSearch(job, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
+            found.add(key)
             yield ServingChange(key, value, sentence, plan=plans[0])
     yield from _more_devices(search)
 
@@ -312,6 +319,6 @@ def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
         formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
-    if all(FORMATS[weights].bits == 16 for weights in job.precision.weights):
-        formats = job.precision.model_copy(update={"weights": ("fp8",)})
-        yield "precision.weights", "fp8", "weights in fp8", replace(job, precision=formats)
+    for name in narrower_formats(*job.precision.weights):
+        formats = job.precision.model_copy(update={"weights": (name,)})
+        yield "precision.weights", name, f"weights in {name}", replace(job, precision=formats)
