@@ -17,6 +17,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.resolved_job import resolved_values, values_hash
+from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload, longest_tokens
 from autoplan.schema.serving.serving_spec import ScalingSpec, ServingJob, ServingSpec
 from autoplan.schema.user_rules.expression import Name, Node
@@ -123,6 +124,8 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     workload = traced
     if the_model and traced:
         workload = attempts.find("workload", lambda: _admissible(traced, the_model))
+    if the_model and the_engine:
+        attempts.find("model", lambda: _recurrent(spec, the_model, the_engine))
     draft = attempts.find("speculation.draft_model", lambda: _draft(spec, base), needs={"speculation"})
     attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
     if attempts.problems or not (the_model and clusters and the_engine and workload):
@@ -151,6 +154,23 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     if len(clusters) == 1:
         return job
     return replace(job, choices=tuple(replace(job, cluster=cluster) for cluster in clusters))
+
+
+def _recurrent(spec: ServingSpec, of_model: ModelSpec, on_engine: Engine) -> None:
+    """Raise UnsupportedError for what is not priced of a model with linear attention."""
+    if of_model.linear_attention is None:
+        return
+    prefixes = [spec.workload.prefix, *(kind.prefix for kind in spec.workload.classes if kind.prefix)]
+    wrong = {
+        f"{on_engine.title} is not priced, only vLLM from 0.11 is": on_engine.facts.cache.hybrid != "groups",
+        "speculation is not priced": spec.speculation is not None,
+        "a prefix cache is not priced: leave out `prefix`": any(
+            prefix.shared_tokens or prefix.hit_rate for prefix in prefixes
+        ),
+    }
+    broken = [sentence for sentence, holds in wrong.items() if holds]
+    if broken:
+        raise UnsupportedError(f"{of_model.name} has linear attention, with which {'; '.join(broken)}")
 
 
 def _draft(spec: ServingSpec, base: Path) -> ModelSpec | None:

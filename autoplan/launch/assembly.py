@@ -7,11 +7,12 @@ framework has no default for stays open: nothing is assumed here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
+from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
@@ -59,21 +60,28 @@ def assembled(
     *,
     model: Mapping[str, Any] | str | None = None,
     open_fields: Sequence[str] = (),
+    opened: Collection[str] = (),
     warnings: Sequence[str] = (),
 ) -> Configuration:
     """Return the configuration that ``values`` and ``model`` are.
 
     ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that
-    stay open, such as ``model.vocabulary``. Raises SpecError with every contradiction.
+    stay open, such as ``model.vocabulary``; ``opened`` are fields that a key which is not read may
+    decide, so that they and what follows from them stay open. Raises SpecError with every contradiction.
     """
-    values = with_devices(file, values)
+    values = with_devices(file, known_alone(values, opened))
+    values = known_alone(values, opened)
     layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
+    sizes = _sizes_of(model)
     problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
+    problems += [*_expert_problems(file, values, sizes), *_head_problems(file, values, sizes)]
+    problems += _sequence_problems(file, values)
     if problems:
         raise SpecError(problems)
-    layout = _layout(file, values, layers)
+    layout = _layout(file, values, layers) if not set(opened) & set(_LAYOUT) - set(values) else None
     needed = (*_NEEDED, *_WORKLOAD, "devices", "precision", "optimizer")
     missing = [key for key in needed if key not in values]
+    missing += [key for key in sorted(opened) if key not in values and key not in missing]
     fields = layout_fields(layout) if layout else {key: _plain(values.get(key)) for key in _LAYOUT}
     return Configuration(
         framework=framework,
@@ -157,6 +165,64 @@ def _stage_problems(file: LaunchFile, values: Values, layers: int | None) -> Ite
         yield Problem(sentence, "stages", file.name, stages.line or pp.line)
     if vpp is not None and vpp.value > 1 and pp.value == 1:
         yield Problem(f"{_shown('vpp', vpp)} needs pp > 1", "vpp", file.name, vpp.line)
+
+
+def _sizes_of(model: Mapping[str, Any] | str | None) -> Mapping[str, int | None]:
+    """Return the heads and the experts of a model, as far as they are known."""
+    if isinstance(model, str):
+        entry = load_entry("model", model)
+        known = entry if isinstance(entry, ModelSpec) else None
+        experts = known.moe.experts if known is not None and known.moe is not None else None
+        heads = known.heads if known is not None else None
+        shared = known.kv_heads if known is not None else None
+        return {"heads": heads, "kv_heads": shared, "experts": experts}
+    experts = (model or {}).get("moe")
+    count = experts.get("experts") if isinstance(experts, Mapping) else None
+    fields = model or {}
+    return {"heads": fields.get("heads"), "kv_heads": fields.get("kv_heads"), "experts": count}
+
+
+def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:
+    """Yield the problems of expert parallelism: ep x etp x pp divides the devices, and ep the experts."""
+    ep, pp, devices = (values.get(key) for key in ("ep", "pp", "devices"))
+    if ep is None or ep.value == 1:
+        return
+    experts = sizes["experts"]
+    if isinstance(experts, int) and experts % ep.value:
+        yield Problem(f"{_shown('ep', ep)} does not divide the {experts} experts", "ep", file.name, ep.line)
+    split = values.get("etp") or values.get("tp")
+    if pp is None or devices is None or split is None:
+        return
+    product = ep.value * split.value * pp.value
+    if devices.value % product:
+        key = "etp" if "etp" in values else "tp"
+        shown = f"{_shown('ep', ep)} x {_shown(key, split)} x {_shown('pp', pp)} = {product}"
+        sentence = f"{shown} does not divide the {_shown('devices', devices)}"
+        yield Problem(sentence, "ep", file.name, ep.line or split.line or pp.line)
+
+
+def _head_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:
+    """Yield the problem of attention heads that tensor parallelism does not divide evenly."""
+    tp, heads, shared = values.get("tp"), sizes["heads"], sizes["kv_heads"]
+    if tp is not None and isinstance(heads, int) and heads % tp.value:
+        sentence = f"{_shown('tp', tp)} does not divide the {heads} attention heads"
+        yield Problem(sentence, "tp", file.name, tp.line)
+    elif tp is not None and isinstance(shared, int) and shared % tp.value and tp.value % shared:
+        sentence = f"{_shown('tp', tp)} neither divides nor multiplies the {shared} key-value heads"
+        yield Problem(sentence, "tp", file.name, tp.line)
+
+
+def _sequence_problems(file: LaunchFile, values: Values) -> Iterator[Problem]:
+    """Yield the problem of a sequence that context and sequence parallelism do not divide evenly."""
+    length, cp, tp, sp = (values.get(key) for key in ("sequence_length", "cp", "tp", "sp"))
+    if length is None or cp is None:
+        return
+    scattered = tp is not None and sp is not None and sp.value
+    ranks = cp.value * (tp.value if scattered and tp is not None else 1)
+    if length.value % ranks:
+        sentence = f"{ranks} ranks do not divide sequences of {length.value} tokens"
+        where = cp if cp.value > 1 or tp is None else tp
+        yield Problem(sentence, "cp" if cp.value > 1 else "tp", file.name, length.line or where.line)
 
 
 def _shown(key: str, written: Written) -> str:

@@ -10,7 +10,7 @@ as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ class LaunchFile:
 
     ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of
     the training program; ``devices`` is the number of devices, where the user says it. ``values`` are what a
-    program has in the place of a file, by name, and nested; the text is empty then.
+    program has in the place of a file, by name, and nested; the text is empty then. ``sibling`` returns the
+    text of a file that this one names, or None where none lies there.
     """
 
     name: str
@@ -34,6 +35,7 @@ class LaunchFile:
     arguments: tuple[str, ...] = ()
     devices: int | None = None
     values: Mapping[str, Any] | None = None
+    sibling: Callable[[str], str | None] = field(default=lambda _: None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Models of the catalogue that a description is equal to."""
+"""Models of the catalogue that a description is equal to, and names of models that none describes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["architecture_name", "hub_name", "named_model"]
+__all__ = ["architecture_name", "hub_name", "named_model", "other_architecture"]
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
@@ -24,6 +24,36 @@ _ASIDE: Final = frozenset(
     }
 )
 _HUB: Final = re.compile(r"([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face")
+#: Names by what they are; between letters and digits a name ends where a model's size or version begins.
+_KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+    (kind, re.compile(rf"(?:^|[^a-z0-9])(?:{names})(?![a-z])", re.IGNORECASE))
+    for kind, names in (
+        (
+            "an encoder and a decoder",
+            (
+                r"(?:flan-?|m|by|long-?|code|u)?t5|bart|mbart|pegasus|marian|nllb|whisper|"
+                r"seamless\w*|ul2|t0pp?"
+            ),
+        ),
+        ("an encoder", r"\w*bert\w*|\w*electra|xlnet|bge|e5|gte|camembert|mlm|ict|realm|biencoder"),
+        ("a state-space model", r"\w*mamba\w*|rwkv\w*|hyena\w*|griffin|xlstm"),
+        (
+            "a hybrid with state-space layers",
+            r"falcon-?h\d?|nemotron-?h|nemotron-3|jamba|[zb]amba\d?|zebra-llama",
+        ),
+        (
+            "an image encoder",
+            (
+                r"vit|deit|swin|dinov?\d?|siglip\w*|clip|convnext\w*|resnet\w*|beit|sam|"
+                r"vision_(?:classify|inpaint|dino)"
+            ),
+        ),
+        (
+            "a diffusion model",
+            r"\w*diffusion\w*|sdxl\w*|flux(?:\.?\d)?|dit|unet\w*|wan\d\w*|imagen|controlnet",
+        ),
+    )
+)
 
 
 def hub_name(model: ModelSpec) -> str | None:
@@ -72,3 +102,15 @@ def _equal(one: ModelSpec, other: ModelSpec, *, vocabulary: bool) -> bool:
     if one.positions != "learned":
         aside |= {"max_positions"}
     return all(getattr(one, key) == getattr(other, key) for key in ModelSpec.model_fields if key not in aside)
+
+
+def other_architecture(name: str) -> str | None:
+    """Return what a model or a training program of this name trains, if that is no decoder-only transformer.
+
+    >>> other_architecture("google/flan-t5-xl"), other_architecture("pretrain_bert.py")
+    ('an encoder and a decoder', 'an encoder')
+    >>> other_architecture("meta-llama/Llama-3.1-8B"), other_architecture("pretrain_gpt.py")
+    (None, None)
+    """
+    last = name.replace("_", "-").rsplit("/", 1)[-1]
+    return next((kind for kind, names in _KINDS if names.search(last)), None)

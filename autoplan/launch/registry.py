@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Final
@@ -11,11 +12,23 @@ from typing import Final
 from autoplan.catalog import entry_names, entry_text
 from autoplan.catalog import stack as stack_named
 from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
 from autoplan.schema.costmodel.stack import StackSpec
 
-__all__ = ["TARGETS", "find_target", "recognised", "starting", "target_names", "usual_stack"]
+__all__ = [
+    "TARGETS",
+    "find_target",
+    "named_configuration",
+    "recognised",
+    "starting",
+    "target_names",
+    "usual_stack",
+]
 
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
@@ -26,6 +39,9 @@ TARGETS: Final = {
     "torchtitan": "autoplan.launch.frameworks.torchtitan.torchtitan",
     "trainer": "autoplan.launch.frameworks.hugging_face.trainer",
     "axolotl": "autoplan.launch.frameworks.hugging_face.axolotl",
+    "ms-swift": "autoplan.launch.frameworks.ms_swift",
+    "primus": "autoplan.launch.frameworks.primus",
+    "automodel": "autoplan.launch.frameworks.automodel",
     "llama-factory": "autoplan.launch.frameworks.hugging_face.llama_factory",
     "torchtune": "autoplan.launch.frameworks.torchtune",
     "unsloth": "autoplan.launch.frameworks.hugging_face.unsloth",
@@ -41,8 +57,21 @@ TARGETS: Final = {
 
 
 #: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
-#: next to ``model``, and Megatron-LM its section ``language_model`` next to keys of the top level.
-_LOOSER: Final = {"nemo": ("megatron-bridge",), "megatron-lm": ("axolotl",)}
+#: next to ``model``, Megatron-LM its section ``language_model`` next to keys of the top level, and ms-swift
+#: its programs next to arguments of the Trainer and of Megatron-LM.
+_LOOSER: Final = {
+    "nemo": ("megatron-bridge",),
+    "megatron-lm": ("axolotl",),
+    "ms-swift": ("trainer", "megatron-bridge", "megatron-lm", "llama-factory", "axolotl"),
+}
+
+
+#: Files that training programs are started with.
+_NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
+#: Targets whose files say how a program is launched or sharded, and not what it trains.
+_SHARDING: Final = frozenset({"accelerate", "deepspeed"})
+#: Targets that are read with overrides of their keys.
+_OVERRIDDEN: Final = frozenset({"automodel", "nanotron", "llm-foundry", "torchtune", "nemo"})
 
 
 def find_target(name: str) -> Target:
@@ -118,6 +147,49 @@ def recognised(file: LaunchFile) -> Target:
     seen = f"its content may be that of {names}" if names else "its content is that of no framework read here"
     message = f"the framework is not clear: {seen}; name one of {known} (--framework)"
     raise SpecError([Problem(message, "$", file.name)])
+
+
+def named_configuration(file: LaunchFile) -> LaunchFile | None:
+    """Return the file that a script of no framework starts a training program with, where it lies there.
+
+    It has the devices that the launcher of the script starts, and the overrides behind it. Raises SpecError
+    for overrides that its framework would not be read with.
+    """
+    known = any(recognises(file) for _, recognises in _readers())
+    if file.values is not None or known or not _NAMED.search(file.text):
+        return None
+    script = read_script(file.text, file.name, file.variables)
+    for command in reversed(script.commands):
+        for at, word in enumerate(command.words):
+            text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
+            if text is None:
+                continue
+            own = variable_devices(script, command, file.variables)
+            devices = own or launched_devices(script, command)[0]
+            said = file.devices or (devices.value if devices else None)
+            inner = LaunchFile(word.text, text, file.variables, (), said, sibling=file.sibling)
+            names = [n for n, recognises in _readers() if n not in _SHARDING and recognises(inner)]
+            if names:
+                return replace(inner, arguments=_overrides(names, command.words[at + 1 :], file))
+    return None
+
+
+def _overrides(names: Sequence[str], behind: Sequence[Word], file: LaunchFile) -> tuple[str, ...]:
+    """Return the overrides behind a configuration; raises SpecError where its framework is read without."""
+    words = [word for word in behind if re.match(r"(?:--)?[\w.]+=", word.text)]
+    if names[0] in _OVERRIDDEN:
+        return tuple(word.text.lstrip("-") for word in words) + file.arguments
+    for word in words:
+        name, _, value = word.text.lstrip("-").partition("=")
+        if may_decide(name.rpartition(".")[2], value):
+            sentence = f"{word.text} is not read with files of {names[0]}: write it into the file"
+            raise SpecError([Problem(sentence, name, file.name, word.line or None)])
+    return file.arguments
+
+
+def _readers() -> Iterator[tuple[str, Callable[[LaunchFile], bool]]]:
+    """Yield the targets that are read, with what recognises their files."""
+    return ((t.name, t.recognises) for t in _targets() if t.recognises is not None)
 
 
 def _targets() -> Iterator[Target]:

@@ -155,11 +155,11 @@ def test_tampering_under_own_rules_is_refuted(ruled, refuted, name):
     ("layout", "rule"),
     [
         (
-            Layout(1, 2, 1, 1, (8, 8), (0, 0), (2, 1), 0, 1, sequence_parallel=False, schedule="1f1b"),
+            Layout(1, 2, 1, 1, (8, 8), (("full", (2, 1)),), 0, 1, sequence_parallel=False, schedule="1f1b"),
             "rules[0]: recompute is uniform",
         ),
         (
-            Layout(1, 2, 1, 1, (9, 7), (0, 0), (0, 0), 0, 1, sequence_parallel=False, schedule="1f1b"),
+            Layout(1, 2, 1, 1, (9, 7), (), 0, 1, sequence_parallel=False, schedule="1f1b"),
             "the first stage has the embedding too (rules[1]: layers[0] <= layers[-1])",
         ),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,7 +15,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.header import header_lines
-from autoplan.launch.registry import find_target, recognised, starting
+from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
@@ -46,6 +46,7 @@ __all__ = [
     "read_text",
     "read_values",
     "saved_plan",
+    "sibling_reader",
     "text_of_file",
 ]
 
@@ -59,6 +60,9 @@ _READ_ENGINES: Final[Later[[LaunchFile, str | None], EngineConfiguration | None]
 )
 #: Largest file of a launch [byte].
 _LARGEST_SCRIPT: Final = 2**20
+#: Endings of files that launch files name, and how many folders above they may be named from.
+_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml", ".toml"})
+_MOST_ABOVE: Final = 4
 
 
 def read(
@@ -82,10 +86,31 @@ def read(
     Raises SpecError with every problem of the file, its line and what would be right, CatalogError for a file
     that cannot be read, and UnsupportedError for an unknown framework.
     """
-    given = LaunchFile(str(file), text_of_file(file), dict(variables or {}), tuple(arguments), devices)
+    text = text_of_file(file)
+    given = LaunchFile(
+        str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
+    )
     _refuse_binary(given)
     engines = _READ_ENGINES(given, framework)
     return read_text(given, framework) if engines is None else engines
+
+
+def sibling_reader(file: str | Path) -> Callable[[str], str | None]:
+    """Return what reads a file that ``file`` names: beside it, or below one of the folders that it is in."""
+    folder = Path(file).resolve().parent
+    above = (folder, *tuple(folder.parents)[:_MOST_ABOVE])
+
+    def sibling_text(name: str) -> str | None:
+        path = Path(name)
+        plain = path.suffix in _SIBLINGS and not path.is_absolute() and ".." not in path.parts
+        places = [place / path for place in above] if plain else []
+        for place in (*places, folder / path.name):
+            if path.suffix in _SIBLINGS and place.is_file():
+                with contextlib.suppress(AutoplanError):
+                    return text_of_file(place)
+        return None
+
+    return sibling_text
 
 
 def text_of_file(file: str | Path) -> str:
@@ -96,6 +121,11 @@ def text_of_file(file: str | Path) -> str:
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     """Return what ``file`` says, as ``read`` does."""
     _refuse_binary(file)
+    started = named_configuration(file) if framework is None else None
+    if started is not None:
+        named = read_text(started)
+        warnings = (f"{file.name} starts it with {started.name}, which is read", *named.warnings)
+        return replace(named, warnings=warnings)
     target = recognised(file) if framework is None else find_target(framework)
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")

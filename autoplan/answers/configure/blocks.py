@@ -40,6 +40,7 @@ def comparison_document(comparison: FileComparison) -> Document:
         "framework": comparison.framework,
         "best": brief(comparison.best) if comparison.best else None,
         "best_proven": comparison.proven,
+        "step_saved_by_best": _saved(comparison.own, comparison.best) if comparison.best else None,
         "slower_than_best": _slower(comparison.own, comparison.best) if comparison.best else None,
         "improvements": [_improvement(comparison, each) for each in comparison.improvements],
         "notes": list(comparison.notes),
@@ -83,7 +84,11 @@ def _head(comparison: FileComparison) -> str:
         return f"the layout of {comparison.file} does not fit; {proof} takes {best} per step"
     if slower < 0.0005:
         return f"the layout of {comparison.file} is as fast as {proof}"
-    return f"the layout of {comparison.file} is {slower * 100:.1f} % slower than {proof}, {best} per step"
+    saved = _saved(comparison.own, comparison.best) * 100
+    own = format_seconds(comparison.own.predicted.step_seconds)
+    return (
+        f"the layout of {comparison.file} takes {own} per step: {proof} saves {saved:.1f} %, {best} per step"
+    )
 
 
 def _slower(own: Plan, best: Plan) -> float:

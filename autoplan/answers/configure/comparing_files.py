@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from autoplan.answers.configure.ask import missing_part, read_text
@@ -21,7 +24,8 @@ from autoplan.results import Front, Plan
 from autoplan.results.plan import layout_fields
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE, Layout, parse_layout
+from autoplan.schema.layout import Layout, parse_layout
+from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
 __all__ = [
@@ -33,6 +37,8 @@ __all__ = [
 
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
+#: Most combinations of one number of changes that are priced, besides those towards the best layout.
+_MOST_PRICED: Final = 400
 #: Layers of a virtual stage that full recompute is tried of.
 _BLOCKS: Final = (1, 2, 4, 8, 16)
 #: Gains below this share of a step are not told.
@@ -80,8 +86,10 @@ def compare_file(
     if missing is not None:
         notes.append(f"{configuration.framework} cannot express the best layout: {missing}")
     proven = front.certificate.status == "optimal"
-    improvements = tuple(_improvements(job, file, configuration.framework, own, best))
-    return FileComparison(file.name, configuration.framework, own, best, proven, improvements, tuple(notes))
+    improvements, cut = _improvements(job, file, configuration.framework, own, front)
+    notes += [cut] if cut else []
+    more = tuple(improvements), tuple(notes)
+    return FileComparison(file.name, configuration.framework, own, best, proven, *more)
 
 
 def file_notes(job: Job, configuration: Configuration, own: Plan) -> list[str]:
@@ -139,33 +147,138 @@ def _where(written: Written) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One choice of a layout that changes: its name, and the fields that it sets."""
+    """One choice of a layout that changes: its name, and what it sets; ``value`` tells equal names apart."""
 
     name: str
     apply: Callable[[Layout], Layout]
+    value: str = ""
+
+    @property
+    def key(self) -> str:
+        """What tells one change from the others of a file."""
+        return f"{self.name} {self.value}"
 
 
-def _improvements(job: Job, file: LaunchFile, framework: str, own: Plan, best: Plan) -> Iterator[Improvement]:
-    """Yield the best layout of each number of changes that gains over that of fewer ones."""
+def _improvements(
+    job: Job, file: LaunchFile, framework: str, own: Plan, front: Front
+) -> tuple[list[Improvement], str]:
+    """Return the best layout of each number of changes that gains over fewer ones, and what was not tried.
+
+    The last one is the fastest plan of the front that the framework can express, with all its changes.
+    """
+    pricer = _Pricer(job, file, framework, own)
+    best = front.fastest
     towards = _changes_towards(best.layout)
     wanted = [change for change in towards if change.apply(own.layout) != own.layout]
-    small = list(_small_changes(own.layout))
-    groups: list[Sequence[_Change]] = [(change,) for change in (*wanted, *small)]
-    groups += itertools.combinations(wanted, 2)
-    groups += [(first, second) for first in wanted for second in small if first.name != second.name]
-    groups += itertools.combinations(wanted, _MOST_CHANGES)
+    choices = _distinct([*wanted, *_small_changes(own.layout)], own.layout)
+    tried, left = 0, 0
+    for count in range(1, _MOST_CHANGES + 1):
+        groups = _ranked(choices, count, pricer)
+        ours = [group for group in groups if all(change in wanted for change in group)]
+        listed = list(dict.fromkeys((*ours, *groups)))
+        room = max(len(ours), _MOST_PRICED)
+        tried, left = tried + min(room, len(listed)), left + max(0, len(listed) - room)
+        for group in listed[:room]:
+            pricer.price(group)
     if len(wanted) > _MOST_CHANGES:
-        groups.append(wanted)
-    priced = list(_priced_groups(job, file, framework, own, groups))
+        pricer.price(tuple(wanted))
+    found = _gaining(pricer.priced, file, framework, own)
+    found += _expressible(job, file, framework, own, front, found[-1].plan if found else own)
+    sentence = f"{left} of {tried + left} combinations of up to {_MOST_CHANGES} changes were not tried"
+    return found, sentence if left else ""
+
+
+def _distinct(changes: Sequence[_Change], own: Layout) -> list[_Change]:
+    """Return changes that make different layouts, the first of equal ones."""
+    kept: dict[Layout, _Change] = {}
+    for change in changes:
+        with contextlib.suppress(AutoplanError):
+            kept.setdefault(change.apply(own), change)
+    kept.pop(own, None)
+    return list(kept.values())
+
+
+def _ranked(choices: Sequence[_Change], count: int, pricer: _Pricer) -> list[tuple[_Change, ...]]:
+    """Return the groups of so many choices of different kinds, those first whose parts save most together."""
+    groups = [
+        group
+        for group in itertools.combinations(choices, count)
+        if len({change.name for change in group}) == count
+    ]
+    return sorted(groups, key=lambda group: math.prod(pricer.ratio(change) for change in group))
+
+
+def _gaining(
+    priced: Sequence[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]],
+    file: LaunchFile,
+    framework: str,
+    own: Plan,
+) -> list[Improvement]:
+    """Return the best of each number of changes that gains over that of fewer ones."""
+    found: list[Improvement] = []
     last = own
     for count in sorted({len(group) for group, _, _ in priced}):
         alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
         gaining = [p for p in alike if _order(p[1]) < _order(last) and _gain(last, p[1]) > _LEAST_GAIN]
         for group, plan, edits in gaining:
             if _makes(file, framework, plan, edits):
-                yield Improvement(plan, tuple(change.name for change in group), edits)
+                found.append(Improvement(plan, tuple(change.name for change in group), edits))
                 last = plan
                 break
+    return found
+
+
+def _expressible(
+    job: Job, file: LaunchFile, framework: str, own: Plan, front: Front, last: Plan
+) -> Iterator[Improvement]:
+    """Yield the fastest plan of the front that the framework can express, where it gains over ``last``."""
+    target = find_target(framework)
+    for plan in sorted(front.plans, key=_order):
+        if _order(plan) >= _order(last) or _gain(last, plan) <= _LEAST_GAIN:
+            return
+        if missing_part(target, job, plan.layout) is not None:
+            continue
+        with contextlib.suppress(AutoplanError):
+            edits = target.edits(file, job, own.layout, plan.layout) if target.edits else ()
+            if _makes(file, framework, plan, edits):
+                names = [c.name for c in _changes_towards(plan.layout) if c.apply(own.layout) != own.layout]
+                yield Improvement(plan, tuple(names), edits)
+                return
+
+
+@dataclass(slots=True)
+class _Pricer:
+    """Prices groups of changes of one file's layout, each layout once."""
+
+    job: Job
+    file: LaunchFile
+    framework: str
+    own: Plan
+    priced: list[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    seen: set[Layout] = field(default_factory=set)
+
+    def ratio(self, change: _Change) -> float:
+        """Return the step that a change alone makes over the file's; 1 where it makes none that runs."""
+        return self.seconds.get(change.key, 1.0)
+
+    def price(self, group: tuple[_Change, ...]) -> None:
+        """Add the layout that a group makes, if it can run and the framework can express it."""
+        target, own = find_target(self.framework), self.own
+        layout = _changed(self.job, own.layout, group)
+        if layout is None or layout in self.seen or layout == own.layout:
+            return
+        self.seen.add(layout)
+        if broken_rules(self.job, layout) or missing_part(target, self.job, layout) is not None:
+            return
+        try:
+            plan = Plan(layout, predict(self.job, layout), own.facts)
+            edits = target.edits(self.file, self.job, own.layout, layout) if target.edits else ()
+        except AutoplanError:
+            return
+        if len(group) == 1:
+            self.seconds[group[0].key] = plan.predicted.step_seconds / own.predicted.step_seconds
+        self.priced.append((group, plan, edits))
 
 
 def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdit]) -> bool:
@@ -197,27 +310,6 @@ def _gain(before: Plan, after: Plan) -> float:
     if not before.predicted.fits:
         return 1.0
     return 1 - after.predicted.step_seconds / before.predicted.step_seconds
-
-
-def _priced_groups(
-    job: Job, file: LaunchFile, framework: str, own: Plan, groups: Sequence[Sequence[_Change]]
-) -> Iterator[tuple[Sequence[_Change], Plan, tuple[FileEdit, ...]]]:
-    """Yield the changes that make a layout which can run and which the framework can express, priced."""
-    target = find_target(framework)
-    seen = {own.layout}
-    for group in groups:
-        layout = _changed(job, own.layout, group)
-        if layout is None or layout in seen:
-            continue
-        seen.add(layout)
-        if broken_rules(job, layout) or missing_part(target, job, layout) is not None:
-            continue
-        try:
-            plan = Plan(layout, predict(job, layout), own.facts)
-            edits = target.edits(file, job, own.layout, layout) if target.edits else ()
-        except AutoplanError:
-            continue
-        yield group, plan, edits
 
 
 def _changed(job: Job, layout: Layout, group: Sequence[_Change]) -> Layout | None:
@@ -262,7 +354,6 @@ def _with_tensor(layout: Layout, best: Layout) -> Layout:
 
 def _with_stages(layout: Layout, best: Layout) -> Layout:
     """Return ``layout`` with the pipeline of ``best``, and its own recompute if uniform."""
-    none = (0,) * best.pp
     mode = layout.mode or "none"
     changed = replace(
         layout,
@@ -270,8 +361,7 @@ def _with_stages(layout: Layout, best: Layout) -> Layout:
         vpp=best.vpp,
         schedule=best.schedule,
         layers=best.layers,
-        selective=none,
-        full=none,
+        recomputed=(),
         recompute_num_layers=1,
     )
     return changed.with_uniform_recompute(mode)
@@ -280,40 +370,70 @@ def _with_stages(layout: Layout, best: Layout) -> Layout:
 def _with_recompute(layout: Layout, best: Layout) -> Layout:
     """Return ``layout`` with the recompute of ``best``: the same counts, or its mode on other stages."""
     if layout.layers == best.layers:
-        return replace(
-            layout, selective=best.selective, full=best.full, recompute_num_layers=best.recompute_num_layers
-        )
+        return replace(layout, recomputed=best.recomputed, recompute_num_layers=best.recompute_num_layers)
     return layout.with_uniform_recompute(best.mode or "none")
 
 
 def _small_changes(own: Layout) -> Iterator[_Change]:
     """Yield changes of one choice that need not be those of the best layout."""
-    for mode in RECOMPUTE:
-        yield _Change("recompute", lambda a, mode=mode: a.with_uniform_recompute(mode))  # type: ignore[misc]
+    for mode in USUAL_MODES:
+        yield _Change("recompute", partial(_with_mode, mode=mode), mode)
     for count in _BLOCKS:
         if count < max(own.layers):
-            yield _Change("recompute", lambda a, n=count: _with_blocks(a, n))  # type: ignore[misc]
-    for microbatch in (own.microbatch * 2, own.microbatch // 2):
+            yield _Change("recompute", partial(_with_blocks, count=count), str(count))
+    for microbatch in (own.microbatch * 4, own.microbatch * 2, own.microbatch // 2):
         if microbatch:
-            yield _Change("microbatch", lambda a, n=microbatch: replace(a, microbatch=n))  # type: ignore[misc]
-    for zero in (0, 1):
-        yield _Change("sharding", lambda a, zero=zero: replace(a, zero=zero, dp_shard=0))  # type: ignore[misc]
+            yield _Change("microbatch", partial(replace, microbatch=microbatch), str(microbatch))
+    for zero in range(4):
+        yield _Change("sharding", partial(replace, zero=zero, dp_shard=0), str(zero))
     if own.tp > 1:
-        yield _Change("sequence parallelism", lambda a: replace(a, sequence_parallel=not a.sequence_parallel))
+        other = not own.sequence_parallel
+        yield _Change("sequence parallelism", partial(replace, sequence_parallel=other), str(other))
+    yield from _small_degrees(own)
+
+
+def _small_degrees(own: Layout) -> Iterator[_Change]:
+    """Yield changes of one degree to twice or half of it, and of virtual stages."""
+    for tp in (own.tp * 2, own.tp // 2):
+        if tp:
+            yield _Change("tensor parallelism", partial(_with_degree, tp=tp), str(tp))
+    for pp in (own.pp * 2, own.pp // 2):
+        if pp and sum(own.layers) >= pp:
+            yield _Change("pipeline", partial(_with_depth, pp=pp), str(pp))
+    for cp in (own.cp * 2, own.cp // 2):
+        if cp:
+            yield _Change("context parallelism", partial(replace, cp=cp), str(cp))
+    for ep in (own.ep * 2, own.ep // 2) if own.ep > 1 else ():
+        yield _Change("expert parallelism", partial(replace, ep=ep), str(ep))
     for vpp in (2, 4):
         if own.pp > 1 and own.vpp != vpp and sum(own.layers) % (own.pp * vpp) == 0:
-            yield _Change("virtual stages", lambda a, vpp=vpp: _interleaved(a, vpp))  # type: ignore[misc]
+            yield _Change("virtual stages", partial(_interleaved, vpp=vpp), str(vpp))
+
+
+def _with_mode(layout: Layout, *, mode: RecomputeMode) -> Layout:
+    return layout.with_uniform_recompute(mode)
+
+
+def _with_degree(layout: Layout, *, tp: int) -> Layout:
+    """Return ``layout`` with another tensor-parallel degree, and sequence parallelism as it had."""
+    return replace(layout, tp=tp, sequence_parallel=layout.sequence_parallel and tp > 1, expert_tensor=0)
+
+
+def _with_depth(layout: Layout, *, pp: int) -> Layout:
+    """Return ``layout`` with so many even stages, one virtual one each."""
+    stages = even_stages(sum(layout.layers), pp)
+    even = replace(layout, pp=pp, vpp=1, schedule="1f1b", layers=stages, recomputed=())
+    return even.with_uniform_recompute(layout.mode or "none")
 
 
 def _with_blocks(layout: Layout, count: int) -> Layout:
     """Return ``layout`` with full recompute of the first layers of each virtual stage."""
     chunks = chunks_of(layout.layers, layout.vpp)
     full = tuple(sum(min(count, n) for n in stage) for stage in chunks)
-    return replace(layout, selective=(0,) * layout.pp, full=full, recompute_num_layers=1)
+    return replace(layout, recomputed=((FULL, full),), recompute_num_layers=1)
 
 
 def _interleaved(layout: Layout, vpp: int) -> Layout:
     stages = even_stages(sum(layout.layers), layout.pp, vpp)
-    none = (0,) * layout.pp
-    even = replace(layout, vpp=vpp, schedule="interleaved", layers=stages, selective=none, full=none)
+    even = replace(layout, vpp=vpp, schedule="interleaved", layers=stages, recomputed=())
     return even.with_uniform_recompute(layout.mode or "none")

@@ -117,10 +117,11 @@ def read(
 
 def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | None) -> LaunchFile:
     """Return the file that an option names, with the values that others give it."""
-    from autoplan.answers.configure.ask import text_of_file
+    from autoplan.answers.configure.ask import sibling_reader, text_of_file
     from autoplan.launch.configuration import LaunchFile
 
-    return LaunchFile(str(path), text_of_file(path), variables_of(variables), arguments_of(arguments))
+    given = variables_of(variables), arguments_of(arguments)
+    return LaunchFile(str(path), text_of_file(path), *given, sibling=sibling_reader(path))
 
 
 def variables_of(texts: list[str] | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.answers.explain.remedies import remedies_of
-from autoplan.costs.core.candidates import uniform_recompute_mode
+from autoplan.costs.core.codes import recompute_mode
 from autoplan.costs.core.prediction import TimePrediction
 from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import facts_of, predict, time_on
@@ -246,8 +246,8 @@ def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -
 
 def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
     """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
+    from autoplan.rules.user_constraints import recompute_menu
     from autoplan.search.space.candidate_space import valid_choices
-    from autoplan.search.space.choices import listed_recompute_modes
 
     groups = list(valid_choices(job))
     columns = {
@@ -267,16 +267,15 @@ def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
         )
         for value in sorted(nearest[:_MOST_VALUES]):
             yield key, str(value), restricted(job, key, value)
-    yield from _other_modes(job, best, listed_recompute_modes(job))
+    yield from _other_modes(job, best, recompute_menu(job))
 
 
 def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
     if best.tp > 1 and job.search.sequence_parallel == "any":
         other = "off" if best.sequence_parallel else "on"
         yield "sequence_parallel", other, restricted(job, "sequence_parallel", other)
-    used = {"selective"} if any(best.selective) else set()
-    used |= {"full"} if any(best.full) else set()
-    used |= {"none"} if sum(best.selective) + sum(best.full) < sum(best.layers) else set()
+    used: set[str] = {mode for mode, _ in best.recomputed}
+    used |= {"none"} if best.recomputed_layers < sum(best.layers) else set()
     for mode in modes:
         if len(modes) > 1 and used != {mode}:
             yield "recompute", mode, restricted(job, "recompute", mode)
@@ -360,27 +359,27 @@ def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
     by_distance: list[tuple[float, int, Layout]] = []
     for group in valid_choices(job):
         for i in range(len(group)):
-            layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
-            choice = group.layout(i, layers, selective, full)
-            if only := uniform_recompute_mode(int(group.offload[i])):
+            choice = group.layout(i, *_stages(job, layout, group.pp, int(group.vpp[i])))
+            if only := recompute_mode(int(group.uniform_recompute[i])):
                 choice = choice.with_uniform_recompute(only)
             by_distance.append((_distance(choice, layout), len(by_distance), choice))
     for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
         yield choice
 
 
-def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+def _stages(
+    job: Job, layout: Layout, pp: int, vpp: int
+) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
     """Return the stages of ``layout`` where valid, else an even split with the same share of recompute."""
     total = job.model.layers
     same_split = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
     if same_split and (layout.even or job.stack.rules.uneven_stages):
-        return layout.layers, layout.selective, layout.full
+        return layout.layers, dict(layout.recomputed)
     layers, own_layers = even_stages(total, pp, vpp), sum(layout.layers)
-    full = tuple(n * sum(layout.full) // own_layers for n in layers)
-    selective = tuple(
-        min(n - f, n * sum(layout.selective) // own_layers) for n, f in zip(layers, full, strict=True)
-    )
-    return layers, selective, full
+    # Rounded down, the shares of all modes have no more layers than a stage.
+    return layers, {
+        mode: tuple(n * sum(counts) // own_layers for n in layers) for mode, counts in layout.recomputed
+    }
 
 
 def _distance(one: Layout, other: Layout) -> float:

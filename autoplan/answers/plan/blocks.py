@@ -39,7 +39,7 @@ from autoplan.report.wording.sentences import (
     risk_sentence,
     space_sentence,
 )
-from autoplan.report.wording.suggestion_words import suggestion_lines
+from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, target_of
 from autoplan.schema.job import Job
@@ -235,3 +235,4 @@ def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
         yield items([sentence for sentence in sentences if sentence])
     else:
         yield items([f"{proof_sentence(front.certificate)}; --details: what was covered and rejected"])
+    yield from next_change(front)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
 
-from autoplan.report.choices_report import program_name
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, data_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import batch_of, choice_key
-from autoplan.schema.job import Job
+from autoplan.schema.job import ChosenProgram, Job
 from autoplan.units import format_seconds
 
 __all__ = ["choice_blocks"]
@@ -28,8 +27,9 @@ def choice_blocks(front: Front, terminal: Terminal) -> Iterator[Block]:
 
 def _programs(front: Front, terminal: Terminal) -> Iterator[Block]:
     jobs = front.job.choices or (front.job,)
-    if len({job.program for job in jobs}) > 1:
-        best = sorted(_best_answers(front, _program_key(jobs)), key=_step_of)
+    runs = {job.program for job in jobs if job.program}
+    if len(runs) > 1 or any(run.alike for run in runs):
+        best = sorted(_best_runs(front, several=_several(jobs)).items(), key=lambda row: _step_of(row[1]))
         shown = best[:_MOST_ROWS]
         yield _program_table(front, shown, terminal)
         if len(best) > len(shown):
@@ -37,16 +37,37 @@ def _programs(front: Front, terminal: Terminal) -> Iterator[Block]:
     if front.job.lacking:
         lacks = "; ".join(f"{title}: {words}" for title, words in front.job.lacking)
         yield Sentence(f"cannot run this job: {lacks}", "quiet")
-    if front.job.lacking or len({job.program for job in jobs}) > 1:
+    if front.job.lacking or len(runs) > 1:
         yield GAP
 
 
-def _program_key(jobs: Sequence[Job]) -> Callable[[Job], Hashable]:
-    """Return what a row is of: a program, or one of its ways where there is one program."""
-    programs = {job.program.name for job in jobs if job.program}
-    if len(programs) > 1:
-        return lambda job: job.program and job.program.name
-    return lambda job: job.program and job.program.key
+def _several(jobs: Sequence[Job]) -> bool:
+    """Return whether ``jobs`` are run by several programs, rather than by one in several ways."""
+    return len({title for job in jobs if job.program for title in _titles(job.program)}) > 1
+
+
+def _titles(program: ChosenProgram) -> tuple[str, ...]:
+    return program.title, *program.alike
+
+
+def _best_runs(front: Front, *, several: bool) -> dict[str, Front]:
+    """Return the answer with the fastest plan of each program, or of each way of one, by its words.
+
+    The way of a program is said where it has several.
+    """
+    ways: dict[str, set[str]] = {}
+    for job in front.job.choices or (front.job,):
+        for title in _titles(job.program) if job.program else ():
+            ways.setdefault(title, set()).add(job.program.way if job.program else "")
+    best: dict[str, tuple[str, Front]] = {}
+    for answer in front.answers or (front,):
+        program = answer.job.program
+        for title in _titles(program) if program else ():
+            key = title if several else program.words if program else ""
+            if key not in best or _step_of(answer) < _step_of(best[key][1]):
+                way = f" ({program.way})" if program and len(ways[title]) > 1 else ""
+                best[key] = (f"{title}{way}", answer)
+    return dict(best.values())
 
 
 def _best_answers(front: Front, key: Callable[[Job], Hashable]) -> list[Front]:
@@ -64,13 +85,13 @@ def _step_of(answer: Front) -> float:
     return answer.fastest.predicted.step_seconds if answer.plans else float("inf")
 
 
-def _program_table(front: Front, answers: Sequence[Front], terminal: Terminal) -> DataTable:
+def _program_table(front: Front, rows: Sequence[tuple[str, Front]], terminal: Terminal) -> DataTable:
+    answers = [answer for _, answer in rows]
     plans = [answer.fastest if answer.plans else None for answer in answers]
     least = front.fastest.predicted.step_seconds
-    names = (program_name(a.job.program, front.job) if a.job.program else "" for a in answers)
     return data_table(
         (
-            Column("program", tuple(names), "text"),
+            Column("program", tuple(name for name, _ in rows), "text"),
             Column("best plan", tuple(_number(front, plan) for plan in plans)),
             Column("step", tuple(map(_step_words, answers))),
             Column("slower", tuple(_slower(plan, least) for plan in plans)),

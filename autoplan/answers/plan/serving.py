@@ -22,7 +22,7 @@ def show_serving_front(
     pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
 ) -> None:
     """Write the front of a serving job; ``where`` is the form, the file and the command."""
-    from autoplan.answers.plan.serving_blocks import serving_screen
+    from autoplan.answers.plan.serving_screen import serving_screen
     from autoplan.report.serving.serving_document import serving_front_document
 
     def page() -> str:

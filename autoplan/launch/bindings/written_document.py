@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -32,8 +33,9 @@ class WrittenDocument:
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
-    is read. A value ``auto`` is one that another program fills in: it counts as not given. Look-ups are by
-    the names of the bindings of ``table``, or by path.
+    is read; so are ``opened`` fields, which a key that is not read may decide. A value ``auto`` is one that
+    another program fills in: it counts as not given. Look-ups are by the names of the bindings of ``table``,
+    or by path.
     """
 
     file: str
@@ -41,6 +43,7 @@ class WrittenDocument:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     table: Interface = _NO_TABLE
+    opened: set[str] = field(default_factory=set)
 
     def path(self, name: str) -> str:
         """Return the path of a binding; a path is its own."""
@@ -162,14 +165,30 @@ class WrittenDocument:
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
-            near = difflib.get_close_matches(name, known, 1, _MISSPELT)
+            near = [
+                n for n in difflib.get_close_matches(name, known, 1, _MISSPELT) if not extends(name, n)
+            ] or self._misnamed(name, written.value, known)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
             else:
                 unknown.append(name[:_SHOWN])
+                self.leave_open(name, written)
         if unknown:
             self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
+
+    @staticmethod
+    def _misnamed(name: str, value: object, known: frozenset[str]) -> list[str]:
+        """Return the known name that one which may decide a layout was probably meant to be."""
+        return misnamed(name, known, _MISSPELT) if may_decide(name, value) else []
+
+    def leave_open(self, name: str, written: Written) -> None:
+        """Leave the fields open that a key which is not read may decide, and say so."""
+        fields = may_decide(name, written.value)
+        if fields:
+            self.opened |= set(fields)
+            where = f" (line {written.line})" if written.line else ""
+            self.notes.append(f"{written.words}{where} is not read and may decide {fields[0]}: left open")
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,7 +10,7 @@ from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.engines.arguments.given_arguments import GivenArguments
+from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
@@ -57,6 +57,7 @@ class _StartedEngine:
     role: str | None
     model: str | None
     doubt: str = ""
+    copies: int = 1
 
     @property
     def settings(self) -> tuple[object, ...]:
@@ -78,12 +79,14 @@ def configured(
     Raises SpecError with all problems; ``hints`` are added to them.
     """
     name, version = engine
-    engines = [_engine(name, one) for one in commands]
+    leading = [one for one in commands if not _follows(one.given)]
+    engines = [_engine(name, one) for one in leading or commands]
     problems = [problem for one in commands for problem in one.given.problems]
     if problems:
         raise SpecError([*dict.fromkeys(problems), *hints])
     layout = _joined(engines, file.name)
     first = engines[0]
+    _refuse_other_devices(file, layout, first, hints)
     checkpoint, model = first.values.get("checkpoint"), first.model
     warnings = [*notes, *(note for one in commands for note in one.given.notes)]
     warnings += _of_the_model(checkpoint, model, first)
@@ -96,16 +99,65 @@ def configured(
         job={**_job((f"{name}@{version}", model, checkpoint), first, search), "devices": layout.devices},
         values=values,
         checkpoint=checkpoint.value if checkpoint else None,
-        defaults=tuple(key for key in _LAYOUT if key not in values and key != "replicas"),
-        unspecified=(*(() if checkpoint else ("model",)), *_OPEN),
+        defaults=tuple(
+            key
+            for key in _LAYOUT
+            if key not in values and key != "replicas" and (key != "weights" or key in first.values)
+        ),
+        unspecified=(
+            *(() if checkpoint else ("model",)),
+            *(() if "weights" in first.values else ("weights",)),
+            *_OPEN,
+        ),
         warnings=tuple(dict.fromkeys(warnings)),
         search=search,
     )
 
 
+def _follows(given: GivenArguments) -> bool:
+    """Return whether a command starts the part of an engine on a further node, which another one leads."""
+    for flag in given.known.table.data.get("followers", ()):
+        one = given.given.get(flag)
+        if one is None or one.unknown is not None:
+            continue
+        rank = str(one.value)
+        if one.value is True or (rank.isdigit() and int(rank) > 0):
+            return True
+    return False
+
+
+def _refuse_other_devices(
+    file: LaunchFile,
+    layout: EngineLayout | DisaggregatedLayout,
+    first: _StartedEngine,
+    hints: Sequence[Problem],
+) -> None:
+    """Raise SpecError where the user says another number of devices than the engines take."""
+    if file.devices is None or file.devices == layout.devices:
+        return
+    sentence = f"the engines take {layout.devices} devices ({layout}), not --devices {file.devices}"
+    raise SpecError([Problem(sentence, "devices", file.name, first.line), *hints])
+
+
+def _refuse_uneven(
+    layout: EngineLayout, spec: ModelSpec, given: GivenArguments, values: Mapping[str, Written]
+) -> None:
+    """Refuse degrees that do not divide the heads, and more stages than layers."""
+    tp, pp = values.get("tp"), values.get("pp")
+    if spec.heads % layout.tp:
+        words = tp.words if tp else "tp"
+        given.refuse(
+            f"{layout.tp} does not divide the {spec.heads} attention heads", words, tp.line if tp else None
+        )
+    if layout.pp > spec.layers:
+        words = pp.words if pp else "pp"
+        given.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
+
+
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     given = one.given
+    refuse_undecided(given)
     checkpoint = _checkpoint(given)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None
@@ -124,8 +176,11 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
         layout = replace(layout, ep=layout.tp * layout.adp)
     line = one.command.line
     _consistent(layout, given, line)
+    if isinstance(spec, ModelSpec):
+        _refuse_uneven(layout, spec, given, values)
     role = values.get("role")
-    return _StartedEngine(layout, values, line, role.value if role else None, model, one.command.doubt)
+    named = role.value if role else one.command.role
+    return _StartedEngine(layout, values, line, named, model, one.command.doubt, one.command.replicas)
 
 
 def _checkpoint(given: GivenArguments) -> Written | None:
@@ -177,7 +232,7 @@ def _joined(engines: Sequence[_StartedEngine], file: str) -> EngineLayout | Disa
             sentence = f"engines differ: {alike[0].layout} (line {alike[0].line}) and {unlike.layout}"
             raise SpecError([Problem(sentence, "layout", file, unlike.line)])
     layouts = {
-        role: replace(alike[0].layout, replicas=sum(x.layout.replicas for x in alike))
+        role: replace(alike[0].layout, replicas=sum(x.layout.replicas * x.copies for x in alike))
         for role, alike in pools.items()
     }
     if layouts.keys() == {"prefill", "decode"}:
@@ -203,7 +258,7 @@ def _of_the_model(checkpoint: Written | None, model: str | None, engine: _Starte
     if checkpoint is not None and model is None:
         said.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
     if "weights" not in engine.values:
-        said.append("weights have the format of the checkpoint, which its name does not say: bf16 is taken")
+        said.append("weights have the format of the checkpoint, which its name does not say: left open")
     elif engine.values["weights"].default:
         said.append(f"weights={engine.layout.weights} is the format of the checkpoint")
     if engine.role is not None:
@@ -224,7 +279,8 @@ def _job(
     longest = engine.values.get("longest_request")
     if longest is not None:
         job["workload"] = {"longest_request": longest.value}
-    job["precision"] = {"weights": engine.layout.weights, "kv_cache": engine.layout.kv}
+    said = {"weights": engine.layout.weights} if "weights" in engine.values else {}
+    job["precision"] = {**said, "kv_cache": engine.layout.kv}
     method = engine.values.get("draft_method")
     if method is not None and engine.layout.spec:
         job["speculation"] = {"method": method.value, "tokens": engine.layout.spec}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -18,6 +19,11 @@ _SCHEMA: Final = 1
 _WIDTH: Final = 100
 
 
+def _fields(layout: EngineLayout, unspecified: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a layout; None for those that stay open."""
+    return {key: None if key in unspecified else value for key, value in asdict(layout).items()}
+
+
 def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
     """Return ``configuration`` as a document; of pools the layout is a string alone."""
     layout = configuration.layout
@@ -28,7 +34,7 @@ def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
         "framework": configuration.engine,
         "file": configuration.file,
         "checkpoint": configuration.checkpoint,
-        "layout": asdict(layout) if isinstance(layout, EngineLayout) else {},
+        "layout": _fields(layout, configuration.unspecified) if isinstance(layout, EngineLayout) else {},
         "layout_string": str(layout),
         "job": dict(configuration.job),
         "lines": lines,

@@ -10,6 +10,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
+from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
 from autoplan.launch.engines.engine_assembly import CommandValues, configured
 from autoplan.launch.engines.option_files import document_of, keys_of, options_engine
 from autoplan.launch.engines.serve_commands import (
@@ -42,7 +43,7 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
         asked = framework.partition("@")[0]
         return PROGRAM_OF.get(asked, asked) in ENGINES
     if file.name.endswith(_YAML):
-        return options_engine(file.text, file.name) is not None
+        return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
 
 
@@ -59,17 +60,22 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     if framework is not None and program not in ENGINES:
         raise UnsupportedError(f"no engine is called {asked!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
-    if launch.name.endswith(_YAML):
+    documents: Mapping[str, str] = {}
+    is_options = launch.name.endswith(_YAML) and not is_manifest(launch.text)
+    if is_options:
         engine = program or options_engine(launch.text, launch.name) or ""
         commands = [ServeCommand(engine, (), 1)]
+    elif launch.name.endswith(_YAML):
+        commands, documents, script = _of_manifest(launch, program)
+        engine = commands[0].engine if commands else program
     else:
         script = read_script(launch.text, launch.name, launch.variables)
+        documents = written_files(launch.text, script, launch.variables)
         commands = [c for c in serve_commands(script) if not program or c.engine == program]
         engine = commands[0].engine if commands else program
     _refuse(commands, engine, launch, script)
     said = version or said_version(engine, launch.text)
-    documents = written_files(launch.text, script, launch.variables) if script is not None else {}
-    read = _CommandReader(file, engine, documents, is_options=script is None)
+    read = _CommandReader(file, engine, documents, is_options=is_options)
     (engine, name), given = _best(read, commands, _versions(asked or engine, said))
     notes = list(script.notes) if script else []
     notes += [f"the command in line {c.line} runs only under {c.doubt}" for c in commands if c.doubt]
@@ -78,6 +84,24 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     hints = [Problem(hint, "script", launch.name) for hint in dict.fromkeys(script.hints if script else ())]
     values = [CommandValues(c, g) for c, g in zip(commands, given, strict=True)]
     return configured(launch, (engine, name), values, notes, hints)
+
+
+def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], dict[str, str], Script | None]:
+    """Return the serve commands of the containers of a manifest, its files by name, and the first script."""
+    commands: list[ServeCommand] = []
+    documents: dict[str, str] = {}
+    first: Script | None = None
+    for container in served_containers(file.text, file.name):
+        script = container_script(container, file.name, file.variables)
+        first = first or script
+        documents |= written_files(container.text, script, container.variables)
+        documents |= dict(container.documents)
+        commands += [
+            replace(command, replicas=container.replicas, role=container.role)
+            for command in serve_commands(script)
+            if not program or command.engine == program
+        ]
+    return commands, documents, first
 
 
 def _best(

@@ -90,12 +90,17 @@ _VERSIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """One command that serves: its engine, the words of its arguments, and its line."""
+    """One command that serves: its engine, the words of its arguments, and its line.
+
+    ``replicas`` says how many of it a manifest starts, and ``role`` in which pool they are, where it says so.
+    """
 
     engine: str
     words: tuple[Word, ...]
     line: int
     doubt: str = ""
+    replicas: int = 1
+    role: str | None = None
 
 
 def serves(text: str) -> bool:

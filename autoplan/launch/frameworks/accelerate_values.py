@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.deepspeed import named_deepspeed, sharding_of
+from autoplan.launch.scripts.pieces import Word
 
-__all__ = ["ACCELERATE", "is_accelerate", "read_accelerate"]
+__all__ = ["ACCELERATE", "accelerate_layout", "is_accelerate", "launcher_document", "read_accelerate"]
 
 ACCELERATE: Final = interface("accelerate")
 #: FSDP1's strategies, and whether each is hybrid; numbers are those of its enumeration.
@@ -29,6 +32,14 @@ def is_accelerate(file: LaunchFile) -> bool:
 def read_accelerate(file: LaunchFile) -> Configuration:
     """Return what a file says, and arguments of the training program with it; raises SpecError."""
     document = read_yaml(file, ACCELERATE)
+    values = accelerate_layout(document, file)
+    values |= _program(document, file, values)
+    document.stop_at_problems()
+    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+
+
+def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return devices, precision, degrees and sharding of a file, or of the options of the launcher."""
     document.check_sections()
     kind = document.text("kind")
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "megatron": _megatron}
@@ -41,14 +52,71 @@ def read_accelerate(file: LaunchFile) -> Configuration:
     values = {key: Written(value, default=True) for key, value in _ALONE.items()}
     values |= _processes(document, file)
     values |= _precision(document)
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
     if kind is not None and kind.value in readers:
-        values |= readers[kind.value](document, values)
+        values |= readers[kind.value](document, values, file)
     document.stop_at_problems()
-    values |= _program(document, file, values)
-    document.stop_at_problems()
-    return assembled("accelerate", file, values, warnings=document.notes)
+    if not file.arguments and section != "megatron" and values.get("recompute", _LEFT).default:
+        document.opened.add("recompute")
+        document.notes.append("the training program, which is not read, may recompute: left open")
+    return values
 
 
+def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocument | None:
+    """Return what words of ``accelerate launch`` say, over the file that they name; None where it is away.
+
+    ``words`` are those before the training program. Options have the names of the keys of the file.
+    """
+    given = {name.replace("-", "_"): word for name, word in _launcher_options(words)}
+    named = given.pop(ACCELERATE.data["launcher"]["file"], None)
+    text = file.sibling(named.text) if named is not None and named.unknown is None else None
+    if named is not None and text is None:
+        return None
+    document = WrittenDocument(file.name, table=ACCELERATE)
+    if text is not None and named is not None:
+        document = read_yaml(LaunchFile(named.text, text), ACCELERATE)
+        document.file = file.name
+        document.entries = {path: replace(entry, line=None) for path, entry in document.entries.items()}
+        document.notes.append(f"{named.text}: read with this file")
+    elif not given:
+        return None
+    document.entries.setdefault(ACCELERATE.keys["kind"], Written("NO", default=True))
+    for name, word in given.items():
+        _set_option(document, name, word)
+    return document
+
+
+def _launcher_options(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
+    """Yield the options among the words of the launcher; those without a value are ``true``."""
+    for at, word in enumerate(words):
+        if not word.text.startswith("--"):
+            continue
+        name, equals, value = word.text[2:].partition("=")
+        behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("-") else None
+        own = Word(value, word.line, word.unknown) if equals else behind or Word("true", word.line)
+        yield name, own
+
+
+def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
+    """Set the key that an option of the launcher is; a switch of a kind sets the kind."""
+    kinds, sections = ACCELERATE.data["launcher"]["kinds"], ACCELERATE.data["sections"]
+    written = Written(word.text, word.line or None, f"--{name} {word.text}")
+    if name in kinds:
+        if word.text.lower() == "true":
+            document.entries[ACCELERATE.keys["kind"]] = replace(written, value=kinds[name])
+        return
+    section = next((s for s, keys in sections.items() if s != "top" and name in keys), None)
+    path = f"{section}.{name}" if section else name if name in sections["top"]["keys"] else ""
+    if path and word.unknown is not None:
+        how = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ""
+        if path in ACCELERATE.keys.values():
+            document.refuse_key(f"its value depends on {word.unknown.reason}{how}", path, word.line or None)
+    elif path:
+        document.entries[path] = written
+
+
+#: A value that another file decides.
+_LEFT: Final = Written(None, default=True)
 #: What holds where a file says nothing else.
 _ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0, "recompute": "none"}
 
@@ -75,7 +143,8 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     return {"precision": Written(_PRECISIONS.get(name), written.line, written.words)}
 
 
-def _fsdp(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+    del file
     version = document.number("fsdp_version")
     first = version is None or version.value == 1
     fields = _strategy(document, values) if first else _reshards(document)
@@ -151,18 +220,16 @@ def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool
     return fields
 
 
-def _deepspeed(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
+    fields = _ulysses(document)
     other = document.text("deepspeed_file")
     if other is not None:
-        document.notes.append(f"{other.words} (line {other.line}): read that file for the layout")
-        for key in ("zero", "precision", "recompute", "cp", "tp"):
-            values.pop(key, None)
-        return {}
+        return fields | _deepspeed_file(document, values, file, other)
     stage = document.number("zero", least=0) or Written(2, default=True)
     if stage.value > 3:
         document.refuse(f"{stage.value} is no ZeRO stage", "zero")
     device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    fields = {"zero": stage}
+    fields["zero"] = stage
     if device is not None and device.value != "none":
         fields["offload"] = Written("optimizer", device.line, device.words)
     parameters = document.text("parameter_offload", ("none", "cpu", "nvme"))
@@ -171,9 +238,29 @@ def _deepspeed(document: WrittenDocument, values: dict[str, Written]) -> dict[st
     return fields
 
 
-def _megatron(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
+def _ulysses(document: WrittenDocument) -> dict[str, Written]:
+    """Return the degree that DeepSpeed's sequence parallelism divides sequences over."""
+    size = document.number("mesh_sp") or document.number("mesh_cp")
+    return {"cp": size} if size is not None else {}
+
+
+def _deepspeed_file(
+    document: WrittenDocument, values: dict[str, Written], file: LaunchFile, other: Written
+) -> dict[str, Written]:
+    """Return the sharding of DeepSpeed's own file where it lies there; else what it decides stays open."""
+    inner = named_deepspeed(document, file, str(other.value))
+    if inner is None:
+        document.notes.append(f"{other.words} (line {other.line}): read that file for the layout")
+        for key in ("zero", "precision", "recompute", "cp", "tp"):
+            values.pop(key, None)
+        document.opened |= {"zero", "precision", "recompute"}
+        return {}
+    return sharding_of(document, inner)
+
+
+def _megatron(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
     """Return the degrees of the Megatron section; what it leaves out is as in the plugin."""
-    del values
+    del values, file
     result = document.bound("tp", "pp", "ep", "cp")
     experts = document.number("etp")
     if experts is not None or ("ep" in result and result["ep"].value > 1):
@@ -187,7 +274,8 @@ def _megatron(document: WrittenDocument, values: dict[str, Written]) -> dict[str
         result["offload"] = Written("optimizer", states.line, states.words)
     last = document.number("last_stage")
     if last is not None:
-        document.notes.append(f"{last.words} (line {last.line}): read as even stages")
+        document.opened.add("stages")
+        document.notes.append(f"{last.words} (line {last.line}): the layers of stages are left open")
     return result | _granularity(document)
 
 

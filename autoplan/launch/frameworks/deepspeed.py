@@ -40,7 +40,9 @@ __all__ = [
     "deepspeed_section",
     "emit_deepspeed",
     "inner_document",
+    "named_deepspeed",
     "refuse_for_zero",
+    "sharding_of",
     "zero_values",
 ]
 
@@ -163,14 +165,18 @@ def read_deepspeed(file: LaunchFile) -> Configuration:
     document = read_yaml(file, _TABLE)
     document.check_sections()
     values = zero_values(document)
+    for path, fields in _TABLE.data["undecided"].items():
+        if _counts(document, path):
+            document.opened |= set(fields)
     _batches(document, file, values)
     document.stop_at_problems()
     document.notes += [
         f"{path}: {why}" for path, why in _TABLE.data["aside"].items() if _counts(document, path)
     ]
     if document.path("recompute") not in document.entries:
-        document.notes.append("recompute is turned on by the training program, which is not read: none")
-    return assembled("deepspeed", file, values, warnings=document.notes)
+        document.opened.add("recompute")
+        document.notes.append("recompute is turned on by the training program, which is not read: left open")
+    return assembled("deepspeed", file, values, opened=document.opened, warnings=document.notes)
 
 
 def _counts(document: WrittenDocument, path: str) -> bool:
@@ -204,6 +210,31 @@ def zero_values(document: WrittenDocument) -> dict[str, Written]:
         values["dp_shard"] = shard
         document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
     return {**values, **_offload(document), **_precision(document), **_optimizer(document)}
+
+
+def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> WrittenDocument | None:
+    """Return the file of DeepSpeed called ``name`` that another file names; None where none lies there.
+
+    Its problems and notes are added to ``document``, of another file and so without lines.
+    """
+    text = file.sibling(name)
+    if text is None:
+        return None
+    inner = read_yaml(LaunchFile(name, text), _TABLE)
+    inner.check_sections()
+    inner.entries = {path: replace(entry, line=None) for path, entry in inner.entries.items()}
+    document.notes.append(f"{name}: read with this file")
+    return inner
+
+
+def sharding_of(document: WrittenDocument, inner: WrittenDocument) -> dict[str, Written]:
+    """Return what a file or section of DeepSpeed says of sharding, for the ``document`` that names it."""
+    values = zero_values(inner)
+    document.problems += inner.problems
+    document.notes += inner.notes
+    document.opened |= inner.opened
+    names = {"tp", "cp", "zero", "dp_shard", "offload", "optimizer", "software"}
+    return {key: written for key, written in values.items() if key in names}
 
 
 def inner_document(document: WrittenDocument) -> WrittenDocument:
@@ -280,14 +311,17 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     if name == "adam" and (decoupled is None or decoupled.value):
         name = "adamw"
     if name not in OPTIMIZERS:
-        document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-        name = "adamw"
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
+        return {}
     return {"optimizer": Written(name, written.line, written.words)}
 
 
 def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
     """Add batches and the data-parallel degree: train_batch_size is the product of the other two and dp."""
     batch, mbs, steps = (document.number(key) for key in BATCHES)
+    if document.opened & {"tp", "pp", "cp"}:
+        values |= {key: one for key, one in (("global_batch_size", batch), ("mbs", mbs)) if one}
+        return
     model = values["tp"].value * values["cp"].value
     dp = file.devices // model if file.devices and file.devices % model == 0 else None
     if batch and mbs and steps:

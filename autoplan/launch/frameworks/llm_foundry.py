@@ -67,7 +67,9 @@ def read_foundry(file: LaunchFile) -> Configuration:
     model, hints = named_model(fields)
     if not isinstance(model, str):
         values |= {name: Written(None, default=True) for name in defaults}
-    return assembled("llm-foundry", file, values, model=model, warnings=[*document.notes, *hints])
+    return assembled(
+        "llm-foundry", file, values, model=model, opened=document.opened, warnings=[*document.notes, *hints]
+    )
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:

@@ -26,6 +26,7 @@ from autoplan.launch.frameworks.megatron.emitted_arguments import (
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import sharded_ranks
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
+from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.header import as_comment
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -140,6 +141,8 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - any value of YAML
 
 def is_bridge(file: LaunchFile) -> bool:
     """Return whether a file has overrides of Megatron Bridge, and is none of NeMo, which has a trainer."""
+    if is_python(file):
+        return "megatron.bridge" in file.text
     if _NEMO.search(file.text):
         return False
     yaml_file = re.search(r"(?m)^model\s*:", file.text) is not None
@@ -148,6 +151,8 @@ def is_bridge(file: LaunchFile) -> bool:
 
 def read_bridge(file: LaunchFile) -> Configuration:
     """Return what a YAML file or a script says; what neither gives is the recipe's, and stays open."""
+    if is_python(file):
+        return read_recipe("megatron-bridge", file)
     document, devices = override_document(file)
     for section in _SECTIONS:
         names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}

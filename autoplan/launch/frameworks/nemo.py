@@ -29,6 +29,7 @@ from autoplan.launch.frameworks.megatron.argument_keys import (
 )
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, Arguments
 from autoplan.launch.frameworks.megatron.reading import configured
+from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command
@@ -56,6 +57,8 @@ _SPECIAL: Final = {
 
 def is_nemo(file: LaunchFile) -> bool:
     """Return whether a file is one of NeMo: a YAML file, or a script that starts its programs."""
+    if is_python(file):
+        return "megatron.bridge" not in file.text
     if _is_script(file):
         return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
     return _YAML.search(file.text) is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
@@ -67,6 +70,8 @@ def _is_script(file: LaunchFile) -> bool:
 
 def read_nemo(file: LaunchFile) -> Configuration:
     """Return what a file of NeMo says; raises SpecError with all problems."""
+    if is_python(file):
+        return read_recipe("nemo", file)
     document, complete = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     built = any(path.endswith("_target_") for path in document.entries)

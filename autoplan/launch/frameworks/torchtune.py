@@ -9,13 +9,26 @@ the keys. ``torchao.optim`` is where torchao >= 0.9 has its 8-bit optimizers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
+from autoplan.catalog import checkpoint_model, model_called
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
 from autoplan.launch.frameworks.argument_array import command_script
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
+from autoplan.launch.frameworks.hugging_face.training_fields import (
+    adapter_values,
+    batch_of,
+    recompute_of,
+    without_open,
+)
+from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
     microbatches,
@@ -25,11 +38,19 @@ from autoplan.launch.frameworks.missing_parts import (
     stack_note,
 )
 from autoplan.launch.known_models import architecture_name
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "emit_torchtune"]
+__all__ = ["TARGET", "emit_torchtune", "read_torchtune"]
+
+TORCHTUNE: Final = interface("torchtune")
+_COMPONENT: Final = re.compile(r"(?m)^\s+_component_\s*:\s*torchtune\.")
+_RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")
+_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
 
 _FILE: Final = "torchtune.sh"
 _BOTH: Final = ("full", "lora")
@@ -66,11 +87,16 @@ _OPTIMIZERS: Final = {
     "adam": ("torch.optim.Adam", True),
     "sgd": ("torch.optim.SGD", True),
     "adamw-8bit": ("torchao.optim.AdamW8bit", False),
+    "paged-adamw": ("bitsandbytes.optim.PagedAdamW", False),
+    "paged-adamw-8bit": ("bitsandbytes.optim.PagedAdamW8bit", False),
 }
 #: The whole model has one format; recipes refuse fp16.
 _PRECISIONS: Final = ("bf16", "fp32")
 _ATTENTION: Final = "[q_proj,k_proj,v_proj,output_proj]"
-_SOFTWARE: Final = ("compile", "pure_bf16", "loss", "loss_chunks")
+_SOFTWARE: Final = (
+    *("compile", "pure_bf16", "loss", "loss_chunks"),
+    *("optimizer_in_backward", "offload_parameters"),
+)
 _LATER: Final = "which recipes of this release do not have, or with tensors split otherwise than planned"
 _STAGES: Final = "torchtune has none"
 
@@ -90,7 +116,7 @@ def emit_torchtune(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that torchtune does not have."""
     refuse_software(job, _SOFTWARE, adapters=True)
-    refuse_adapter_fields(job)
+    refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
     refuse_beyond_data(layout, _LATER)
     if layout.devices > 1:
         refuse_for_fsdp(layout, _STAGES)
@@ -102,8 +128,22 @@ def _check(job: Job, layout: Layout) -> None:
         raise InexpressibleError(f"the precision {job.precision}")
     if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
         raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
+    _check_fine_tuning(job, layout)
+
+
+def _check_fine_tuning(job: Job, layout: Layout) -> None:
+    """Raise InexpressibleError for an optimizer or a base that torchtune has not, or not on several devices.
+
+    torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
+    optimizers do not take shards. Only recipes of full fine-tunes update in backward.
+    """
     if job.optimizer not in _OPTIMIZERS:
         raise InexpressibleError(f"the optimizer {job.optimizer}")
+    if layout.devices > 1 and _OPTIMIZERS[job.optimizer][0].startswith("bitsandbytes"):
+        raise InexpressibleError(f"the optimizer {job.optimizer} on several devices: FSDP2 shards its states")
+    refuse_other_bases(job)
+    if job.adapters is not None and job.software.optimizer_in_backward:
+        raise InexpressibleError("updates of adapters in backward (software.optimizer_in_backward)")
 
 
 def _config(job: Job) -> str:
@@ -138,18 +178,27 @@ def _overrides(job: Job, layout: Layout) -> dict[str, str]:
         "dtype": job.precision,
         "optimizer": component,
         **({"optimizer.fused": "True"} if fused else {}),
-        **({} if job.adapters is not None else {"optimizer_in_bwd": "False"}),
+        **_in_backward(job),
         "enable_activation_checkpointing": str(layout.mode == "full"),
         "enable_activation_offloading": str(layout.activation_offload),
         "compile": str(bool(software.compile)),
         **({"loss.num_output_chunks": str(software.loss_chunks)} if software.loss_chunks else {}),
-        **(_sharding(layout) if layout.devices > 1 else {}),
+        **(_sharding(job, layout) if layout.devices > 1 else {}),
         **(_adapters(job.adapters) if job.adapters is not None else {}),
     }
 
 
-def _sharding(layout: Layout) -> dict[str, str]:
-    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": "False"}
+def _in_backward(job: Job) -> dict[str, str]:
+    """Return the keys of updates in backward, which exclude clipping (recipes of full fine-tunes)."""
+    if job.adapters is not None:
+        return {}
+    chosen = bool(job.software.optimizer_in_backward)
+    return {"optimizer_in_bwd": str(chosen), **({"clip_grad_norm": "null"} if chosen else {})}
+
+
+def _sharding(job: Job, layout: Layout) -> dict[str, str]:
+    offloaded = bool(job.software.offload_parameters)
+    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": str(offloaded)}
 
 
 def _adapters(adapters: AdapterSpec) -> dict[str, str]:
@@ -159,7 +208,9 @@ def _adapters(adapters: AdapterSpec) -> dict[str, str]:
         "model.apply_lora_to_mlp": str(adapters.targets == "all"),
         "model.lora_rank": str(adapters.rank),
         "model.lora_alpha": str(2 * adapters.rank),
-        "model.lora_dropout": "0.0",
+        "model.lora_dropout": str(adapters.dropout),
+        **({"model.quantize_base": "True"} if adapters.base is not None else {}),
+        **({"model.use_dora": "True"} if adapters.dora else {}),
     }
 
 
@@ -180,10 +231,141 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def is_torchtune(file: LaunchFile) -> bool:
+    """Return whether a file is a config of torchtune, or a script that runs one."""
+    return _COMPONENT.search(file.text) is not None or _runs(file)
+
+
+def _runs(file: LaunchFile) -> bool:
+    """Return whether a file is a script that runs a recipe; configs show such commands in comments."""
+    if file.values is not None or _COMPONENT.search(file.text) is not None:
+        return False
+    return _RUN.search(file.text.replace("\\\n", " ")) is not None
+
+
+def read_torchtune(file: LaunchFile) -> Configuration:
+    """Return what a config says, or a script with its overrides; raises SpecError with all problems."""
+    document, devices, complete = _document(file)
+    document.table = TORCHTUNE
+    for path, written in document.entries.items():
+        if path not in TORCHTUNE.keys.values() and "." not in path:
+            document.leave_open(path, written)
+    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
+    values |= document.bound("tp", "cp") | ({"devices": devices} if devices else {})
+    values |= _read_sharding(document, devices.value if devices else file.devices, file)
+    values |= _read_training(document)
+    values |= batch_of(document, file, values)
+    values |= document.bound("sequence_length") | _read_adapters(document)
+    document.stop_at_problems()
+    model = _read_model(document, file)
+    if not complete:
+        values = {key: written for key, written in values.items() if not written.default or key in _ALONE}
+    opened, notes = document.opened, document.notes
+    return assembled("torchtune", file, without_open(values), model=model, opened=opened, warnings=notes)
+
+
+def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
+    """Return the keys of a config, the devices that a script starts, and whether a config was read."""
+    if not _runs(file):
+        document = read_yaml(file)
+        overridden(document, file.arguments)
+        return resolved(document, file), None, True
+    script = read_script(file.text, file.name, file.variables)
+    command = next((c for c in reversed(script.commands) if "tune" in [w.text for w in c.words[:6]]), None)
+    words = list(command.words) if command else []
+    texts = [word.text for word in words]
+    named = texts[texts.index("--config") + 1] if "--config" in texts[:-1] else ""
+    text = file.sibling(named)
+    document = read_yaml(LaunchFile(named, text)) if text is not None else WrittenDocument(file.name)
+    if text is None:
+        document.notes.append(f"{named or 'its config'} is not read: what it says is left open")
+        document.opened |= {"precision", "optimizer"}
+    for word in words:
+        if "=" in word.text and not word.text.startswith("-"):
+            overridden(document, [word.text])
+            path = word.text.partition("=")[0]
+            if path in document.entries:
+                document.entries[path] = replace(document.entries[path], line=word.line, words=word.text)
+    overridden(document, file.arguments)
+    single = any("single_device" in t for t in texts)
+    devices = Written(1, command.line if command else None, "single_device") if single else None
+    if not single and command is not None:
+        devices, _ = launched_devices(
+            script, replace(command, words=(Word("torchrun", command.line), *words))
+        )
+    return resolved(document, file), devices, text is not None
+
+
+def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> dict[str, Written]:
+    """Return what is sharded: all of the model in recipes of several devices, and nothing on one."""
+    if devices == 1 or "single_device" in file.name.rsplit("/", 1)[-1]:
+        return {"zero": Written(0, default=True), "devices": Written(1, default=True)}
+    kept = document.flag("resharded")
+    zero = (
+        Written(3, default=True) if kept is None else Written(3 if kept.value else 2, kept.line, kept.words)
+    )
+    shards, copies = document.number("shards", least=-1), document.number("replicas")
+    if copies is not None and copies.value > 1:
+        document.opened |= set() if shards is not None and shards.value > 0 else {"dp_shard"}
+        if shards is not None and shards.value > 0:
+            return {"zero": zero, "dp_shard": shards}
+    return {"zero": zero}
+
+
+def _read_training(document: WrittenDocument) -> dict[str, Written]:
+    """Return precision, recompute, offload, optimizer and software; the whole model has the one format."""
+    values = {**document.bound("precision"), "recompute": Written("none", default=True)}
+    values |= recompute_of(document, "recompute")
+    states, inputs = document.flag("state_offload"), document.flag("activation_offload")
+    on = [(n, f) for n, f in (("optimizer", states), ("activations", inputs)) if f is not None and f.value]
+    if on:
+        values["offload"] = Written("+".join(n for n, _ in on), on[0][1].line, on[0][1].words)
+    named = document.text("optimizer")
+    if named is not None:
+        names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()} | TORCHTUNE.data[
+            "optimizers"
+        ]
+        values["optimizer"] = Written(names.get(str(named.value)), named.line, named.words)
+    software: dict[str, Any] = {"pure_bf16": True} if "precision" in values else {}
+    compiled = document.flag("compiled")
+    if compiled is not None:
+        software["compile"] = bool(compiled.value)
+    return {**values, **({"software": Written(software)} if software else {})}
+
+
+def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+    rank = document.number("adapter_rank")
+    if rank is None:
+        return {}
+    named, dense = document.given("adapted"), document.flag("adapted_dense")
+    listed = named.value if named is not None and isinstance(named.value, list) else []
+    targets = ["o_proj" if str(name) == "output_proj" else str(name) for name in listed]
+    dense_too = dense is not None and bool(dense.value)
+    modules = [*targets, *(("gate_proj", "up_proj", "down_proj") if dense_too else ())]
+    component = document.text("component")
+    quantised = component is not None and "qlora" in component.value
+    at = Written(modules, rank.line, rank.words)
+    return adapter_values(rank, at, every=False, more={"base": "nf4"} if quantised else {})
+
+
+def _read_model(document: WrittenDocument, file: LaunchFile) -> str | None:
+    """Return the entry of the model whose checkpoint is loaded, or whose config a script names."""
+    folder = document.text("checkpoint")
+    named = checkpoint_model(str(folder.value).rstrip("/")) if folder is not None else None
+    if named is None and folder is not None:
+        document.notes.append(f"{folder.words}: no model of the catalogue was read from there")
+    built = re.search(r"--config\s+(\S+)", file.text.replace("\\\n", " "))
+    stems = {stem: hub for hub, (stem, _) in _CONFIGS.items()}
+    stem = re.sub(r"_(?:full|lora|qlora)\w*$", "", built[1]) if built else ""
+    return named or (model_called(stems[stem]) if stem in stems else None)
+
+
 TARGET: Final = Target(
     name="torchtune",
     framework="torchtune",
     version="0.6.1",
     check="names checked",
     emit=emit_torchtune,
+    recognises=is_torchtune,
+    read=read_torchtune,
 )

@@ -39,6 +39,8 @@ _LONGEST_EDITED: Final = 2_000
 _MOST_PIECES: Final = 200_000
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
 _SHOWN: Final = 60
+#: A sum that ``expr`` does, of numbers and variables.
+_EXPR: Final = re.compile(r"(?:\$\(|`)\s*expr\s+((?:[\w$+%/()-]|\$\{\w+\}|\\?\*|\s)+?)\s*(?:\)|`)")
 
 
 class Expander:
@@ -81,6 +83,9 @@ class Expander:
     def _part(self, part: WordPart) -> Iterator[Piece]:
         if isinstance(part, Literal):
             yield Piece(part.text, part.line, part.quoted)
+        elif isinstance(part, CommandText) and (sum_text := _EXPR.fullmatch(part.text)):
+            text = sum_text[1].replace("\\*", "*").replace("$", "").replace("{", "").replace("}", "")
+            yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
         elif isinstance(part, CommandText):
             shown = part.text if len(part.text) <= _SHOWN else f"{part.text[:_SHOWN]}..."
             reason = f"the output of {shown}, which is not executed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from autoplan.launch.scripts.pieces import Word
@@ -18,11 +18,15 @@ SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that a script runs; ``doubt`` says on what it depends, where that is not known."""
+    """A command that a script runs; ``doubt`` says on what it depends, where that is not known.
+
+    ``environment`` has the variables that are set for it alone.
+    """
 
     words: tuple[Word, ...]
     line: int
     doubt: str = ""
+    environment: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

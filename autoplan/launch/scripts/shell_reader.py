@@ -38,7 +38,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.variables import ShellScope, doubtful, joined
+from autoplan.launch.scripts.variables import ShellScope, Value, doubtful, joined
 
 __all__ = ["read_script"]
 
@@ -263,9 +263,22 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
         return builtin(reader, words, command.line)
     if name in reader.scope.functions:
         return _call(reader, name, words, command.line)
-    reader.commands.append(Command(tuple(words), command.line, reader.doubt))
+    environment = _environment(reader, command)
+    reader.commands.append(Command(tuple(words), command.line, reader.doubt, environment))
     _inner_scripts(reader, words, command)
     return None
+
+
+def _environment(reader: _ScriptReader, command: SimpleCommand) -> dict[str, Value]:
+    """Return the variables that stand before a command, which are set for it alone."""
+    if not command.assignments:
+        return {}
+    before = dict(reader.scope.values)
+    for assignment in command.assignments:
+        assign(reader.expander, assignment)
+    set_alone = {one.name: reader.scope.values[one.name] for one in command.assignments}
+    reader.scope.values = before
+    return set_alone
 
 
 def _call(reader: _ScriptReader, name: str, words: Sequence[Word], line: int) -> bool | None:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from autoplan.launch.configuration import Written
-from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of
+from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
-__all__ = ["SHOWING", "launched_devices", "training_command"]
+__all__ = ["SHOWING", "launched_devices", "launcher_words", "training_command", "variable_devices"]
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
@@ -65,16 +65,28 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
     """Return the number of processes that are started, one for each device, and why it is not known."""
     if command is None:
         return None, ""
-    before = _launcher_words(command.words)
+    before = launcher_words(command.words)
+    if any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in before):
+        return _accelerated(before)
     if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
         return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
     return _slurm_tasks(script)
 
 
-def _launcher_words(words: Sequence[Word]) -> Sequence[Word]:
+def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
     """Return the words before the training program."""
     places = [i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)]
     return words[: places[0]] if places else words
+
+
+def _accelerated(before: Sequence[Word]) -> tuple[Written | None, str]:
+    """Return the processes of all machines that ``accelerate launch`` is told, where it is told."""
+    total = _option(before, frozenset({"--num_processes", "--num-processes"}))
+    if total is None or total.unknown is not None or not total.text.isdigit():
+        return None, _why(
+            total.unknown
+        ) if total and total.unknown else "the file of accelerate has the processes"
+    return Written(int(total.text[:6]), total.line, f"--num_processes {total.text}"), ""
 
 
 def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
@@ -86,6 +98,32 @@ def _option(words: Sequence[Word], names: frozenset[str]) -> Word | None:
                 return Word(value, words[at].line, words[at].unknown)
             return words[at + 1] if at + 1 < len(words) else None
     return None
+
+
+def variable_devices(script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
+    """Return the processes that variables say to a program which starts torchrun by itself.
+
+    Those are ``NPROC_PER_NODE`` and ``NNODES`` of ms-swift and LLaMA-Factory; else one device that is seen
+    alone is what it runs on.
+    """
+    each = _variable("NPROC_PER_NODE", script, command, outside)
+    nodes = _variable("NNODES", script, command, outside)
+    if each is not None:
+        count = nodes.value if nodes else 1
+        return Written(each.value * count, each.line, " ".join(x.words for x in (nodes, each) if x))
+    visible = command.environment.get("CUDA_VISIBLE_DEVICES")
+    if isinstance(visible, tuple) and unknown_of(visible) is None and text_of(visible).isdigit():
+        return Written(1, command.line, f"CUDA_VISIBLE_DEVICES={text_of(visible)}")
+    return None
+
+
+def _variable(name: str, script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
+    text = command.environment.get(name) or script.variables.get(name)
+    if isinstance(text, tuple) and unknown_of(text) is None and text_of(text).isdigit():
+        line = text[0].line if text else command.line
+        return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
+    given = outside.get(name, "")
+    return Written(int(given[:6]), None, f"{name}={given}") if given.isdigit() else None
 
 
 def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:

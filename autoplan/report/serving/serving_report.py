@@ -45,6 +45,8 @@ __all__ = [
     "serving_sentences",
 ]
 
+#: Times per token up to this factor apart are alike.
+_ALIKE: Final = 1.1
 #: Plans that a table shows unless all are asked for.
 _MOST_ROWS: Final = 16
 
@@ -222,8 +224,25 @@ def _waiting_notes(front: ServingFront) -> Iterator[str]:
         return
     yield "where requests wait for room, the first token waits for earlier requests to end"
     if not all(waiting):
-        number = waiting.index(False) + 1
-        yield f"plan {number} has the least time per token of those in which no request waits for room"
+        number, tied = _quickest(front)
+        what = (
+            f"the least first token of {tied} plans alike in time per token"
+            if tied
+            else "the least time per token"
+        )
+        yield f"plan {number} has {what}, of those in which no request waits for room"
+
+
+def _quickest(front: ServingFront) -> tuple[int, int]:
+    """Return the plan without waiting that is best in time per token, from 1 on, and how many tie with it.
+
+    Times per token less than a tenth apart are alike, within what they are sure to: the first token decides.
+    """
+    free = [(number, plan) for number, plan in enumerate(front.plans, 1) if not plan.saturated]
+    times = {number: plan.time_per_output_token or 0.0 for number, plan in free}
+    alike = [(number, plan) for number, plan in free if times[number] <= _ALIKE * min(times.values())]
+    best, _ = min(alike, key=lambda pair: pair[1].time_to_first_token or 0.0)
+    return best, len(alike) if best != free[0][0] else 0
 
 
 def _draft_notes(front: ServingFront) -> Iterator[str]:

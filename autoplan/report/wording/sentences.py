@@ -128,7 +128,7 @@ def _runs(layers: Sequence[int], terminal: Terminal) -> str:
 
 def _recompute(layout: Layout) -> Iterator[str]:
     layers = sum(layout.layers)
-    for name, counts in (("full", layout.full), ("selective", layout.selective)):
+    for name, counts in reversed(layout.recomputed):
         recomputed = sum(counts)
         if recomputed:
             yield f"{name} recompute" if recomputed == layers else f"{name} {recomputed} of {layers}"
@@ -317,7 +317,23 @@ def surety_sentences(
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {kernels_origin(job)}; numbers: {kinds}"
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
-    return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
+    origins = [curves, *_linear_attention(job), *_derived_node(job)]
+    return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, *origins]
+
+
+def _linear_attention(job: Job) -> list[str]:
+    """Return the sentence on layers without softmax attention; empty for a model without such layers."""
+    linear, model = job.model.linear_attention, job.model
+    if linear is None:
+        return []
+    names = {"gated-delta-net": "gated delta net", "mamba2": "Mamba-2"}
+    layers = sum(map(model.is_linear_layer, range(model.layers)))
+    sentence = (
+        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}), with the memory"
+        " that transformers' modules take: its kernels are priced by the FLOPs and bytes of chunks of"
+        f" {linear.chunk} tokens at a rate that is a guess, not by measured tables"
+    )
+    return [sentence]
 
 
 def _derived_node(job: Job) -> list[str]:

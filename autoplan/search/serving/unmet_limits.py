@@ -270,17 +270,10 @@ def _upwards(value: float) -> float:
 
 
 def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
-    """Yield other formats and more devices, where they make a plan possible.
-
-    Of narrower formats of weights it is the widest that does.
-    """
-    found: set[str] = set()
+    """Yield other formats and more devices, where they make a plan possible."""
     for key, value, sentence, job in _edits(search.job):
-        if key in found:
-            continue
         plans = ServingSearch(job, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
-            found.add(key)
             yield ServingChange(key, value, sentence, plan=plans[0])
     yield from _more_devices(search)
 
@@ -321,4 +314,5 @@ def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
     for name in narrower_formats(*job.precision.weights):
         formats = job.precision.model_copy(update={"weights": (name,)})
-        yield "precision.weights", name, f"weights in {name}", replace(job, precision=formats)
+        words = "4 bits (AWQ)" if name == "int4-awq" else name
+        yield "precision.weights", name, f"weights in {words}", replace(job, precision=formats)

@@ -90,9 +90,8 @@ def test_a_short_layout_summarises_stages_and_recompute(job):
 def test_long_runs_of_equal_stages_are_counted():
     """A pipeline of many stages still fits a table."""
     layers = (8, *[2] * 8, 8)
-    none = (0,) * 10
     layout = evaluate(load_job(JOB), "tp=2").layout
-    deep = dataclasses.replace(layout, pp=10, layers=layers, selective=none, full=none)
+    deep = dataclasses.replace(layout, pp=10, layers=layers)
 
     assert "stages 8/8x2/8" in layout_parts(deep, ASCII)
 

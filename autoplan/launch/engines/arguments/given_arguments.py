@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from autoplan.errors import Problem
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
@@ -22,6 +23,7 @@ __all__ = [
     "parsed_keys",
     "plain_type",
     "read_names",
+    "refuse_undecided",
 ]
 
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).
@@ -200,7 +202,7 @@ def _unknown_flag(made: GivenArguments, flag: str, line: int | None, following: 
     name = f"{known.engine} {known.version}"
     if near is not None:
         made.refuse(f"{name} has no such argument: did you mean {near}?", flag, line)
-    elif known.complete:
+    elif known.complete or may_decide(flag, following[0].text if following else "true"):
         made.refuse(f"{name} has no such argument", flag, line)
     else:
         made.notes.append(f"{flag} (line {line}) is not in the list of {name} and is not read")
@@ -273,6 +275,14 @@ def parsed_keys(
         given = GivenArgument(argument, switched, line, f"{name}: {_shown(value)}")
         _check(made, given)
         made.given[argument.flag] = given
+
+
+def refuse_undecided(given: GivenArguments) -> None:
+    """Refuse the arguments that divide an engine in ways which are not read, unless they do nothing."""
+    for flag in given.known.table.data.get("undecided", ()):
+        one = given.given.get(flag)
+        if one is not None and str(one.value).lower() not in {"1", "0", "false", "none", "auto"}:
+            given.refuse("what it divides is not read", one.words, one.line)
 
 
 def named_format(given: GivenArguments, text: Written | None, names: Mapping[str, str]) -> Written | None:

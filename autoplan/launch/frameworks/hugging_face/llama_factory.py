@@ -26,6 +26,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     fsdp_values,
     optim_name,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import sharding_values
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
@@ -37,6 +38,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     key_names,
     model_of,
+    offloads_parameters,
     optimizer_of,
     precision_of,
     shipped_deepspeed,
@@ -81,7 +83,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = checked_kind(job, layout)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
-        **_model(job),
+        **_model(job, kind),
         "steps": microbatches(job, layout),
         **formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
@@ -101,7 +103,7 @@ def _refuse_offload(layout: Layout) -> None:
         raise InexpressibleError("offload of activations", [replace(layout, activation_offload=False)])
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model(job: Job, kind: str) -> dict[str, Any]:
     """Return the keys of the model and of what is trained of it."""
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
@@ -109,7 +111,7 @@ def _model(job: Job) -> dict[str, Any]:
     adapters = job.adapters
     return {
         **model,
-        **_quantization(adapters),
+        **_quantization(adapters, kind),
         "finetuning": "lora",
         "adapted": "all" if adapters.targets == "all" else ",".join(adapters.modules),
         "adapter_dropout": adapters.dropout or None,
@@ -117,11 +119,12 @@ def _model(job: Job) -> dict[str, Any]:
     }
 
 
-def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format."""
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
+        refuse_sharded_integers(kind)
         return {"bits": 8, "quantizer": "bnb"}
     return {
         "bits": 4,
@@ -163,7 +166,7 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     known = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
     document.check_names("", known, "LLaMA-Factory")
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
-    values |= _sharding(document)
+    values |= _sharding(document, file)
     values |= _recompute(document)
     values |= _megatron(document)
     with_defaults(document, "mbs", "steps")
@@ -172,12 +175,19 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     values |= _adapters(document) | _software(document)
     document.stop_at_problems()
     model = model_of(document)
-    return assembled("llama-factory", file, without_open(values), model=model, warnings=document.notes)
+    return assembled(
+        "llama-factory",
+        file,
+        without_open(values),
+        model=model,
+        opened=document.opened,
+        warnings=document.notes,
+    )
 
 
-def _sharding(document: WrittenDocument) -> dict[str, Written]:
+def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     notes = list(document.notes)
-    values = sharding_values(document)
+    values = sharding_values(document, file)
     if values.get("zero") is not OPEN:
         return values
     shipped = shipped_deepspeed(document, _SHIPPED, "LLaMA-Factory")
@@ -239,6 +249,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
         flag = document.flag(name)
         if flag is not None:
             values[key] = flag.value
+    if offloads_parameters(document):
+        values["offload_parameters"] = True
     liger = document.flag("liger")
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}

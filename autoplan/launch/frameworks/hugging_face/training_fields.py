@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from autoplan.catalog import model_called
+from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, zero_values
+from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.known_models import other_architecture
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 
 __all__ = [
@@ -25,8 +26,10 @@ __all__ = [
     "deepspeed_values",
     "key_names",
     "model_of",
+    "offloads_parameters",
     "optimizer_of",
     "precision_of",
+    "quantized_base",
     "recompute_of",
     "shipped_deepspeed",
     "stands",
@@ -36,6 +39,8 @@ __all__ = [
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
+#: Names of checkpoints whose weights are packed.
+_PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?bits?|fp8|gguf)(?:[-_.]|$)")
 #: What holds where a file says nothing else.
 _ALONE: Final[Mapping[str, Any]] = {
     "tp": 1,
@@ -93,14 +98,14 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
 
 
 def optimizer_of(document: WrittenDocument) -> Written:
-    """Return the optimizer; one that is not priced is read as AdamW, with a note."""
+    """Return the optimizer; one that is not priced stays open, with a note."""
     written, names = document.text("optimizer"), TRAINER.data["optimizers"]
     if written is None:
         return Written("adamw", default=True)
     name = written.value.lower()
     if name not in names:
-        document.notes.append(f"the optimizer {written.value[:40]!r} is read as adamw")
-    return Written(names.get(name, "adamw"), written.line, written.words)
+        document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
+    return Written(names.get(name), written.line, written.words)
 
 
 def batch_of(
@@ -110,8 +115,10 @@ def batch_of(
     each, count = document.number("mbs"), document.number("steps")
     fields = {"mbs": each} if each else {}
     devices = values["devices"].value if "devices" in values else file.devices
-    degrees = [values[key].value for key in ("tp", "pp", "cp") if key in values]
-    if each is None or devices is None or devices % math.prod(degrees):
+    degrees = [
+        values[key].value for key in ("tp", "pp", "cp") if key in values and key not in document.opened
+    ]
+    if each is None or devices is None or len(degrees) < 3 or devices % math.prod(degrees):
         return fields
     total = each.value * (count.value if count else 1) * (devices // math.prod(degrees))
     words = " ".join(written.words for written in (each, count) if written)
@@ -129,19 +136,17 @@ def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
     )
 
 
-def deepspeed_values(document: WrittenDocument) -> dict[str, Written]:
+def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> dict[str, Written]:
     """Return what a mapping ``deepspeed`` says; where it is the name of a file, that decides the sharding."""
     other = document.text("deepspeed")
     inner = inner_document(document)
+    if other is not None and not inner.entries and file is not None:
+        inner = named_deepspeed(document, file, str(other.value)) or inner
     if other is not None and not inner.entries:
         document.notes.append(f"{other.words} (line {other.line}): read that file for the sharding")
         return {}
-    values = zero_values(inner)
     ranks = _ranks(inner)
-    document.problems += inner.problems
-    document.notes += inner.notes
-    names = {"tp", "cp", "zero", "dp_shard", "offload", "optimizer", "software"}
-    return {key: written for key, written in values.items() if key in names} | ranks
+    return sharding_of(document, inner) | ranks
 
 
 def shipped_deepspeed(
@@ -178,10 +183,28 @@ def model_of(document: WrittenDocument) -> str | None:
     written = document.text("model")
     if written is None:
         return None
-    entry = model_called(written.value.strip())
+    entry = checkpoint_model(written.value.strip())
+    kind = other_architecture(written.value) if entry is None else None
+    if kind is not None:
+        sentence = f"{written.value[:60]} is {kind}, and plans are of decoder-only transformers"
+        document.refuse(sentence, "model")
+        document.stop_at_problems()
+    bits = [name for name in ("four_bits", "eight_bits", "bits") if name in document.table.keys]
+    if _PACKED.search(written.value) and not any(document.given(name) for name in bits):
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{written.words[:80]}: the checkpoint decides the format of the base: left open"
+        )
     if entry is None:
         document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
     return entry
+
+
+def offloads_parameters(document: WrittenDocument) -> bool:
+    """Return whether shards of parameters are in host memory, by a key or by the text of ``fsdp``."""
+    flag = document.flag("cpu_offload") or document.flag("state_offload")
+    fsdp = document.entries.get("fsdp")
+    return (fsdp is not None and "offload" in str(fsdp.value).lower()) or bool(flag and flag.value)
 
 
 def adapter_values(
@@ -203,6 +226,16 @@ def _targets(names: Iterable[object]) -> str | list[str]:
     if not given <= set(modules) or not given or given == set(modules):
         return "all"
     return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+
+
+def quantized_base(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base by the switches of its bits, DoRA and dropout."""
+    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
+    base = next((base for flag, base in flags if flag is not None and flag.value), None)
+    kind = document.text("base_format", ("nf4", "fp4"))
+    if base == "nf4" and kind is not None:
+        base = str(kind.value)
+    return base_values(document, base)
 
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
@@ -56,18 +57,26 @@ class Arguments:
     """The arguments of a command by flag, and the problems and notes on them.
 
     Look-ups by the name of a binding add a problem where a value is not known or not one of its kind.
+    ``opened`` are fields that an argument which is not read may decide.
     """
 
     file: str
     given: dict[str, Argument] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    opened: set[str] = field(default_factory=set)
 
     def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of an argument."""
         entry = self.given.get(FLAGS[name])
         line = line or (entry.line if entry else None) or None
         self.problems.append(Problem(sentence, FLAGS[name], self.file, line))
+
+    def leave_open(self, fields: Iterable[str], words: str, line: int | None) -> None:
+        """Leave fields open that an argument which is not read may decide, and say so."""
+        self.opened |= set(fields)
+        where = f" (line {line})" if line else ""
+        self.notes.append(f"{words}{where} is not read and may decide {', '.join(fields)}: left open")
 
     def stop_at_problems(self) -> None:
         """Raise SpecError with all problems, if there are some."""
@@ -171,7 +180,9 @@ def parse_arguments(words: Sequence[Word], file: str, wanted: frozenset[str]) ->
         values = inline or list(_values(words[position:], known.get(name, "*")))
         position += 0 if inline else len(values)
         if name not in known:
-            foreign += _foreign(name, word.line, wanted, result)
+            foreign += _foreign(name, word.line, wanted, result, " ".join(value.text for value in values))
+        else:
+            _undecided(name, word.line, result)
         unknown = word.unknown if not inline else None
         given_values = tuple(value for value in values if not _vanishes(value) or known.get(name) == "1")
         result.given[name] = Argument(name, given_values, word.line, unknown)
@@ -179,6 +190,13 @@ def parse_arguments(words: Sequence[Word], file: str, wanted: frozenset[str]) ->
         listed = ", ".join(dict.fromkeys(foreign))
         result.notes.append(f"not arguments of Megatron-LM, not read: {listed}")
     return result
+
+
+def _undecided(name: str, line: int, result: Arguments) -> None:
+    """Leave the fields open that an argument decides which is known and not read."""
+    fields = TABLE.data["undecided"].get(name)
+    if fields:
+        result.leave_open(fields, name, line)
 
 
 def _vanishes(word: Word) -> bool:
@@ -207,13 +225,23 @@ def _refuse_hidden(word: Word, result: Arguments) -> None:
         result.problems.append(Problem(message, "script", result.file, word.line or unknown.line))
 
 
-def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments) -> list[str]:
-    """Return the name of an argument that Megatron-LM does not have; refuse it where it is a misspelling."""
+def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments, value: str = "") -> list[str]:
+    """Return the name of an argument that Megatron-LM does not have; refuse it where it is a misspelling.
+
+    One that speaks of parallelism, batches or sequences leaves the fields open that it may decide.
+    """
     known = arities()
     dashed = name.replace("_", "-")
     near = [dashed] if dashed in known else [other for other in known if one_letter_off(name, other)]
-    near += difflib.get_close_matches(name, wanted, 2, _SIMILAR)
+    fields = may_decide(name, value)
+    near += (
+        misnamed(name, wanted, _SIMILAR) if fields else difflib.get_close_matches(name, wanted, 2, _SIMILAR)
+    )
+    first = name.lstrip("-")[:1]
+    near = [other for other in near if not extends(name, other) and other.lstrip("-")[:1] == first]
     if not near:
+        if fields:
+            result.leave_open(fields, f"{name} {value}".strip(), line)
         return [name]
     listed = " or ".join(dict.fromkeys(near[:3]))
     problem = Problem(f"Megatron-LM has no such argument: did you mean {listed}?", name, result.file, line)
@@ -226,8 +254,13 @@ def one_letter_off(one: str, other: str) -> bool:
 
     >>> [one_letter_off("--bf16", name) for name in ("--fp16", "--bf1", "--bf61", "--bfl6", "--bf16")]
     [False, True, True, True, False]
+    >>> one_letter_off("--patch-size", "--batch-size")
+    False
+
+    Another first letter of the same number makes another word.
     """
-    if one == other or abs(len(one) - len(other)) > 1:
+    first, second = one.lstrip("-")[:1], other.lstrip("-")[:1]
+    if one == other or abs(len(one) - len(other)) > 1 or (len(one) == len(other) and first != second):
         return False
     start = next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))

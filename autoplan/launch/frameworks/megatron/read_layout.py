@@ -34,8 +34,8 @@ def read_layout(given: Arguments, layers: int | None, *, experts: bool) -> dict[
 
     ``layers`` are those of the model, None where they are not known.
     """
-    values = given.present("tp") | {"pp": _pipeline(given)} | given.present("cp")
-    values["ep"] = given.number("ep") or Written(1, default=experts)
+    values = _tensor(given) | {"pp": _pipeline(given)} | _context(given)
+    values["ep"] = given.number("ep") or given.number("deepspeed_ep") or Written(1, default=experts)
     if experts:
         values |= given.present("etp")
     values |= _stages(given, values["pp"], layers)
@@ -49,8 +49,23 @@ def read_layout(given: Arguments, layers: int | None, *, experts: bool) -> dict[
     values |= _batches(given)
     values |= _recompute(given, values, layers)
     values["zero"] = _zero(given)
+    if given.has("zero_stage"):
+        # What DeepSpeed's own file says besides is not a stage.
+        given.opened -= {"zero"}
     values |= _offload(given, layers)
     return {**values, **_training(given)}
+
+
+def _tensor(given: Arguments) -> dict[str, Written]:
+    """Return the tensor-parallel degree, which had a shorter name once."""
+    former = None if given.has("tp") else given.number("earlier_tp")
+    return {"tp": former} if former is not None else given.present("tp")
+
+
+def _context(given: Arguments) -> dict[str, Written]:
+    """Return the degree that sequences are divided over: that of Megatron-LM, or Ulysses in DeepSpeed."""
+    ulysses = None if given.has("cp") else given.number("deepspeed_cp")
+    return {"cp": ulysses} if ulysses is not None else given.present("cp")
 
 
 def _pipeline(given: Arguments) -> Written:
@@ -67,7 +82,13 @@ def _default(value: object) -> Written:
 
 def _batches(given: Arguments) -> dict[str, Written]:
     values = given.present("mbs", "global_batch_size")
+    former = None if "mbs" in values else given.number("earlier_mbs")
+    values |= {"mbs": former} if former is not None else {}
     length = given.number("sequence_length") or given.number("encoder_sequence_length")
+    most = given.number("max_positions")
+    if length is not None and most is not None and most.value < length.value:
+        sentence = f"sequences of {length.value} tokens (line {length.line}) are longer than {most.value}"
+        given.refuse(sentence, "max_positions", most.line)
     return values if length is None else {**values, "sequence_length": length}
 
 
@@ -103,23 +124,33 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
     if granularity is None:
         return _earlier_recompute(given, values, layers)
     if granularity.value == "selective":
-        modules = given.every("recompute_modules")
-        if modules and modules != ("core_attn",):
-            listed = " ".join(modules)
-            given.notes.append(
-                f"{FLAGS['recompute_modules']} {listed}: read as selective recompute of attention"
-            )
-        return {"recompute": Written("selective", granularity.line, granularity.words)}
+        return _selective(given, granularity)
     if granularity.value != "full":
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "recompute")
         return {}
-    method, count = given.text("recompute_method"), given.number("recompute_num_layers")
+    method, count = given.text("recompute_method"), given.number("recompute_num_layers", least=0)
+    if method is not None and count is not None and count.value == 0:
+        return {"recompute": Written("none", count.line, count.words)}
     if method is not None and count is not None:
         return _full(given, values, method, count, layers)
     for name in ("recompute_method", "recompute_num_layers"):
         if not given.has(name):
             given.refuse(f"full recompute needs {FLAGS[name]}", "recompute")
     return {}
+
+
+def _selective(given: Arguments, granularity: Written) -> dict[str, Written]:
+    """Return selective recompute, which has no method."""
+    method = given.text("recompute_method")
+    if method is not None:
+        sentence = f"selective recompute has no {FLAGS['recompute_method']} (line {method.line})"
+        given.refuse(sentence, "recompute", granularity.line)
+    listed = " ".join(given.every("recompute_modules"))
+    mode = TABLE["recompute_modules"].ours(listed) if listed else "selective"
+    if mode is None:
+        given.leave_open(["recompute"], f"{FLAGS['recompute_modules']} {listed}", granularity.line)
+        return {}
+    return {"recompute": Written(mode, granularity.line, granularity.words)}
 
 
 def _earlier_recompute(
@@ -222,8 +253,10 @@ def _precision(given: Arguments) -> Written:
     if fp8 is not None:
         recipe = given.text("fp8_recipe")
         return Written("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8", fp8.line, fp8.words)
-    for name in ("bf16", "fp16"):
-        written = given.flag(name)
+    flags = [(name, written) for name in ("bf16", "fp16") if (written := given.flag(name)) is not None]
+    if len(flags) > 1:
+        given.refuse(f"{FLAGS['bf16']} and {FLAGS['fp16']} exclude each other", "fp16")
+    for name, written in flags[:1]:
         if written is not None:
             return Written(name, written.line, written.words)
     return _default("fp32")
@@ -238,8 +271,8 @@ def _optimizer(given: Arguments) -> Written:
     if ours == "adamw" and states is not None and moments is not None:
         return Written(moments, states.line, states.words)
     if ours not in {"adamw", "sgd", "lion", "muon"}:
-        given.notes.append(f"the optimizer {name[:40]!r} is read as adamw")
-        ours = "adamw"
+        given.notes.append(f"the optimizer {name[:40]!r} is not priced: left open")
+        given.opened.add("optimizer")
     return Written(ours, written.line, written.words) if written else _default(ours)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.megatron.arguments import (
     FLAGS,
@@ -18,18 +20,24 @@ from autoplan.launch.frameworks.megatron.arguments import (
 )
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.read_model import ReadModel, read_model
-from autoplan.launch.known_models import named_model
+from autoplan.launch.known_models import named_model, other_architecture
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.script import Script
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = ["configured", "is_megatron", "read_megatron", "sharded_ranks"]
+#: Programs around Megatron-LM that do not train.
+_NO_TRAINING: Final = re.compile(
+    r"^(?:run_)?(?:text_gen\w*|generate\w*|eval\w*|convert\w*|preprocess\w*|gpt_(?:static|dynamic)_inference\w*)\.py$"
+)
+
+__all__ = ["configured", "following_values", "is_megatron", "read_megatron", "sharded_ranks"]
 
 
 def is_megatron(file: LaunchFile) -> bool:
     """Return whether a file has arguments of Megatron-LM."""
-    return sum(FLAGS[name] in file.text for name in TABLE.data["signs"]) >= 2
+    signs = sum(FLAGS[name] in file.text for name in TABLE.data["signs"])
+    return signs >= 2 and not file.name.endswith(".py")
 
 
 def read_megatron(file: LaunchFile) -> Configuration:
@@ -39,6 +47,7 @@ def read_megatron(file: LaunchFile) -> Configuration:
     devices, why = launched_devices(script, command)
     if not words:
         raise SpecError([Problem(_nothing(script), "script", file.name)])
+    _refuse_others(command, file)
     words += [Word(text, 0) for text in file.arguments]
     notes = [*script.notes]
     if command is not None and command.doubt:
@@ -50,6 +59,18 @@ def read_megatron(file: LaunchFile) -> Configuration:
     except SpecError as error:
         hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
         raise SpecError([*error.problems, *hints]) from error
+
+
+def _refuse_others(command: Command | None, file: LaunchFile) -> None:
+    """Raise SpecError where the training program is one of a model that is no decoder-only transformer."""
+    for word in command.words if command is not None else ():
+        program = word.text.rsplit("/", 1)[-1]
+        if _NO_TRAINING.search(program):
+            raise SpecError([Problem(f"{program} trains nothing", "script", file.name, word.line or None)])
+        kind = other_architecture(program) if program.endswith(".py") else None
+        if kind is not None:
+            sentence = f"{program} trains {kind}, and plans are of decoder-only transformers"
+            raise SpecError([Problem(sentence, "model", file.name, word.line or None)])
 
 
 def _nothing(script: Script) -> str:
@@ -73,6 +94,11 @@ def configured(
     Where they are not ``complete``, what they leave open stays open, as another file or a recipe has it.
     Where the model is not ``described``, of its sizes only the layers are taken.
     """
+    for flag in TABLE.data["other_layers"]:
+        if flag in given.given:
+            sentence = "plans are of decoder-only transformers: its layers are of other kinds"
+            given.problems.append(Problem(sentence, flag, file.name, given.given[flag].line or None))
+    given.stop_at_problems()
     model = read_model(given, file.name) if described else ReadModel(None)
     layers = model.lines.get("layers") if described else given.number("layers")
     given.stop_at_problems()
@@ -83,16 +109,18 @@ def configured(
     if devices is not None:
         values["devices"] = devices
     given.stop_at_problems()
-    values = dict(with_devices(file, values))
+    values = dict(with_devices(file, known_alone(values, given.opened)))
     if complete:
-        values |= _following(given, values)
+        values |= following_values(given, values)
     given.stop_at_problems()
     chosen, hints = named_model(model.fields)
     if model.fields is not None:
         values |= {f"model.{name}": Written(None, default=True) for name in _names(model.defaults, chosen)}
     warnings = [*notes, *given.notes, *_elsewhere(given), *hints]
     missing = model.missing if not isinstance(chosen, str) else ()
-    return assembled(framework, file, values, model=chosen, open_fields=missing, warnings=warnings)
+    return assembled(
+        framework, file, values, model=chosen, open_fields=missing, opened=given.opened, warnings=warnings
+    )
 
 
 def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> list[str]:
@@ -102,7 +130,7 @@ def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> li
     )
 
 
-def _following(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def following_values(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return the values that follow from the data-parallel degree."""
     fields: dict[str, Written] = {}
     dp, mbs = values.get("dp"), values.get("mbs")

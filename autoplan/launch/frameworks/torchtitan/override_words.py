@@ -175,9 +175,19 @@ def _set(document: WrittenDocument, name: str, line: int, given: Sequence[Word])
 
 
 def _checked(document: WrittenDocument) -> WrittenDocument:
-    """Return the document; misspelt keys of the sections that are read are problems of it."""
+    """Return the document; misspelt keys of the sections that are read are problems of it.
+
+    Keys of earlier versions count as the present ones, and what else may decide a layout leaves it open.
+    """
+    for old, new in TABLE.data["earlier_keys"].items():
+        if old in document.entries and new not in document.entries:
+            document.entries[new] = document.entries.pop(old)
     for section, names in SECTIONS.items():
         document.check_names(section, names, _FRAMEWORK)
+    for path, written in document.entries.items():
+        section, _, name = path.rpartition(".")
+        if section not in SECTIONS and path not in DEFAULTS and path not in KEYS.values():
+            document.leave_open(name, written)
     return document
 
 

@@ -24,7 +24,7 @@ from autoplan.launch.frameworks.torchtitan.stage_modules import even_split, laye
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["is_torchtitan", "read_torchtitan"]
+__all__ = ["is_torchtitan", "read_torchtitan", "titan_configuration"]
 
 _SIGNS: Final = ("--parallelism.", "--training.", "--compile.", "activation-checkpoint:")
 _SCHEDULES: Final = {name.lower(): ours for ours, name in TABLE.data["schedules"].items()}
@@ -81,13 +81,27 @@ def is_torchtitan(file: LaunchFile) -> bool:
 
 def read_torchtitan(file: LaunchFile) -> Configuration:
     """Return what a script with overrides or a TOML file says; raises SpecError with all problems."""
-    devices = None
     if is_toml(file):
         document = read_toml(file)
-        name, defaults = _flavor(document), _TOML_DEFAULTS
-    else:
-        document, devices = read_overrides(file)
-        name, defaults = _function(document)
+        return titan_configuration("torchtitan", file, document, _flavor(document))
+    document, devices = read_overrides(file)
+    name, defaults = _function(document)
+    return titan_configuration("torchtitan", file, document, name, defaults=defaults, devices=devices)
+
+
+def titan_configuration(
+    framework: str,
+    file: LaunchFile,
+    document: WrittenDocument,
+    name: str | None,
+    *,
+    defaults: Mapping[str, Any] = _TOML_DEFAULTS,
+    devices: Written | None = None,
+) -> Configuration:
+    """Return the configuration of a document of settings, of the model called ``name``.
+
+    ``defaults`` hold where it says nothing, by path; ``devices`` are those that a script starts.
+    """
     model = load_entry("model", name) if name else None
     settings = TitanSettings(document, defaults, model if isinstance(model, ModelSpec) else None)
     values = _degrees(settings)
@@ -99,7 +113,7 @@ def read_torchtitan(file: LaunchFile) -> Configuration:
     values |= _batch_values(settings, values)
     values |= {**_recompute_values(settings, values), **_training_values(settings)}
     document.stop_at_problems()
-    return assembled("torchtitan", file, values, model=name, warnings=document.notes)
+    return assembled(framework, file, values, model=name, opened=document.opened, warnings=document.notes)
 
 
 def _function(document: WrittenDocument) -> tuple[str | None, Mapping[str, Any]]:
@@ -380,8 +394,9 @@ def _optimizer(settings: TitanSettings) -> Written | None:
         return Written("adamw", default=True) if settings.defaults else None
     names = TABLE.data["optimizers"]
     if named.value.lower() not in names:
-        settings.document.notes.append(f"the optimizer {named.value[:40]!r} is read as adamw")
-    return Written(names.get(named.value.lower(), "adamw"), named.line, named.words)
+        settings.document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
+        return None
+    return Written(names[named.value.lower()], named.line, named.words)
 
 
 def _software(settings: TitanSettings, dtype: Written | None) -> dict[str, Any]:

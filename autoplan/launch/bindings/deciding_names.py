@@ -1,0 +1,152 @@
+"""Names of keys and arguments that are not read, by the fields of a layout or a job that they may decide.
+
+A framework has more names than its table lists, of later versions, of forks and of programs around it. One
+that speaks of parallelism, groups, batches or sequences may be what decides a field, so that the default of
+that field is not to be trusted: the field stays open, and so does all that is computed from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from autoplan.launch.configuration import Written
+
+__all__ = ["extends", "fields_named", "following", "known_alone", "may_decide", "misnamed"]
+
+#: Words of a name, by the fields that it may decide; the first that fits counts.
+_SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
+    (re.compile(pattern), fields)
+    for pattern, fields in (
+        (r"(expert|moe|etp\b).*tensor.*(parallel|size|degree)|^etp$", ("etp",)),
+        (r"(expert|moe).*(parallel|world)|\bep (size|degree|world|group)|^ep$", ("ep",)),
+        (r"(context|ring|ulysses|sequence|attention).*parallel|^(cp|sp|ulysses)$", ("cp",)),
+        (r"\b(cp|sp|usp|ulysses|ring|context) (size|degree|world|attn)", ("cp",)),
+        (r"virtual.*(pipeline|stage|chunk)|\bvpp\b|interleav.*(stage|pipeline)", ("vpp", "stages")),
+        (r"pipeline.*(parallel|size|degree|stage)|\bpp (size|degree|world|stages)|^pp$", ("pp",)),
+        (r"(num|number of) (pipeline )?stages", ("pp",)),
+        (r"(tensor|model).*parallel|\b(tp|mp|autotp) (size|degree|world)|^(tp|mp)$", ("tp",)),
+        (r"data.*parallel.*(size|degree|shard|replic)|\bdp (replic\w*|shard\w*)|^dp$", ("dp", "dp_shard")),
+        (r"\b(dp|ddp|fsdp|hsdp) (size|degree|world)", ("dp", "dp_shard")),
+        (r"(shard|replica\w*|hybrid shard).*(size|degree|group)", ("dp", "dp_shard")),
+        (
+            r"zero.*(stage|optimization|level)|zero[123]\b|sharding (strategy|stage|level)",
+            ("zero", "dp_shard"),
+        ),
+        (r"micro ?batch.*(size|num|number|count)|(num|number).*micro ?batch", ("mbs", "global_batch_size")),
+        (r"(local|device|gpu|per \w+) batch|batch.*(per|device|gpu|local)", ("mbs", "global_batch_size")),
+        (r"accumulat.*(step|iter|batch|freq)|\bmbs\b", ("mbs", "global_batch_size")),
+        (r"batch.*(size|schedule|tokens|ramp)", ("global_batch_size", "mbs")),
+        (r"(global|total|train\w*) batch|\bgbs\b", ("global_batch_size", "mbs")),
+        (r"seq\w* ?len|sequence (len|size)|context (len|window)|max (model )?len", ("sequence_length",)),
+        (r"cutoff len|block size|max tokens|pack.*(len|size)", ("sequence_length",)),
+    )
+)
+#: Words of names that speak of something beside the run: of evaluation, generation, data, files and logs.
+_BESIDE: Final = re.compile(
+    r"\b(eval\w*|valid\w*|val|test|infer\w*|gen\w*|rollout|sampl\w*|vllm|sglang|prompt|completion|response"
+    r"|log\w*|save|load\w*|ckpt|checkpoint\w*|data ?loader|dataset|preproc\w*|tokeniz\w*|map|comm|overlap"
+    r"|data(?= (path|seed|cache|dir|proc\w*|num))|offload|init|seed|bucket|retriev\w*|rl|grpo|dpo|loss|rope"
+    r"|rotary|interpol\w*|backend|timeout|nccl|gloo|port|address|prefetch|auto|decod\w*|draft\w*|spec\w*"
+    r"|indexer|mamba|short|teacher|reward|critic|ref|actor|vision|image|audio|video|lora|router|aux\w*"
+    r"|balanc\w*|capacity|top ?k|padding|pad|out|"
+    r"patch|invariant|drop|shuffle|sort\w*|group(ed)? by|rank|method"
+    r"|strategy(?! )|type|mode|style|variable)\b"
+)
+#: Fields that are computed from others where a file does not give them.
+_FOLLOWING: Final[Mapping[str, tuple[str, ...]]] = {
+    "tp": ("sp", "dp"),
+    "pp": ("vpp", "stages", "schedule", "dp"),
+    "cp": ("dp",),
+    "ep": ("etp",),
+    "vpp": ("stages", "schedule"),
+    "dp": ("dp_shard", "global_batch_size"),
+    "devices": ("dp",),
+    "zero": ("dp_shard",),
+    "mbs": ("global_batch_size",),
+}
+
+
+def fields_named(name: str) -> tuple[str, ...]:
+    """Return the fields that a key or argument of this name may decide; none where it speaks of no layout.
+
+    >>> fields_named("--moe-expert-parallel-size"), fields_named("parallelism_config_sp_size")
+    (('ep',), ('cp',))
+    >>> fields_named("step_batch_size_schedule"), fields_named("eval_batch_size")
+    (('global_batch_size', 'mbs'), ())
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", " ", name).strip().lower()
+    if _BESIDE.search(words):
+        return ()
+    return next((fields for pattern, fields in _SPEAKING if pattern.search(words)), ())
+
+
+def extends(name: str, other: str) -> bool:
+    """Return whether a name has all words of another one and more, as forks and later versions name things.
+
+    >>> extends("--use-llama2-rotary-base", "--use-rotary-base"), extends("--num-layer", "--num-layers")
+    (True, False)
+    """
+    own, theirs = set(re.split(r"[^A-Za-z0-9]+", name)), set(re.split(r"[^A-Za-z0-9]+", other))
+    return own > theirs
+
+
+def misnamed(name: str, known: Iterable[str], least: float) -> list[str]:
+    """Return the known name that one which may decide a layout was probably meant to be.
+
+    That is one with the same words and more, or one as alike as ``least`` whose words it does not extend.
+
+    >>> misnamed("--tensor-parallel-size", ["--tensor-model-parallel-size", "--seq-length"], 0.9)
+    ['--tensor-model-parallel-size']
+    >>> misnamed("--out-seq-length", ["--tensor-model-parallel-size", "--seq-length"], 0.9)
+    []
+    """
+    fields = fields_named(name)
+    shorter = [other for other in known if extends(other, name) and fields_named(other) == fields]
+    near = difflib.get_close_matches(name, known, 1, least)
+    return shorter[:1] or [other for other in near if not extends(name, other)]
+
+
+def may_decide(name: str, value: object) -> tuple[str, ...]:
+    """Return the fields that a key with such a value may decide: none for a degree of one, or nothing.
+
+    >>> may_decide("ulysses_parallel_size", 1), may_decide("ulysses_parallel_size", 2)
+    ((), ('cp',))
+    """
+    text = "" if value is None else str(value).strip().lower()
+    fields = fields_named(name)
+    idle = {"", "null", "none", "false", "1", "-1", "auto"}
+    sizes = {"mbs", "global_batch_size", "sequence_length"}
+    silent = text in idle and not (text == "1" and sizes & set(fields))
+    return () if silent or text in {"", "none", "null"} else fields
+
+
+def following(fields: Iterable[str]) -> frozenset[str]:
+    """Return ``fields`` with those that are computed from them.
+
+    >>> sorted(following(["cp"]))
+    ['cp', 'dp', 'dp_shard', 'global_batch_size']
+    """
+    reached, left = set(), list(fields)
+    while left:
+        field = left.pop()
+        if field not in reached:
+            reached.add(field)
+            left += _FOLLOWING.get(field, ())
+    return frozenset(reached)
+
+
+def known_alone(values: Mapping[str, Written], opened: Iterable[str]) -> dict[str, Written]:
+    """Return ``values`` without ``opened`` fields, and without what is computed from them.
+
+    A field that only follows stays where the file gives it itself, so with its line and no default.
+    """
+    direct = set(opened)
+    after = following(direct) - direct
+    return {
+        key: written
+        for key, written in values.items()
+        if key not in direct and not (key in after and (written.default or not written.line))
+    }

@@ -1,0 +1,465 @@
+"""Commands of containers in manifests: Kubernetes, Compose, Dynamo, and values of charts that serve.
+
+Each container becomes a script whose words have their lines in the manifest, so that the reader of scripts
+reads it, and so that problems name these lines. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.script import SHELLS, Command, Script
+from autoplan.launch.scripts.shell_reader import read_script
+
+__all__ = ["ServedContainer", "container_script", "is_manifest", "served_containers"]
+
+_CHARTS: Final = interface("serving-charts").data
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TABLES: Final = {name: interface(name) for name in ("vllm", "sglang", "tensorrt-llm")}
+#: Modules of Dynamo's workers, and what starts the same engine alone.
+_WORKERS: Final = {
+    "dynamo.vllm": ("vllm", "serve"),
+    "dynamo.sglang": ("python3", "-m", "sglang.launch_server"),
+    "dynamo.trtllm": ("trtllm-serve", "serve"),
+}
+#: Arguments of TensorRT-LLM's server by what Dynamo's worker calls them.
+_OF_TRTLLM: Final = {
+    flag: _TABLES["tensorrt-llm"].keys[name] for name, flag in _TABLES["tensorrt-llm"].data["dynamo"].items()
+}
+#: Images whose entry point is the engine's server, and the words for it.
+_ENTRY: Final = ((re.compile(r"(?:^|/)vllm-openai[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
+_SERVING: Final = re.compile(
+    r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
+    r"|\bdynamo\.(?:vllm|sglang|trtllm)\b|vllm-openai|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
+)
+_KIND: Final = re.compile(r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts)\s*:")
+_TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
+_VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
+_DEEPEST: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A word of a command with its line; that to ``split`` is read as a shell reads it."""
+
+    text: str
+    line: int
+    split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServedContainer:
+    """A container that serves: the words of its command, and what the manifest says around it.
+
+    ``replicas`` is how many of it run, ``devices`` the devices that one is given, ``role`` that of a pool.
+    ``documents`` are files that the manifest holds, by name.
+    """
+
+    tokens: tuple[_Token, ...]
+    replicas: int = 1
+    devices: int | None = None
+    role: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    documents: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What a shell would read of its command."""
+        return _inner_text(self.tokens) or ""
+
+    @property
+    def line(self) -> int:
+        """The line in which its command begins."""
+        return self.tokens[0].line
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What the mappings around a container say."""
+
+    replicas: int = 1
+    devices: int | None = None
+    role: str | None = None
+
+
+def is_manifest(text: str) -> bool:
+    """Return whether a YAML text is a manifest or values of a chart that start an engine."""
+    return _KIND.search(text) is not None and _SERVING.search(text) is not None
+
+
+def served_containers(text: str, name: str) -> list[ServedContainer]:
+    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML."""
+    roots = _roots(text, name)
+    documents = {key: value for root in roots for key, value in _config_maps(root)}
+    found = [c for root in roots for c in (*_charts(root), *_containers(root, _Around(), 0))]
+    served = [
+        replace(c, documents={**documents, **c.documents})
+        for c in found
+        if _SERVING.search(" ".join(token.text for token in c.tokens))
+    ]
+    # A worker beside one that only prefills decodes, whether its manifest says so or not.
+    if any(c.role == "prefill" for c in served):
+        served = [replace(c, role=c.role or "decode") for c in served]
+    return served
+
+
+def _roots(text: str, name: str) -> list[yaml.Node]:
+    try:
+        nodes = list(yaml.compose_all(text, Loader=_LOADER))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        hint = ": it is a template of Helm, so give its values or what `helm template` prints"
+        said = hint if _TEMPLATE.search(text) else f": {str(error).splitlines()[0][:120]}"
+        problem = Problem(f"it is no YAML{said}", "$", name, mark.line + 1 if mark else None)
+        raise SpecError([problem]) from error
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "$", name)]) from error
+    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
+
+
+def _config_maps(root: yaml.Node) -> Iterator[tuple[str, str]]:
+    """Yield the files of a ConfigMap by name."""
+    values = _mapping(root)
+    if _scalar(values.get("kind")) == "ConfigMap":
+        for key, node in _mapping(values.get("data")).items():
+            if isinstance(node, yaml.ScalarNode):
+                yield key, node.value
+
+
+def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(getattr(key, "value", "")): value for key, value in node.value}
+
+
+def _scalar(node: yaml.Node | None) -> str | None:
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
+def _count(node: yaml.Node | None) -> int | None:
+    text = _scalar(node) or ""
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
+
+
+def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[ServedContainer]:
+    """Yield the containers at and below ``node``."""
+    if depth > _DEEPEST:
+        return
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _containers(item, around, depth + 1)
+        return
+    values = _mapping(node)
+    around = _narrowed(values, around)
+    container = _container(values, around)
+    if container is not None:
+        yield container
+        return
+    for key, inner in values.items():
+        if key not in {"status", "initContainers", "metadata"}:
+            yield from _containers(inner, around, depth + 1)
+
+
+def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
+    """Return what is said around the values of a mapping, with what they say themselves."""
+    spec = _mapping(values.get("spec")) or _mapping(values.get("deploy"))
+    counts = [_count(place.get(key)) for place in (values, spec) for key in _CHARTS["copies"]]
+    replicas = next((count for count in counts if count is not None), around.replicas)
+    role = _scalar(values.get("subComponentType")) or _scalar(values.get("type"))
+    return _Around(
+        replicas,
+        _device_count(values) or around.devices,
+        role if role in {"prefill", "decode"} else around.role,
+    )
+
+
+def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
+    """Return the devices that the resources of a container, or of a component, name."""
+    resources = _mapping(values.get("resources"))
+    for part in ("limits", "requests"):
+        named = _mapping(resources.get(part))
+        count = next((n for key in _CHARTS["devices"] if (n := _count(named.get(key))) is not None), None)
+        if count is not None:
+            return count
+    return None
+
+
+def _container(values: Mapping[str, yaml.Node], around: _Around) -> ServedContainer | None:
+    """Return the container that a mapping is; None where it starts nothing."""
+    image = _scalar(values.get("image")) or ""
+    before = next((values[key] for key in _CHARTS["command"] if key in values and key != "command"), None)
+    command, behind = values.get("command"), values.get(_CHARTS["arguments"][0])
+    if before is None and command is None and behind is None:
+        return None
+    tokens = [token for node in (before, command, behind) if node is not None for token in _tokens(node)]
+    if not tokens or not (image or before or command):
+        return None
+    variables = _variables(values.get("env") or values.get("environment"))
+    entry = next((words for pattern, words in _ENTRY if pattern.search(image)), ())
+    if entry and _is_argument(tokens[0].text) and (before is None):
+        tokens = [*(_Token(word, tokens[0].line) for word in entry), *tokens]
+    around = replace(around, devices=_device_count(values) or around.devices)
+    return _served(tokens, around, variables)
+
+
+def _is_argument(text: str) -> bool:
+    """Return whether a first word is one of an entry point: an argument, or the name of a model."""
+    first = next(iter(text.split()), "")
+    return first.startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+", first) is not None
+
+
+def _variables(node: yaml.Node | None) -> dict[str, str]:
+    """Return the environment of a container: a list of names and values, a mapping, or a list of texts."""
+    if isinstance(node, yaml.MappingNode):
+        return {key: text for key, value in _mapping(node).items() if (text := _scalar(value)) is not None}
+    values: dict[str, str] = {}
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        pair = _mapping(item)
+        name, value = _scalar(pair.get("name")), _scalar(pair.get("value"))
+        if name is not None and value is not None:
+            values[name] = value
+        elif (text := _scalar(item)) is not None and "=" in text:
+            values.update([text.split("=", 1)])  # type: ignore[list-item]
+    return {name: value for name, value in values.items() if name.isidentifier()}
+
+
+def _tokens(node: yaml.Node) -> Iterator[_Token]:
+    """Yield the words of a command: the items of a list, or a text that a shell splits."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            text = _scalar(item)
+            if text is not None:
+                yield _Token(text, _first_line(item))
+    elif isinstance(node, yaml.ScalarNode):
+        yield _Token(node.value, _first_line(node), split=True)
+
+
+def _first_line(node: yaml.Node) -> int:
+    """Return the line in which the text of a scalar begins; that of a block is the one below its sign."""
+    line: int = node.start_mark.line + 1
+    return line + 1 if getattr(node, "style", None) in {"|", ">"} else line
+
+
+def _served(tokens: Sequence[_Token], around: _Around, variables: Mapping[str, str]) -> ServedContainer:
+    """Return the container of such words; those of a worker of Dynamo are those of its engine."""
+    words, role, documents = _engine_words(tokens)
+    return ServedContainer(
+        tuple(words), around.replicas, around.devices, role or around.role, dict(variables), documents
+    )
+
+
+def _words(tokens: Sequence[_Token], variables: Mapping[str, str]) -> tuple[Word, ...]:
+    """Return words with variables as Kubernetes and Compose fill them in: ``$(NAME)``, ``${NAME:-value}``."""
+    return tuple(_word(token, variables) for token in tokens)
+
+
+def _word(token: _Token, variables: Mapping[str, str]) -> Word:
+    missing: list[str] = []
+
+    def filled(match: re.Match[str]) -> str:
+        name, default = match[1] or match[2], match[3]
+        if name not in variables and default is None:
+            missing.append(name)
+        return variables.get(name) or default or ""
+
+    text = _VARIABLE.sub(filled, token.text)
+    unknown = (
+        Unknown(f"{missing[0]}, which the manifest does not set", token.line, missing[0]) if missing else None
+    )
+    return Word(text, token.line, unknown)
+
+
+def _inner_text(tokens: Sequence[_Token]) -> str | None:
+    """Return what a shell runs, in the lines of the manifest; None where no shell reads the words."""
+    texts = [token.text for token in tokens]
+    at = next((i for i, text in enumerate(texts) if re.fullmatch(r"-[a-z]*c", text)), None)
+    if at is not None and texts[0].rsplit("/", 1)[-1] in SHELLS and at + 1 < len(tokens):
+        inner = tokens[at + 1]
+        return "\n" * (inner.line - 1) + inner.text
+    if not any(token.split for token in tokens):
+        return None
+    shown = " ".join(token.text if token.split else shlex.quote(token.text) for token in tokens)
+    return "\n" * (tokens[0].line - 1) + shown
+
+
+def container_script(container: ServedContainer, name: str, variables: Mapping[str, str]) -> Script:
+    """Return what a container does, started with its environment and ``variables`` from outside."""
+    known = {**container.variables, **variables}
+    text = _inner_text(container.tokens)
+    if text is not None:
+        return read_script(text, name, known)
+    command = Command(_words(container.tokens, known), container.line)
+    return Script(name, (command,), {}, {})
+
+
+def _engine_words(tokens: Sequence[_Token]) -> tuple[list[_Token], str | None, dict[str, str]]:
+    """Return the words of the engine that a worker of Dynamo starts, its role, and files of options."""
+    places = [i for i, token in enumerate(tokens) if token.text in _WORKERS]
+    joined = " ".join(token.text for token in tokens)
+    named = re.search(r"\bpython3?\s+-m\s+(dynamo\.(?:vllm|sglang|trtllm))\b", joined) if not places else None
+    if named is not None:
+        return _split_worker(tokens, named[1])
+    if not places:
+        return list(tokens), None, {}
+    at = places[0]
+    return _worker_words(tokens[at + 1 :], tokens[at])
+
+
+def _split_worker(tokens: Sequence[_Token], module: str) -> tuple[list[_Token], str | None, dict[str, str]]:
+    """Return the same of a worker that a shell starts from a text, whose words are split here."""
+    for token in tokens:
+        if module in token.text:
+            line = token.line + token.text[: token.text.index(module)].count("\n")
+            rest = token.text.split(module, 1)[1]
+            words = [*_shell_words(rest, line), *tokens[tokens.index(token) + 1 :]]
+            return _worker_words(words, _Token(module, line))
+    return list(tokens), None, {}
+
+
+def _shell_words(text: str, line: int) -> Iterator[_Token]:
+    for number, row in enumerate(text.split("\n")):
+        content = row.rstrip().removesuffix("\\")
+        try:
+            words = shlex.split(content, comments=True)
+        except ValueError:
+            words = content.split()
+        yield from (_Token(word, line + number) for word in words if word not in {"&", "|", ";"})
+
+
+def _worker_words(
+    behind: Sequence[_Token], module: _Token
+) -> tuple[list[_Token], str | None, dict[str, str]]:
+    words = [_Token(word, module.line) for word in _WORKERS[module.text]]
+    role, documents, left = None, {}, list(behind)
+    while left:
+        token = left.pop(0)
+        flag, equals, inline = token.text.partition("=")
+        value = inline if equals else left[0].text if left else ""
+        if flag in _CHARTS["roles"]:
+            role = _CHARTS["roles"][flag]
+        elif flag == _CHARTS["role"] and module.text != "dynamo.sglang":
+            role = value if value in {"prefill", "decode"} else None
+            left = left if equals else left[1:]
+        elif flag == _CHARTS["override"]:
+            documents = {"override.yaml": _as_yaml(value)}
+            words += [
+                _Token(_TABLES["tensorrt-llm"].keys["options"], token.line),
+                _Token("override.yaml", token.line),
+            ]
+            left = left if equals else left[1:]
+        elif flag in _CHARTS["dynamo_valued"]:
+            left = left if equals or not left or left[0].text.startswith("-") else left[1:]
+        elif module.text == "dynamo.trtllm" and flag == _TABLES["sglang"].keys["model"]:
+            # The model is the first word of the engine's own server.
+            words += [_Token(inline, token.line)] if equals else []
+        elif flag not in _CHARTS["dynamo_plain"]:
+            words.append(replace(token, text=_renamed(module.text, token.text)))
+    return words, role, documents
+
+
+def _renamed(module: str, word: str) -> str:
+    """Return an argument as the engine's own server calls it."""
+    if module != "dynamo.trtllm":
+        return word
+    flag, equals, value = word.partition("=")
+    return f"{_OF_TRTLLM.get(flag, flag)}{equals}{value}"
+
+
+def _as_yaml(text: str) -> str:
+    """Return a mapping in JSON or Python as YAML; what is neither stays as it is, and is refused there."""
+    try:
+        return str(yaml.safe_dump(ast.literal_eval(text)))
+    except (ValueError, SyntaxError, RecursionError, yaml.YAMLError):
+        return text
+
+
+def _charts(root: yaml.Node) -> Iterator[ServedContainer]:
+    """Yield the engines that values of a chart start."""
+    values = _mapping(root)
+    engine = _mapping(values.get("servingEngineSpec"))
+    models = engine.get("modelSpec")
+    for item in models.value if isinstance(models, yaml.SequenceNode) else ():
+        yield from _production_stack(_mapping(item))
+    model = _mapping(values.get("model"))
+    for program in ("vllm", "sglang"):
+        section = _mapping(values.get(program))
+        if "serverArgs" in section and model:
+            yield _gpu_recipe(program, model, section)
+    yield from _llm_d(values)
+
+
+def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of one model of vllm-project/production-stack."""
+    url = model.get("modelURL")
+    if url is None:
+        return
+    config = _mapping(model.get("vllmConfig"))
+    tokens = _start("vllm", url)
+    tokens += _options("vllm", _CHARTS["production_stack"], config)
+    tokens += _tokens(config["extraArgs"]) if "extraArgs" in config else []
+    transfer = _scalar(_mapping(model.get("lmcacheConfig")).get("kvRole"))
+    role = next((ours for ours, name in _TABLES["vllm"].data["roles"].items() if name == transfer), None)
+    replicas = _count(model.get("replicaCount")) or 1
+    yield _served(tokens, _Around(replicas, _count(model.get("requestGPU")), role), {})
+
+
+def _gpu_recipe(
+    program: str, model: Mapping[str, yaml.Node], section: Mapping[str, yaml.Node]
+) -> ServedContainer:
+    """Return the engine of a serving recipe of gpu-recipes."""
+    tokens = _start(program, model["name"]) if "name" in model else []
+    tokens += _options(program, _CHARTS["gpu_recipes"], model)
+    for key, node in _mapping(section["serverArgs"]).items():
+        line, value = _first_line(node), _scalar(node) or ""
+        if value.lower() != "false":
+            tokens.append(_Token(f"--{key}", line))
+            tokens += [] if value.lower() in {"true", ""} else [_Token(value, line)]
+    return _served(tokens, _Around(_count(section.get("replicaCount")) or 1), {})
+
+
+def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a chart of llm-d, whose command adds model and degrees."""
+    name = _mapping(values.get("modelArtifacts")).get("name") or _mapping(values.get("modelArtifacts")).get(
+        "uri"
+    )
+    pools = [pool for pool in ("prefill", "decode") if "containers" in _mapping(values.get(pool))]
+    for pool in pools:
+        section = _mapping(values.get(pool))
+        listed = section["containers"]
+        for item in listed.value if isinstance(listed, yaml.SequenceNode) else ():
+            container = _mapping(item)
+            if _scalar(container.get("modelCommand")) == "vllmServe" and name is not None:
+                tokens = _start("vllm", name, prefix="hf://")
+                tokens += _options("vllm", _CHARTS["llm_d"], _mapping(section.get("parallelism")))
+                tokens += list(_tokens(container["args"])) if "args" in container else []
+                role = pool if len(pools) > 1 else None
+                yield _served(tokens, _Around(_count(section.get("replicas")) or 1, None, role), {})
+
+
+def _start(program: str, model: yaml.Node, prefix: str = "") -> list[_Token]:
+    """Return the words that start a server of a model."""
+    line, name = _first_line(model), (_scalar(model) or "").removeprefix(prefix)
+    words = ("vllm", "serve") if program == "vllm" else ("python3", "-m", "sglang.launch_server")
+    named = (name,) if program == "vllm" else (_TABLES["sglang"].keys["model"], name)
+    return [_Token(word, line) for word in (*words, *named)]
+
+
+def _options(program: str, names: Mapping[str, str], values: Mapping[str, yaml.Node]) -> list[_Token]:
+    """Return values of a chart as arguments of an engine."""
+    tokens: list[_Token] = []
+    for key, binding in names.items():
+        value = _scalar(values.get(key))
+        if value is not None and value not in {"", "null", "~"}:
+            line = _first_line(values[key])
+            tokens += [_Token(_TABLES[program].keys[binding], line), _Token(value, line)]
+    return tokens

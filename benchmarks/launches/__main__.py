@@ -1,0 +1,139 @@
+"""Reads public launch files and counts what of them is read right, stays open, is wrong, or is refused."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from autoplan.answers.configure.ask import read
+from autoplan.errors import AutoplanError
+from autoplan.launch.configuration import Configuration
+from autoplan.launch.engines.served_run import EngineConfiguration
+from benchmarks.reading import Unreadable, read_entries
+
+_FILES: Final = Path(__file__).with_name("files.yaml")
+_KINDS: Final = ("right", "open", "wrong", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One value of a file: what it should be, what is read, and whether that is right, open or wrong."""
+
+    file: str
+    framework: str
+    field: str
+    wanted: Any
+    found: Any
+    kind: str
+
+
+def scored(entry: Mapping[str, Any], text: str, folder: Path) -> Iterator[Score]:
+    """Yield the score of every value of an entry, whose file has ``text``; ``folder`` is where it lies."""
+    path = folder / entry["path"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    name = f"{entry['repository']}/{entry['path']}"
+    try:
+        found = found_values(read(path, devices=entry.get("devices"), variables=dict(entry.get("set", {}))))
+    except AutoplanError as error:
+        yield from _of_refused(entry, name, str(error))
+        return
+    if "refused" in entry:
+        yield Score(name, entry["framework"], "$", "refused", "read", "wrong")
+        return
+    for field, wanted in entry["values"].items():
+        value = found.get(field)
+        kind = "right" if value == wanted else "open" if value is None else "wrong"
+        yield Score(name, entry["framework"], field, wanted, value, kind)
+    for field in entry.get("open", ()):
+        value = found.get(field)
+        yield Score(name, entry["framework"], field, None, value, "right" if value is None else "wrong")
+
+
+def _of_refused(entry: Mapping[str, Any], name: str, message: str) -> Iterator[Score]:
+    """Yield the scores of a file that is refused: right where that is what it should be, for this reason."""
+    if "refused" in entry:
+        kind = "right" if entry["refused"] in message else "wrong"
+        yield Score(name, entry["framework"], "$", entry["refused"], message[:200], kind)
+        return
+    for field, wanted in entry["values"].items():
+        yield Score(name, entry["framework"], field, wanted, message[:200], "refused")
+
+
+def found_values(read_file: Configuration | EngineConfiguration) -> dict[str, Any]:
+    """Return what is read of a file by field; those of adapters and workload by their own names."""
+    job: dict[str, Any] = dict(read_file.job)
+    flat = {key: value for key, value in job.items() if not isinstance(value, Mapping)}
+    flat |= {f"adapters.{key}": value for key, value in (job.get("adapters") or {}).items()}
+    flat |= dict(job.get("workload") or {})
+    if isinstance(read_file, Configuration):
+        return {**flat, **dict(read_file.layout_fields)}
+    layout = asdict(read_file.layout)
+    layout = {key: None if key in read_file.unspecified else value for key, value in layout.items()}
+    return {**flat, **dict(read_file.search), **layout}
+
+
+def scores_of(repositories: Path) -> list[Score]:
+    """Return the scores of all files that clones hold; those of other repositories are left out."""
+    scores: list[Score] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, entry in enumerate(read_entries(_FILES, "runs")):
+            if isinstance(entry, Unreadable) or not isinstance(entry, dict):
+                raise TypeError(f"entry {number + 1} of {_FILES.name} is no mapping")
+            text = _text(repositories, entry)
+            if text is not None:
+                scores += scored(entry, text, Path(folder) / str(number))
+    return scores
+
+
+def _text(repositories: Path, entry: Mapping[str, Any]) -> str | None:
+    """Return the text of a file at its commit; None where there is no clone of its repository."""
+    clone = repositories / str(entry["repository"]).replace("/", "+") / "repo"
+    if not clone.is_dir():
+        return None
+    shown = ["git", "-C", str(clone), "show", f"{entry['commit']}:{entry['path']}"]
+    return subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+
+
+def _lines(scores: list[Score]) -> Iterator[str]:
+    frameworks = dict.fromkeys(score.framework for score in scores)
+    yield f"{'framework':<16}{'files':>6}" + "".join(f"{kind:>9}" for kind in _KINDS)
+    for name in (*frameworks, ""):
+        own = [score for score in scores if name in {score.framework, ""}]
+        counts = Counter(score.kind for score in own)
+        files = len({score.file for score in own})
+        yield f"{name or 'all':<16}{files:>6}" + "".join(f"{counts[kind]:>9}" for kind in _KINDS)
+    total = len(scores) or 1
+    yield ", ".join(f"{kind} {sum(s.kind == kind for s in scores) / total:.1%}" for kind in _KINDS)
+    for score in scores:
+        if score.kind != "right":
+            yield f"{score.kind:<8}{score.file}: {score.field} is {score.wanted!r}, read as {score.found!r}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the scores of all files; returns 1 where a value is wrong, and 2 where no clone is there."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.launches", description=__doc__)
+    parser.add_argument("--repositories", type=Path, required=True, help="folder of OWNER+NAME/repo clones")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    options = parser.parse_args(arguments)
+    scores = scores_of(options.repositories)
+    if not scores:
+        print(f"{options.repositories} has no clone of the repositories in {_FILES.name}", file=sys.stderr)
+        return 2
+    if options.format == "json":
+        print(json.dumps({"rows": [asdict(score) for score in scores]}, indent=1, default=str))
+    else:
+        print("\n".join(_lines(scores)))
+    return int(any(score.kind == "wrong" for score in scores))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Forms of launch files besides those that are emitted: read, open, or refused with a line."""
+
+from pathlib import Path
+
+import pytest
+
+from autoplan.answers.configure.ask import read
+from autoplan.errors import SpecError
+
+SWIFT = """nproc=2
+CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=$nproc swift sft \\
+    --model Qwen/Qwen2.5-7B-Instruct --torch_dtype bfloat16 \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps $(expr 16 / $nproc) \\
+    --max_length 2048 --deepspeed zero2
+"""
+SWIFT_MEGATRON = """NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B-Base \\
+    --tensor_model_parallel_size 2 \\
+    --expert_model_parallel_size 4 --sequence_parallel true --micro_batch_size 1 --global_batch_size 16 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --max_length 8192
+"""
+TRL = """model_name_or_path: mistralai/Mistral-7B-v0.1
+torch_dtype: bfloat16
+use_peft: true
+lora_r: 16
+load_in_4bit: true
+lora_target_modules: [q_proj, v_proj]
+bf16: true
+gradient_checkpointing: true
+gradient_accumulation_steps: 2
+max_seq_length: 2048
+per_device_train_batch_size: 4
+"""
+PRIMUS = """modules:
+  pre_trainer:
+    framework: megatron
+    config: pre_trainer.yaml
+    model: llama3.1_70B.yaml
+    overrides:
+      micro_batch_size: 1
+      global_batch_size: 64
+      seq_length: ${PRIMUS_SEQ_LENGTH:8192}
+      tensor_model_parallel_size: 8
+      pipeline_model_parallel_size: 1
+      sequence_parallel: 1
+"""
+TORCHTUNE = """model:
+  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj']
+  apply_lora_to_mlp: False
+  lora_rank: 8
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 4096}
+checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}
+batch_size: 2
+gradient_accumulation_steps: 8
+optimizer: {_component_: torch.optim.AdamW}
+dtype: bf16
+enable_activation_checkpointing: True
+"""
+AUTOMODEL = """recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 64, local_batch_size: 4}
+model: {pretrained_model_name_or_path: google/gemma-7b, torch_dtype: bf16}
+distributed: {strategy: fsdp2, dp_size: none, tp_size: 2, cp_size: 1}
+packed_sequence: {packed_sequence_size: 4096}
+optimizer: {_target_: torch.optim.Adam}
+"""
+RECIPE = """from nemo.collections.llm.recipes import llama31_70b
+def recipe():
+    pretrain = llama31_70b.pretrain_recipe(performance_mode=True)
+    num_nodes = 2
+    tp_size = 4
+    return perf(pretrain, num_nodes=num_nodes, num_gpus_per_node=8, mbs=1, gbs=128, tp_size=tp_size,
+                pp_size=2, cp_size=1, compute_dtype="bf16")
+"""
+
+
+def of(tmp_path, name, text, **more):
+    """Return what a file of such a name and text says."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return read(path, **more)
+
+
+def facts(found):
+    """Return the fields of what is read, flat."""
+    flat = {k: v for k, v in found.job.items() if not isinstance(v, dict)}
+    return {**flat, **found.job.get("workload", {}), **found.layout_fields}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "framework", "wanted"),
+    [
+        (
+            "a.sh",
+            SWIFT,
+            "ms-swift",
+            {"dp": 2, "zero": 2, "mbs": 1, "global_batch_size": 16, "recompute": "full"},
+        ),
+        ("b.sh", SWIFT_MEGATRON, "ms-swift", {"tp": 2, "ep": 4, "etp": 1, "dp": 4, "zero": 1, "sp": True}),
+        (
+            "c.yaml",
+            TRL,
+            "trainer",
+            {"zero": None, "mbs": 4, "recompute": "full", "sequence_length": 2048, "devices": None},
+        ),
+        (
+            "d.yaml",
+            PRIMUS,
+            "primus",
+            {"tp": 8, "sp": True, "zero": 1, "sequence_length": 8192, "model": "llama3.1-70b"},
+        ),
+        (
+            "e_single_device.yaml",
+            TORCHTUNE,
+            "torchtune",
+            {"dp": 1, "zero": 0, "global_batch_size": 16, "sequence_length": 4096, "model": "llama3.1-8b"},
+        ),
+        (
+            "f.yaml",
+            AUTOMODEL,
+            "automodel",
+            {"tp": 2, "zero": 3, "mbs": 4, "sequence_length": 4096, "optimizer": "adam"},
+        ),
+        (
+            "g.py",
+            RECIPE,
+            "nemo",
+            {"tp": 4, "pp": 2, "dp": 2, "devices": 16, "precision": "bf16", "recompute": None},
+        ),
+    ],
+)
+def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
+    """Each form is recognised, and what it leaves to other files stays open."""
+    found = of(tmp_path, name, text)
+    said = facts(found)
+
+    assert found.framework == framework
+    assert {key: said.get(key) for key in wanted} == wanted
+
+
+def test_a_script_reads_the_file_that_it_starts_a_program_with(tmp_path):
+    """``llamafactory-cli train FILE`` has the devices of the script, and the sharding of DeepSpeed's file."""
+    (tmp_path / "ds.json").write_text('{"train_batch_size": "auto", "zero_optimization": {"stage": 3}}')
+    text = (
+        "model_name_or_path: meta-llama/Llama-3.1-8B\nstage: sft\nfinetuning_type: full\ndeepspeed: ds.json\n"
+    )
+    (tmp_path / "x.yaml").write_text(f"{text}per_device_train_batch_size: 2\nbf16: true\n")
+    script = "export NPROC_PER_NODE=8\nFORCE_TORCHRUN=1 llamafactory-cli train x.yaml\n"
+    found = facts(of(tmp_path, "run.sh", script))
+
+    assert (found["zero"], found["dp"], found["global_batch_size"]) == (3, 8, 16)
+
+
+def test_accelerate_in_a_script_has_its_file(tmp_path):
+    """The file of ``--config_file`` is read where it lies, and options of the launcher go over it."""
+    text = (
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\nnum_processes: 8\nnum_machines: 1\n"
+    )
+    (tmp_path / "z.yaml").write_text(text)
+    script = (
+        "accelerate launch --config_file z.yaml --num_processes 16 --num_machines 2 sft.py --bf16"
+        " --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 --max_length 4096\n"
+    )
+    there = facts(of(tmp_path, "run.sh", script))
+    away = facts(of(tmp_path, "away.sh", script.replace("z.yaml", "none.yaml")))
+
+    assert (there["zero"], there["dp"], there["devices"]) == (2, 16, 16)
+    assert away["zero"] is None
+
+
+DEEP = "distributed_type: DEEPSPEED\nnum_processes: 8\nparallelism_config: {parallelism_config_sp_size: 4}\n"
+MEGATRON = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 \\
+  --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 \\
+  --global-batch-size 16 --bf16 {}
+"""
+
+
+def test_names_that_speak_of_a_layout_leave_it_open(tmp_path):
+    """A key that is not read and may decide a field takes the field and what follows from it."""
+    base = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    ulysses = facts(of(tmp_path, "a.yaml", f"{base}ulysses_parallel_size: 2\n", devices=8))
+    sized = facts(of(tmp_path, "b.yaml", DEEP))
+    growing = facts(of(tmp_path, "c.sh", MEGATRON.format("--step-batch-size-schedule x")))
+    experts = facts(of(tmp_path, "d.sh", MEGATRON.format("--ds-sequence-parallel-size 2")))
+    earlier = facts(of(tmp_path, "e.toml", "[training]\ntensor_parallel_degree = 2\n[lr_scheduler]\n"))
+
+    assert (ulysses["cp"], ulysses["dp"], ulysses.get("global_batch_size")) == (None, None, None)
+    assert sized["cp"] == 4
+    assert growing.get("global_batch_size") is None
+    assert experts["cp"] == 2
+    assert earlier["tp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.sh", MEGATRON.format("--tensor-parallel-size 2"), ":3: --tensor-parallel-size"),
+        ("b.sh", MEGATRON.format("--fp16"), ":3: --fp16"),
+        ("c.sh", MEGATRON.format("--tensor-model-parallel-size 3"), "does not divide"),
+        (
+            "d.sh",
+            MEGATRON.format("--recompute-granularity selective --recompute-method block"),
+            ":3: --recomp",
+        ),
+        (
+            "e.sh",
+            MEGATRON.format("--num-experts 8 --expert-model-parallel-size 8 --expert-tensor-parallel-size 2"),
+            ":3: ep",
+        ),
+        ("f.sh", MEGATRON.replace("pretrain_gpt", "pretrain_t5").format(""), "an encoder and a decoder"),
+        ("g.sh", MEGATRON.format("--hybrid-layer-pattern M*-"), "other kinds"),
+        ("h.yaml", "base_model: google/flan-t5-xl\nsequence_len: 512\nmicro_batch_size: 1\n", "decoder-only"),
+        ("i.sh", "vllm serve meta-llama/Llama-3.1-8B \\\n  --tensor-parallel-size 6\n", ":2: --tensor"),
+        ("j.sh", "vllm serve Qwen/Qwen3-8B --prefill-context-parallel-size 2\n", "is not read"),
+        ("k.py", "from nemo import x\ndef a(:\n  tp_size = 1\n", "no Python"),
+        ("l.yaml", "kind: x\n{{- if .Values.a }}\nimage: vllm-openai\n", "template of Helm"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_line(tmp_path, name, text, words):
+    """Rules of the product, models that are no decoder-only transformers, and misspelt names."""
+    with pytest.raises(SpecError) as error:
+        of(tmp_path, name, text)
+
+    assert words in str(error.value)
+    assert Path(name).name in str(error.value)

@@ -1,0 +1,128 @@
+"""Manifests and values of charts that start engines."""
+
+import pytest
+
+from autoplan.answers.configure.ask import read
+from autoplan.errors import SpecError
+
+DYNAMO = """apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+spec:
+  services:
+    Frontend: {componentType: frontend, replicas: 1}
+    decode:
+      subComponentType: decode
+      replicas: 2
+      extraPodSpec:
+        mainContainer:
+          image: sglang-runtime
+          command: [python3, -m, dynamo.sglang]
+          args: [--model-path, Qwen/Qwen3-8B, --tp, "2", --disaggregation-mode, decode]
+    prefill:
+      replicas: 1
+      extraPodSpec:
+        mainContainer:
+          image: sglang-runtime
+          command: [python3, -m, dynamo.sglang]
+          args: [--model-path, Qwen/Qwen3-8B, --tp, "1", --disaggregation-mode, prefill]
+"""
+COMPOSE = """services:
+  llm:
+    image: vllm/vllm-openai:v0.11.0
+    command: >
+      --model meta-llama/Llama-3.1-70B-Instruct
+      --tensor-parallel-size ${TP:-4}
+      --max-model-len 16384
+    deploy: {replicas: 2}
+  cache: {image: redis, command: redis-server}
+"""
+DEPLOYMENT = """apiVersion: apps/v1
+kind: Deployment
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.11.0
+        command: ["/bin/sh", "-c"]
+        args:
+        - |
+          set -e
+          vllm serve Qwen/Qwen2.5-7B-Instruct \\
+            --tensor-parallel-size $TP --max-num-seqs 64
+        env:
+        - {name: TP, value: "2"}
+"""
+CHART = """servingEngineSpec:
+  modelSpec:
+  - name: q
+    repository: vllm/vllm-openai
+    modelURL: Qwen/Qwen2.5-14B-Instruct
+    replicaCount: 2
+    vllmConfig: {dtype: half, tensorParallelSize: 4, maxModelLen: 8192, extraArgs: ["--max-num-seqs", "32"]}
+"""
+RECIPE = """model: {name: deepseek-ai/DeepSeek-R1, tp_size: 8, pp_size: 2}
+vllm:
+  replicaCount: 1
+  serverArgs: {max-model-len: 32768, max-num-seqs: 128, enforce-eager: True}
+"""
+MISSPELT = """kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+      - image: vllm/vllm-openai:latest
+        args:
+        - --model
+        - Qwen/Qwen3-8B
+        - --tensor-paralel-size=2
+"""
+
+
+def of(tmp_path, text):
+    """Return what a manifest says."""
+    (tmp_path / "m.yaml").write_text(text)
+    return read(tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "model"),
+    [
+        (COMPOSE, {"tp": 4, "replicas": 2}, "llama3.1-70b"),
+        (DEPLOYMENT, {"tp": 2, "replicas": 3, "seqs": 64}, "qwen2.5-7b"),
+        (CHART, {"tp": 4, "replicas": 2, "seqs": 32, "weights": "fp16"}, "qwen2.5-14b"),
+        (RECIPE, {"tp": 8, "pp": 2, "replicas": 1, "seqs": 128}, "deepseek-v3"),
+    ],
+)
+def test_engines_of_manifests_are_read(tmp_path, text, layout, model):
+    """Degrees, copies and sizes are those of the container's command, or of the values of the chart."""
+    found = of(tmp_path, text)
+
+    assert {key: getattr(found.layout, key) for key in layout} == layout
+    assert found.job["model"] == model
+
+
+def test_pools_of_a_graph_are_one_layout(tmp_path):
+    """Workers for prefill and decode of Dynamo are the two pools of a disaggregated layout."""
+    found = of(tmp_path, DYNAMO)
+
+    assert (found.layout.prefill.tp, found.layout.decode.tp, found.layout.decode.replicas) == (1, 2, 2)
+
+
+def test_an_argument_of_a_manifest_is_refused_with_its_line(tmp_path):
+    """A misspelt argument has the line of its word."""
+    with pytest.raises(SpecError, match=r"m.yaml:10: --tensor-paralel-size"):
+        of(tmp_path, MISSPELT)
+
+
+def test_the_node_that_follows_is_no_engine_of_its_own(tmp_path):
+    """Two commands of one engine, the second of which has a rank and no head, are one engine."""
+    common = "vllm serve deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8 --data-parallel-size 2"
+    text = f"{common} --enable-expert-parallel\n{common} --enable-expert-parallel --headless"
+    (tmp_path / "s.sh").write_text(f"{text} --data-parallel-start-rank 1\n")
+    found = read(tmp_path / "s.sh")
+
+    assert (found.layout.replicas, found.layout.devices) == (1, 16)
+    with pytest.raises(SpecError, match="not --devices 8"):
+        read(tmp_path / "s.sh", devices=8)
