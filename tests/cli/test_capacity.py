@@ -122,3 +122,30 @@ def test_a_capacity_cannot_be_asked_of_a_training_job(run):
 
     assert done.exit_code == 2
     assert "$.kind: a training job has no engines: `autoplan plan specs/jobs/" in done.stderr
+
+
+def test_without_a_layout_it_is_what_people_run(run):
+    """The least tensor parallelism with room for the clients; what holds most is named beside it."""
+    document = json.loads(run("capacity", "llama3-70b-8x-h100", "--format", "json").stdout)
+    widest = [x for x in document["other_layouts"] if "weights=bf16,kv=auto" in x["layout"]]
+    most = max(widest, key=lambda other: other["tokens"])
+    two = json.loads(run("capacity", "llama3-70b-8x-h100", "-l", "tp=2", "--format", "json").stdout)
+
+    assert document["layout"].startswith("tp=4,pp=1,replicas=2,")
+    assert two["fits"]
+    assert two["tokens"] < 64 * 2048 <= document["tokens"] < document["most_tokens"]["tokens"]
+    assert document["most_tokens"]["tokens"] >= 0.98 * most["tokens"]
+    assert "most     1," in run("capacity", "llama3-70b-8x-h100").stdout
+
+
+def test_a_narrower_format_is_tried_before_more_devices(run):
+    """70 B parameters on two cards of 24 GB start in four bits: that is said before eight cards are."""
+    job = ("--model", "llama3.1-70b", "--hardware", "2x-rtx4090", "--task", "serve", "--format", "json")
+    knobs = json.loads(run("capacity", *job).stdout)["knobs"]
+    changes = json.loads(run("plan", *job).stdout)["changes"]
+
+    for told in (knobs, changes):
+        assert [change["key"] for change in told] == ["precision.weights", "devices"]
+        assert told[0]["value"] == "int4-awq"
+    assert knobs[0]["fits"]
+    assert changes[0]["plan"]["predicted"]["fits"]

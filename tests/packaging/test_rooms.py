@@ -18,7 +18,7 @@ def named(path):
 
 
 #: What the parts of an answer are called, the same in each folder of ``answers``.
-PARTS = {"ask", "blocks", "command", "page", "serving", "value"}
+PARTS = {"ask", "blocks", "command", "page", "serving", "serving_blocks", "value"}
 
 
 def test_no_module_name_stands_twice():

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Final
 
 from autoplan.catalog import load_serving_job
+from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_memory import utilization
 from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.queueing.request_load import drawn_load
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, WeightFormat
+from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 from autoplan.units import format_bytes, format_share
 
 __all__ = [
@@ -29,8 +32,8 @@ __all__ = [
 ]
 
 
-#: Formats that the knobs try where weights have more bits.
-_NARROWER: Final[tuple[WeightFormat, ...]] = ("fp8", "int4-awq")
+#: Requests that are drawn for their mean length.
+_DRAWN: Final = 256
 #: Share of memory that the knobs try.
 _HIGHER_SHARE: Final = 0.95
 #: Devices of the largest engine that is tried where degrees are left open.
@@ -42,7 +45,11 @@ _MOST_OTHERS: Final = 12
 
 
 def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = None) -> CapacityAnswer:
-    """Return what the engines of ``job`` hold under ``layout``, left out: under the one that holds most.
+    """Return what the engines of ``job`` hold under ``layout``, left out: under the one that people run.
+
+    That is what an engine's guide says for a model of this size: tensor parallelism over as few devices as
+    it starts on with room for the job's clients, if it has any, and as many engines as there is room for, in
+    the widest of the job's formats.
 
     Raises SpecError or CatalogError for a job that cannot be read, LayoutError for a layout that breaks a
     rule of the model, the engine or the job.
@@ -56,7 +63,8 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
         if broken:
             raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
     choices = (job,) if layout is not None else job.choices or (job,)
-    capacities = sorted((x for choice in choices for x in _evaluated(choice)), key=_worth, reverse=True)
+    evaluated = (x for choice in choices for x in _evaluated(choice))
+    capacities = sorted(evaluated, key=partial(_usual, _running_tokens(job)), reverse=True)
     if layout is None and not capacities:
         raise LayoutError(_nothing_runs(job))
     best = (
@@ -74,6 +82,7 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
         chosen=layout is None,
         reasons=tuple(_reasons(job, best.predicted)),
         knobs=_ranked(_knobs(job, best.layout), best.predicted),
+        most=max((x for x in (best, *capacities) if x.layout.devices <= job.cluster.devices), key=_worth),
         # Degrees of expert parallelism do not change what caches hold, so one of them stands for all.
         others=tuple(reversed(others.values()))[:_MOST_OTHERS],
     )
@@ -152,6 +161,28 @@ def _worth(capacity: LayoutCapacity) -> tuple[bool, float, int, int, int]:
     return True, bits, size, -layout.pp, -layout.devices_per_engine
 
 
+def _running_tokens(job: ServingJob) -> float:
+    """Return the tokens of all clients' requests at their end, of mean length; 0 without clients [1]."""
+    if job.workload.concurrency is None:
+        return 0.0
+    load = drawn_load(job.workload, _DRAWN, trace=request_trace_of(job))
+    return job.workload.concurrency * (load.mean_input + load.mean_output)
+
+
+def _usual(running_tokens: float, capacity: LayoutCapacity) -> tuple[object, ...]:
+    """Return what orders layouts by how usual they are; of those that do not start as ``_worth`` does.
+
+    ``vllm serve`` takes one device, and its guide says ``--tensor-parallel-size`` where that is too small,
+    within a node; a pipeline, and splits of a cache or a batch, are for those who ask for them.
+    """
+    layout, worth = capacity.layout, _worth(capacity)
+    if not capacity.predicted.fits:
+        return worth
+    plain = layout.adp == layout.dcp == layout.ep == 1
+    holds = capacity.predicted.total_tokens >= running_tokens
+    return (*worth[:2], holds, plain, -layout.pp, -layout.devices_per_engine, *worth[2:])
+
+
 def _nothing_runs(job: ServingJob) -> list[str]:
     """Return the rules that keep every layout from running."""
     from autoplan.search.serving.engines.engine_units import engine_units
@@ -201,10 +232,9 @@ def _format_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
     if KV_BITS[layout.kv] == 16:
         changed = replace(layout, kv="fp8")
         yield _knob(job, changed, "precision.kv_cache", "fp8", "keys and values in fp8", lossless=False)
-    for narrow in _NARROWER:
-        if FORMATS[narrow].bits < FORMATS[layout.weights].bits:
-            changed = replace(layout, weights=narrow)
-            yield _knob(job, changed, "precision.weights", narrow, f"weights in {narrow}", lossless=False)
+    for narrow in narrower_formats(layout.weights):
+        changed = replace(layout, weights=narrow)
+        yield _knob(job, changed, "precision.weights", narrow, f"weights in {narrow}", lossless=False)
 
 
 def _size_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:
@@ -269,10 +299,14 @@ def _knob(
 
 
 def _ranked(knobs: Iterable[CapacityKnob], now: CapacityPrediction) -> tuple[CapacityKnob, ...]:
-    """Return the knobs that help, those that let engines start and then buy most tokens first."""
+    """Return the knobs that help: those that let engines start on the same devices first, then by tokens."""
     better = [
         knob
         for knob in knobs
         if knob.predicted.total_tokens > now.total_tokens or (knob.fits and not now.fits)
     ]
-    return tuple(sorted(better, key=lambda knob: (knob.fits, knob.predicted.total_tokens), reverse=True))
+    return tuple(sorted(better, key=_knob_worth, reverse=True))
+
+
+def _knob_worth(knob: CapacityKnob) -> tuple[bool, bool, int]:
+    return knob.fits, knob.key != "devices", knob.predicted.total_tokens

@@ -36,7 +36,8 @@ def capacity(
             "--layout",
             "-l",
             metavar="LAYOUT",
-            help="The layout, such as tp=2,weights=fp8,kv=fp8; left out: the one that holds most.",
+            help="The layout, such as tp=2,weights=fp8,kv=fp8; left out: what people run, the least tensor"
+            " parallelism that starts, and as many engines as there is room for.",
             show_default=False,
         ),
     ] = None,

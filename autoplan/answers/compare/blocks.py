@@ -37,6 +37,7 @@ from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import fits_sentence, job_lines, surety_sentences
 from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.results.serving.serving_front import SERVING_THINNING, loss
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = [
@@ -190,6 +191,7 @@ def engine_comparison_document(answer: EngineComparison) -> Document:
         "kind": "serving comparison",
         "job": serving_job_document(answer.job),
         "layouts": [{"name": one.name, **serving_plan_values(one.job, one.plan)} for one in answer.layouts],
+        "decision": _decision_document(answer),
         "best": {name: place + 1 for name, place in answer.best},
         "loads": [
             {
@@ -200,6 +202,15 @@ def engine_comparison_document(answer: EngineComparison) -> Document:
             for loads in answer.loads
         ],
     }
+
+
+def _decision_document(answer: EngineComparison) -> Document | None:
+    """Return the layout to pick and the objective that decides; null where none holds the limits."""
+    decision = answer.decision
+    if decision is None:
+        return None
+    tied = [place + 1 for place in decision.tied]
+    return {"layout": decision.place + 1, "objective": decision.objective, "tied": tied}
 
 
 def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str:
@@ -255,15 +266,59 @@ def _verdict(one: ComparedEngines) -> str:
 
 
 def _sentences(answer: EngineComparison) -> Iterator[str]:
+    yield from _decision_words(answer)
     for place, one in enumerate(answer.layouts, 1):
         shortage = one.plan.groups[0].predicted.shortage
         if shortage is not None:
             yield f"{place} does not start: {shortage}"
-        yield from (f"{place} breaks a limit: {sentence}" for sentence in one.plan.broken)
+        for sentence in one.plan.broken:
+            yield f"{place} breaks a limit{_holders(answer, sentence)}: {sentence}"
     closed = answer.job.workload.concurrency is not None
     unit = "clients" if closed else "requests a second"
     for loads in answer.loads:
         yield f"{_range(loads)} {unit}: {_said(answer, loads)}"
+
+
+def _decision_words(answer: EngineComparison) -> Iterator[str]:
+    """Yield which layout to pick and what decides it, and by what another one is better."""
+    decision = answer.decision
+    if decision is None:
+        yield "none of these layouts holds every limit"
+        return
+    number, picked = decision.place + 1, answer.layouts[decision.place].plan
+    if decision.tied:
+        tied = ", ".join(str(place + 1) for place in decision.tied)
+        yield f"{tied} are alike in every objective of the job"
+        return
+    if decision.objective is None:
+        yield f"pick {number}: it alone holds every limit"
+        return
+    others = [place for place in answer.feasible if place != decision.place]
+    worse = min(loss(picked, answer.layouts[place].plan, decision.objective) for place in others)
+    order = answer.job.objectives.index(decision.objective)
+    which = "the first objective" if order == 0 else "where objectives before it are alike"
+    yield f"pick {number}: {decision.objective} decides, {which}; the next is {worse * 100:.0f} % worse"
+    for place in others:
+        gains = {name: -loss(picked, answer.layouts[place].plan, name) for name in dict(answer.best)}
+        said = [f"{name} (by {gain * 100:.0f} %)" for name, gain in gains.items() if gain > SERVING_THINNING]
+        if said:
+            yield f"{place + 1} is better by {', '.join(said)}"
+
+
+def _holders(answer: EngineComparison, sentence: str) -> str:
+    """Return which layouts hold the limit that ``sentence`` says is broken; empty where none does."""
+    limit = _limit_of(sentence)
+    holding = [
+        str(place)
+        for place, one in enumerate(answer.layouts, 1)
+        if one.plan.fits and limit not in map(_limit_of, one.plan.broken)
+    ]
+    return f" that {', '.join(holding)} {'holds' if len(holding) == 1 else 'hold'}" if holding else ""
+
+
+def _limit_of(sentence: str) -> str:
+    """Return what a sentence on a broken limit is about: its words before the value."""
+    return sentence.partition(" is ")[0]
 
 
 def _range(loads: BestAtLoads) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from autoplan.results.order_noise import OrderNoise, order_noise
 from autoplan.results.plan import Plan
-from autoplan.results.serving.serving_front import ServingPlan
+from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan, loss
 from autoplan.results.standing import Difference, differences
 from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_limits import ServingObjective
@@ -22,6 +22,7 @@ __all__ = [
     "ComparedEngines",
     "ComparedLayout",
     "Crossing",
+    "Decision",
     "EngineComparison",
     "Knob",
     "KnobName",
@@ -148,6 +149,44 @@ class EngineComparison:
     layouts: tuple[ComparedEngines, ...]
     best: tuple[tuple[ServingObjective, int], ...]
     loads: tuple[BestAtLoads, ...]
+
+    @property
+    def feasible(self) -> tuple[int, ...]:
+        """Places of the layouts that serve and hold every limit."""
+        return tuple(place for place, one in enumerate(self.layouts) if one.plan.feasible)
+
+    @property
+    def decision(self) -> Decision | None:
+        """Which layout to pick, and the objective that decides it; None where no layout holds the limits.
+
+        Objectives count in the order of the job: the next one where the best of one are within the thinning
+        of a front of each other. Where limits leave one layout, no objective decides.
+        """
+        left = list(self.feasible)
+        if not left:
+            return None
+        if len(left) == 1:
+            return Decision(left[0], None)
+        for objective in self.job.objectives:
+            plans = {place: self.layouts[place].plan for place in left}
+            first = min(left, key=lambda place: loss(plans[left[0]], plans[place], objective))
+            alike = [x for x in left if loss(plans[first], plans[x], objective) <= SERVING_THINNING]
+            if len(alike) == 1:
+                return Decision(first, objective)
+            left = alike
+        return Decision(left[0], None, tied=tuple(left))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The place of the layout to pick, and the objective by which it wins; None: limits leave no other.
+
+    ``tied`` are the places of layouts that no objective tells apart.
+    """
+
+    place: int
+    objective: ServingObjective | None
+    tied: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from autoplan.schema.serving.class_jobs import class_sets
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS
+from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.engine_options import EngineOption
 from autoplan.search.serving.engines.engine_units import engine_units
 from autoplan.search.serving.serving_search import ServingSearch
@@ -474,8 +474,7 @@ def _neighbours(job: ServingJob, layout: EngineLayout) -> Iterator[tuple[str, En
     """Yield the layouts with one setting changed, those that change least first."""
     if KV_BITS[layout.kv] == 16:
         yield "kv", replace(layout, kv="fp8")
-    if FORMATS[layout.weights].bits == 16:
-        yield "weights", replace(layout, weights="fp8")
+    yield from (("weights", replace(layout, weights=name)) for name in narrower_formats(layout.weights))
     yield from (("seqs", replace(layout, seqs=n)) for n in _SEQS if not layout.seqs or n < layout.seqs)
     yield from (("tokens", replace(layout, tokens=n)) for n in _TOKENS if n != layout.tokens)
     for factor in (2, 4, 8):

@@ -49,6 +49,7 @@ def capacity_document(answer: CapacityAnswer) -> Document:
         "reasons": list(answer.reasons),
         "knobs": [_knob(knob, answer.predicted) for knob in answer.knobs],
         "other_layouts": [{"layout": str(x.layout), **_brief(x.predicted)} for x in answer.others],
+        "most_tokens": {"layout": str(answer.most.layout), **_brief(answer.most.predicted)},
         "sources": _sources(answer.job),
     }
 
@@ -191,8 +192,22 @@ def _facts(answer: CapacityAnswer) -> Facts:
         ("a step", f"at most {seqs:,} requests, {tokens:,} tokens"),
         ("share", f"{format_share(predicted.utilization)} of memory ({rule})"),
         ("largest", f"context {pool.largest_context:,} tokens, {batch}"),
+        *_most_row(answer),
     )
     return facts(rows)
+
+
+def _most_row(answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
+    """Yield the layout that holds most on the same devices, where it is another one."""
+    most, now = answer.most, answer.predicted.total_tokens
+    if most.predicted.total_tokens > now:
+        more = most.predicted.total_tokens / max(1, now) - 1
+        said = (
+            f"{most.predicted.total_tokens:,} tokens (+{more * 100:.0f} %)"
+            if now
+            else (f"{most.predicted.total_tokens:,} tokens")
+        )
+        yield "most", f"{said} with {most.layout}"
 
 
 def _memory(predicted: CapacityPrediction, terminal: Terminal) -> DataTable:

@@ -12,6 +12,7 @@ from autoplan.report.render.blocks import (
     Column,
     DataTable,
     Heading,
+    LayoutLine,
     Sentence,
     data_table,
     heading,
@@ -20,6 +21,7 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_blocks
+from autoplan.report.serving.engine_layout_words import engine_layout_parts
 from autoplan.report.serving.pool_report import pool_lines
 from autoplan.report.serving.serving_words import (
     interval_lines,
@@ -30,6 +32,7 @@ from autoplan.report.serving.serving_words import (
 )
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_share
 
 __all__ = [
@@ -60,7 +63,8 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
     if front.plans:
         shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
         numbered = list(enumerate(shown, start=1))
-        parts += [_plans(numbered), GAP, *class_blocks(numbered)]
+        copied = LayoutLine(front.plans[0].layout_string, "plan 1: ")
+        parts += [_plans(numbered), GAP, copied, GAP, *class_blocks(numbered)]
         if len(shown) < len(front.plans):
             parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
         parts.append(items(serving_sentences(front)))
@@ -100,8 +104,13 @@ def front_ends(front: ServingFront) -> Iterator[str]:
 
 
 def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
-    layouts = Column("layout", tuple(plan.layout_string for _, plan in numbered), "layout")
+    layouts = Column("layout", tuple(_short(plan) for _, plan in numbered), "text")
     return DataTable((*figure_columns(numbered), layouts), anchors="plan")
+
+
+def _short(plan: ServingPlan) -> str:
+    """Return what of a plan's layout differs from the defaults of engines, a line for each of its engines."""
+    return "\n".join(" ".join(engine_layout_parts(engine)) for engine in engines_of(plan.layout_string))
 
 
 def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:
@@ -158,7 +167,7 @@ def _scaling(front: ServingFront) -> DataTable:
                 "tokens/s",
                 tuple(f"{plan.output_tokens_per_second:,.0f}" if plan else "-" for _, plan in rows),
             ),
-            Column("layout", tuple(plan.layout_string if plan else NOTHING for _, plan in rows), "layout"),
+            Column("layout", tuple(_short(plan) if plan else NOTHING for _, plan in rows), "text"),
         ]
     )
 
@@ -266,6 +275,6 @@ def _changes(front: ServingFront) -> DataTable:
             Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "text"),
             Column("time/token", tuple(time_words(change.plan.time_per_output_token) for change in changes)),
             Column("first token", tuple(time_words(change.plan.time_to_first_token) for change in changes)),
-            Column("layout", tuple(change.plan.layout_string for change in changes), "layout"),
+            Column("layout", tuple(_short(change.plan) for change in changes), "text"),
         ]
     )

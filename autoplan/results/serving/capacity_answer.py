@@ -51,8 +51,10 @@ class CapacityAnswer:
     reasons: tuple[str, ...]
     #: The knobs, those that buy most first.
     knobs: tuple[CapacityKnob, ...]
-    #: Other layouts of the search space, best first.
+    #: Other layouts of the search space, the most usual first.
     others: tuple[LayoutCapacity, ...]
+    #: The layout that holds most tokens in the widest formats.
+    most: LayoutCapacity
 
     @property
     def fits(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["FORMATS", "KV_BITS", "KvFormat", "LinearFormat", "WeightFormat"]
+__all__ = ["FORMATS", "KV_BITS", "KvFormat", "LinearFormat", "WeightFormat", "narrower_formats"]
 
 WeightFormat = Literal["bf16", "fp16", "fp8", "fp8-block", "int8", "int4-awq", "int4-gptq", "nvfp4", "mxfp4"]
 
@@ -43,3 +43,16 @@ FORMATS: Final[dict[WeightFormat, LinearFormat]] = {
     "nvfp4": LinearFormat(4, group=16, scale_bits=8),
     "mxfp4": LinearFormat(4, group=32, scale_bits=8),
 }
+
+#: Formats that a checkpoint in a wider one is most often published in, too, the widest first.
+_NARROWER: Final[tuple[WeightFormat, ...]] = ("fp8", "int4-awq")
+
+
+def narrower_formats(*weights: WeightFormat) -> tuple[WeightFormat, ...]:
+    """Return the formats to try instead of ``weights`` where these are too large, the widest first.
+
+    >>> narrower_formats("bf16"), narrower_formats("bf16", "fp8"), narrower_formats("mxfp4")
+    (('fp8', 'int4-awq'), ('int4-awq',), ())
+    """
+    bits = min(FORMATS[name].bits for name in weights)
+    return tuple(name for name in _NARROWER if FORMATS[name].bits < bits)

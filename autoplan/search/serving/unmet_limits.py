@@ -10,7 +10,7 @@ from typing import Final
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS
+from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.class_relaxations import (
     class_limit_names,
     nearest_class_limit,
@@ -41,8 +41,6 @@ _LIMITS: Final[dict[str, ServingObjective]] = {
     "cost": "throughput_per_device",
     "energy": "throughput_per_device",
 }
-#: Weights of 4 bits that are tried: the format of most checkpoints that are published in 4 bits.
-_FOUR_BITS: Final = "int4-awq"
 #: Factors of devices that are tried.
 _MORE_DEVICES: Final = (2, 4, 8)
 
@@ -314,9 +312,7 @@ def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
         formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
-    if all(FORMATS[weights].bits == 16 for weights in job.precision.weights):
-        formats = job.precision.model_copy(update={"weights": ("fp8",)})
-        yield "precision.weights", "fp8", "weights in fp8", replace(job, precision=formats)
-    if all(FORMATS[weights].bits > 4 for weights in job.precision.weights):
-        formats = job.precision.model_copy(update={"weights": (_FOUR_BITS,)})
-        yield "precision.weights", _FOUR_BITS, "weights in 4 bits (AWQ)", replace(job, precision=formats)
+    for name in narrower_formats(*job.precision.weights):
+        formats = job.precision.model_copy(update={"weights": (name,)})
+        words = "4 bits (AWQ)" if name == "int4-awq" else name
+        yield "precision.weights", name, f"weights in {words}", replace(job, precision=formats)
