@@ -24,7 +24,7 @@ from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.layer.layer_time import layer_times, mean_keys
-from autoplan.costs.layer.linear_attention import recurrent_flops
+from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions

@@ -8,7 +8,7 @@ import pytest
 from autoplan.catalog import load_entry
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.layer.linear_attention import linear_saved_bytes
+from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.layout import parse_layout
 

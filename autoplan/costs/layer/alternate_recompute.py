@@ -12,7 +12,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import Gemm
 from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
-from autoplan.costs.layer.linear_attention import linear_gemms
+from autoplan.costs.layer.linear_attention_time import linear_gemms
 from autoplan.costs.layer.mla import mla_gemms
 from autoplan.schema.model import ModelSpec
 

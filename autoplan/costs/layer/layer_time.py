@@ -45,7 +45,7 @@ from autoplan.costs.layer.gemm_shapes import (
     packed_gemms,
     weight_gradient_gemms,
 )
-from autoplan.costs.layer.linear_attention import linear_gemms, linear_kernels, linear_seconds
+from autoplan.costs.layer.linear_attention_time import linear_gemms, linear_kernels, linear_seconds
 from autoplan.costs.layer.mla import head_widths, mla_gemms
 from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds

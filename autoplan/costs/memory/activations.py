@@ -30,7 +30,7 @@ from autoplan.costs.core.sizes import (
     sequence_parallel_degree,
 )
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
-from autoplan.costs.layer.linear_attention import linear_saved_bytes
+from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule

@@ -19,7 +19,7 @@ from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_parallel_degree
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
-from autoplan.costs.layer.linear_attention import linear_workspace_elements
+from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
 from autoplan.costs.memory.model_states import gradients_persist

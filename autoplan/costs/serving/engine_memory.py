@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
-from autoplan.costs.layer.linear_attention import linear_forward_elements
+from autoplan.costs.layer.linear_attention_time import linear_forward_elements
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts

@@ -18,7 +18,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
 from autoplan.costs.device.machine import linear_attention_rate_of
-from autoplan.costs.layer.linear_attention import accessed_elements, chunked_flops, linear_kernels
+from autoplan.costs.layer.linear_attention_time import accessed_elements, chunked_flops, linear_kernels
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, all_reduce_seconds, nccl_seconds
@@ -149,7 +149,7 @@ def linear_attention_seconds(scope: EngineScope, prices: KernelPrices, m: Array)
 
     Leaves out: that decodes need no chunks, of which a step of some hundred has few; kernels of makers, which
     are up to three times as fast as Triton's on long prompts (flashinfer-ai/flashinfer#3788).
-    Source: ``costs/layer/linear_attention``.
+    Source: ``costs/layer/linear_attention_time``.
     """
     linear, tp = scope.model.linear_attention, scope.layout.tp
     if linear is None:
