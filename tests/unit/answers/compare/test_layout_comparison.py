@@ -129,7 +129,7 @@ def test_hidden_and_exposed_time_make_the_bound_without_overlap(name, text):
 
     for x in axis_seconds(job, found):
         assert x.exposed_seconds == getattr(found.predicted.time, f"{x.axis}_exposed")
-        assert x.hidden_seconds + x.exposed_seconds == x.total_seconds
+        assert x.hidden_seconds + x.exposed_seconds == pytest.approx(x.total_seconds, rel=1e-12)
         assert x.total_seconds >= getattr(alone, f"{x.axis}_exposed")
 
 
