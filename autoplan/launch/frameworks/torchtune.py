@@ -256,7 +256,9 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
             path = word.text.partition("=")[0]
             if path in document.entries:
                 document.entries[path] = replace(document.entries[path], line=word.line, words=word.text)
-    overridden(document, file.arguments)
+    overridden(document, [word for word in file.arguments if text is None or word not in texts])
+    for name in ("precision", "optimizer"):
+        document.opened -= {name} if TORCHTUNE.keys[name] in document.entries else set()
     single = any("single_device" in t for t in texts)
     devices = Written(1, command.line if command else None, "single_device") if single else None
     if not single and command is not None:
