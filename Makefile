@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BROWSER := $(VENV)/.browser
 # Frameworks whose own requirements exclude each other: tests import from their wheels what they need.
-WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1
+WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1 trl==1.16.0 torchtune==0.6.1
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-frameworks test-browser mutants check lint types floors docs bench clean compiled

@@ -15,7 +15,7 @@ from autoplan.lazy import lazy as _lazy
 from autoplan.version import __version__
 
 if TYPE_CHECKING:
-    from autoplan.catalog import load_grid, load_job, load_serving_job
+    from autoplan.catalog import load_grid, load_serving_job
     from autoplan.errors import (
         AutoplanError,
         CatalogError,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         SpecError,
         UnsupportedError,
     )
+    from autoplan.kinds import load_job
     from autoplan.planning import (
         capacity,
         communication,
@@ -41,13 +42,17 @@ if TYPE_CHECKING:
         verify,
     )
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
+    from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
+    from autoplan.schema.serving.engine_layout import EngineLayout
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "AutoplanError",
     "CatalogError",
     "Communication",
+    "EngineLayout",
     "Explanation",
     "Front",
     "InfeasibleError",
@@ -56,6 +61,9 @@ __all__ = [
     "LayoutError",
     "Plan",
     "Remedy",
+    "ServingFront",
+    "ServingJob",
+    "ServingPlan",
     "SpecError",
     "Sweep",
     "UnsupportedError",
@@ -88,7 +96,11 @@ _HOMES = {
     "SpecError": "autoplan.errors",
     "UnsupportedError": "autoplan.errors",
     "Communication": "autoplan.results",
+    "EngineLayout": "autoplan.schema.serving.engine_layout",
     "Explanation": "autoplan.results",
+    "ServingFront": "autoplan.results.serving.serving_front",
+    "ServingJob": "autoplan.schema.serving.serving_spec",
+    "ServingPlan": "autoplan.results.serving.serving_front",
     "Remedy": "autoplan.results",
     "emit": "autoplan.planning",
     "explain": "autoplan.planning",
@@ -104,7 +116,7 @@ _HOMES = {
     "guide": "autoplan.planning",
     "guided_job": "autoplan.planning",
     "load_grid": "autoplan.catalog",
-    "load_job": "autoplan.catalog",
+    "load_job": "autoplan.kinds",
     "load_serving_job": "autoplan.catalog",
     "plan": "autoplan.planning",
     "read": "autoplan.planning",

@@ -19,12 +19,24 @@ if TYPE_CHECKING:
     from autoplan.launch.target import Emission
     from autoplan.results import Front, Plan, Verdict
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.results.sweep import AnyCellAnswer
     from autoplan.schema.job import Job
     from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.serving.saved_serving import SavedServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["KINDS", "SERVING", "TRAINING", "AnyKind", "Kind", "kind_of", "kind_of_document", "loaded_job"]
+__all__ = [
+    "KINDS",
+    "SERVING",
+    "TRAINING",
+    "AnyJob",
+    "AnyKind",
+    "Kind",
+    "kind_of",
+    "kind_of_document",
+    "load_job",
+    "loaded_job",
+]
 
 J = TypeVar("J")
 P = TypeVar("P")
@@ -44,6 +56,8 @@ class Kind(Generic[J, P, F, S]):
 
     #: The job that a path or a name stands for.
     load: Later[[str | Path], J]
+    #: The SHA-256 of a resolved job, and of what its prices rest on.
+    hashes: Later[[J], tuple[str, str]]
     #: The front of a job.
     plan: Later[..., F]
     #: The front of a job without a plan, with changes that help; None: ``plan`` looks for them itself.
@@ -52,6 +66,9 @@ class Kind(Generic[J, P, F, S]):
     applied: Later[[F, int, Path | None], str]
     #: A layout with its prediction, after the job that has as many devices.
     evaluate: Later[..., tuple[J, P]]
+    #: Why a layout, or the best one, is what it is; and layouts side by side.
+    explain: Later[..., Any]
+    compare: Later[..., Any]
 
     #: A saved front, of its JSON.
     read_saved: Later[..., S]
@@ -59,6 +76,9 @@ class Kind(Generic[J, P, F, S]):
     saved_plan: Later[[str | Path, int], tuple[J, P]]
     #: What is true of a saved front.
     verdict: Later[..., Verdict]
+
+    #: What a cell of a sweep says of a front.
+    cell_answer: Later[[F], AnyCellAnswer]
 
     #: A plan as the files of a target, for the library and for the command line.
     emission: Later[..., Emission]
@@ -79,17 +99,23 @@ class Kind(Generic[J, P, F, S]):
 
 
 AnyKind: TypeAlias = Kind[Any, Any, Any, Any]
+#: A Job or a ServingJob: which of them a file holds is not to be seen by a type checker.
+AnyJob: TypeAlias = Any
 
 TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     name="training",
     load=Later("autoplan.catalog", "load_job"),
+    hashes=Later("autoplan.schema.resolved_job", "hashes"),
     plan=Later("autoplan.planning.plan_and_evaluate", "plan_training"),
     suggested=Later("autoplan.planning.infeasible.smallest_relaxations", "suggested"),
     applied=Later("autoplan.planning.infeasible.applied_edits", "applied"),
     evaluate=Later("autoplan.planning.plan_and_evaluate", "evaluate_training"),
+    explain=Later("autoplan.answers.explain.ask", "explain_training"),
+    compare=Later("autoplan.answers.compare.ask", "compare_layouts"),
     read_saved=Later("autoplan.schema.saved_front", "front_from"),
     saved_plan=Later("autoplan.answers.configure.ask", "saved_plan"),
     verdict=Later("autoplan.answers.verify.ask", "training_verdict"),
+    cell_answer=Later("autoplan.planning.cell_planner", "training_answer"),
     emission=Later("autoplan.answers.configure.ask", "emit_training"),
     asked_emission=Later("autoplan.answers.configure.emit_command", "asked_training"),
     show_front=Later("autoplan.answers.plan.command", "show_front"),
@@ -104,14 +130,18 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
 SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] = Kind(
     name="serving",
     load=Later("autoplan.catalog", "load_serving_job"),
+    hashes=Later("autoplan.catalog", "serving_hashes"),
     plan=Later("autoplan.planning.serving.serving_plans", "plan_serving"),
     suggested=None,
     applied=Later("autoplan.planning.serving.serving_remedies", "applied_change"),
     evaluate=Later("autoplan.planning.serving.serving_plans", "evaluate_serving"),
+    explain=Later("autoplan.answers.explain.explained_serving", "explain_engines"),
+    compare=Later("autoplan.answers.compare.ask", "compare_engines"),
     read_saved=Later("autoplan.schema.serving.saved_serving", "serving_front_from"),
-    saved_plan=Later("autoplan.answers.configure.ask", "saved_engines"),
+    saved_plan=Later("autoplan.answers.configure.engine_launches", "saved_engines"),
     verdict=Later("autoplan.answers.verify.ask", "serving_verdict"),
-    emission=Later("autoplan.answers.configure.ask", "emit_serving"),
+    cell_answer=Later("autoplan.planning.cell_planner", "serving_answer"),
+    emission=Later("autoplan.answers.configure.engine_launches", "emit_serving"),
     asked_emission=Later("autoplan.answers.configure.engine_commands", "asked_engines"),
     show_front=Later("autoplan.answers.plan.serving", "show_serving_front"),
     show_plan=Later("autoplan.answers.evaluate.serving", "show_serving_plan"),
@@ -160,6 +190,19 @@ def kind_of_document(document: Mapping[str, Any]) -> AnyKind:
     ('serving', 'training')
     """
     return SERVING if document.get("kind") == SERVING.name else TRAINING
+
+
+def load_job(reference: str | Path) -> AnyJob:
+    """Return the job that ``reference`` names, a Job of training or a ServingJob, as its ``kind`` says.
+
+    It is the path of a job file, the name of a shipped job, or a line of options such as
+    ``--model NAME --hardware NODE --task lora``. Raises SpecError with all problems of the file, CatalogError
+    for unknown names. ``autoplan.catalog.load_job`` and ``load_serving_job`` take one kind alone.
+
+    >>> load_job("llama3-8b-8x-a100").kind, load_job("llama3.1-8b-1x-h100").kind
+    ('training', 'serving')
+    """
+    return kind_of(reference).load(reference)
 
 
 def loaded_job(job: Job | ServingJob | str | Path) -> Job | ServingJob:

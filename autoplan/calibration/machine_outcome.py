@@ -20,13 +20,10 @@ from autoplan.calibration.outcome import calibrated_kernels, calibrated_stack, c
 from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_width
-from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MachineCalibration, MachineRun
+from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MACHINE_SHARE, MachineCalibration, MachineRun
 
 __all__ = ["calibrate_machine"]
 
-#: m = 1 - (4.1/5.8)^2: errors of groups left out of the fit have a standard deviation of 5.8 %, those of
-#: layouts around their group 4.1 % (medians over groups, ``benchmarks/accuracy/data/left_out/group.csv``).
-_MACHINE_SHARE: Final = 0.5
 #: Half-width of the 90 % interval of a normal error, in standard deviations.
 _NORMAL_90: Final = 1.645
 #: Runs that the note of a width names.
@@ -70,7 +67,7 @@ def interval_share(variance: Sequence[float], residuals: Sequence[float]) -> flo
     Leaves out: that a new layout may depend on other numbers than those observed.
     """
     runs = len(variance)
-    left = 1.0 - _MACHINE_SHARE + _MACHINE_SHARE * math.fsum(variance) / runs
+    left = 1.0 - MACHINE_SHARE + MACHINE_SHARE * math.fsum(variance) / runs
     squares = math.fsum(r * r for r in residuals)
     misfit = max(1.0, (INTERVAL_PRIOR_RUNS + squares) / (INTERVAL_PRIOR_RUNS + runs))
     return math.sqrt(left * misfit)
@@ -80,7 +77,7 @@ def _residuals(
     observations: Sequence[Observation], shipped: Sequence[Prediction], after: Sequence[float]
 ) -> list[float]:
     """Return r of each run: over the standard deviation of a prediction for a machine that is known."""
-    known = math.sqrt(1.0 - _MACHINE_SHARE)
+    known = math.sqrt(1.0 - MACHINE_SHARE)
     deviations = [
         known * half_width(p.modelled_share, x.job.stack.uncertainty) / _NORMAL_90
         for x, p in zip(observations, shipped, strict=True)

@@ -248,7 +248,8 @@ def model(reference: str, base: Path) -> ModelSpec:
     A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``.
     """
     if not names_file(reference):
-        return loaded("model", _model_entry(reference), ModelSpec)
+        entry = _model_entry(reference)
+        return _of_checkpoint(loaded("model", entry, ModelSpec), entry, reference)
     from autoplan.schema.huggingface.model_config import detect_huggingface
 
     path = file_named(reference, base)
@@ -259,6 +260,21 @@ def model(reference: str, base: Path) -> ModelSpec:
     if isinstance(document.value, dict) and detect_huggingface(document.value):
         return _from_huggingface(document.value, path)
     return validate(document, ModelSpec).model_copy(update={"aliases": ()})
+
+
+def _of_checkpoint(spec: ModelSpec, entry: str, reference: str) -> ModelSpec:
+    """Return ``spec`` with the checkpoint that a job names as its source, where it is not the entry's."""
+    if "/" not in reference:
+        return spec
+    from autoplan.catalog.model_names import hub_names
+
+    word = reference.casefold()
+    first, *others = hub_names(entry) or ("",)
+    named = next((name for name in others if name.casefold() == word and name != first), None)
+    if named is None:
+        return spec
+    source = f"{named} on Hugging Face, of the architecture of {spec.source}"
+    return spec.model_copy(update={"source": source})
 
 
 def _model_entry(reference: str) -> str:

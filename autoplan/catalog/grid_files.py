@@ -5,35 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from autoplan.catalog.entries import hardware, kernels_at, model, stack_at
-from autoplan.catalog.job_files import opened, resolve_job
+from autoplan.catalog.entries import engine, hardware, kernels_at, model, stack_at
+from autoplan.catalog.job_files import opened, opened_job, resolve_job
 from autoplan.catalog.roots import file_named, is_path
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.grids.grid_errors import Base, exclusions, grid_problems, swept_values, with_settings
-from autoplan.schema.grids.grid_spec import Cell, Grid, GridSpec, Settings, canonical, products
+from autoplan.schema.grids.grid_spec import (
+    Cell,
+    Grid,
+    GridSpec,
+    JobKind,
+    Settings,
+    canonical,
+    products,
+)
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.yaml.document import Document, Lines, Plain, format_path
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
 
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
+
 __all__ = ["cell_job", "load_grid"]
 
-#: Look-up of each key of a job that names an entry or a file.
-_LOOK_UPS: Final[Mapping[str, Callable[[str, Path], object]]] = {
-    "model": model,
-    "hardware": hardware,
-    "stack": stack_at,
-    "kernels": kernels_at,
+#: Look-up of each key of a job, by its kind, that names an entry or a file.
+_LOOK_UPS: Final[Mapping[JobKind, Mapping[str, Callable[[str, Path], object]]]] = {
+    "training": {"model": model, "hardware": hardware, "stack": stack_at, "kernels": kernels_at},
+    "serving": {"model": model, "hardware": hardware, "stack": engine},
 }
-
-
-#: What is said of a grid of serving jobs.
-_SERVING_BASE: Final = (
-    "the base is a serving job, and a grid has training jobs: list `devices` in the serving job, or its loads"
-    " in `scaling`, and `autoplan plan` answers for each; `autoplan compare` sets its layouts side by side"
-)
 
 
 def load_grid(reference: str | Path) -> Grid:
@@ -46,31 +48,35 @@ def load_grid(reference: str | Path) -> Grid:
     document = parse_yaml(text, name=file)
     problems = _form_problems(document)
     base, base_folder = _base(document, folder, problems)
-    if base is not None and base.document.at(("kind",)) == "serving":
-        raise SpecError([_problem(document, ("base",), _SERVING_BASE)])
+    kind = base.kind if base is not None else "training"
     if isinstance(document.value, dict):
         problems += grid_problems(document, base)
         problems += _unknown_names(document, base, folder, base_folder)
-    cells = () if problems else _cells(document)
+    cells = () if problems else _cells(document, kind)
     if not problems and not cells:
         problems.append(
             Problem("no cell of the grid remains", "$.exclude", file, document.line(("exclude",)))
         )
     if problems or base is None or not isinstance(base.document.value, dict):
         raise SpecError(_in_order(problems, file))
-    values = swept_values(document)
-    moved = _moved(values, folder, base_folder)
-    return Grid(name, tuple(values), cells, base.document.value, base_folder, moved)
+    values = swept_values(document, kind)
+    moved = _moved(values, folder, base_folder, kind)
+    return Grid(name, tuple(values), cells, base.document.value, base_folder, moved, kind)
 
 
-def cell_job(grid: Grid, cell: Cell) -> Job:
+def cell_job(grid: Grid, cell: Cell) -> Job | ServingJob:
     """Return the job of one ``cell``; raises AutoplanError if its values contradict each other."""
     settings = {
-        key: grid.moved.get(value, value) if key in _LOOK_UPS and isinstance(value, str) else value
+        key: grid.moved.get(value, value) if key in _LOOK_UPS[grid.kind] and isinstance(value, str) else value
         for key, value in cell.settings.items()
     }
     document = Document(cell.label, with_settings(dict(grid.base), settings), 1)
-    return resolve_job(validate(document, JobSpec), name=cell.label, base=grid.folder)
+    if grid.kind == "training":
+        return resolve_job(validate(document, JobSpec), name=cell.label, base=grid.folder)
+    from autoplan.catalog.serving_jobs import resolve_serving_job
+    from autoplan.schema.serving.serving_spec import ServingSpec
+
+    return resolve_serving_job(validate(document, ServingSpec), name=cell.label, base=grid.folder)
 
 
 def _form_problems(document: Document) -> list[Problem]:
@@ -97,7 +103,7 @@ def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Ba
         return None, folder
     try:
         reference = file_named(base, folder) if is_path(base) else base
-        text, file, _, below = opened("job", reference)
+        text, file, _, below = opened_job(reference)
         return Base(parse_yaml(text, name=file), None), below
     except SpecError as error:
         problems += error.problems
@@ -121,36 +127,41 @@ def _unknown_names(
     document: Document, base: Base | None, folder: Path, base_folder: Path
 ) -> Iterator[Problem]:
     """Yield unknown names and missing files, of the grid and of keys that only the base job sets."""
-    values = swept_values(document)
-    for key in _LOOK_UPS:
+    kind = base.kind if base is not None else "training"
+    values = swept_values(document, kind)
+    for key, find in _LOOK_UPS[kind].items():
         for index, value in enumerate(values.get(key, ())):
-            yield from _look_up(key, value, folder, document, ("grid", key, index))
+            yield from _look_up(find, value, folder, document, ("grid", key, index))
         if base is None or key in values:
             continue
         inner = base.document if base.path is None else document
         path = (*(base.path or ()), key)
-        yield from _look_up(key, base.document.at((key,)), base_folder, inner, path)
+        yield from _look_up(find, base.document.at((key,)), base_folder, inner, path)
 
 
 def _look_up(
-    key: str, value: Plain, folder: Path, document: Document, path: tuple[str | int, ...]
+    find: Callable[[str, Path], object],
+    value: Plain,
+    folder: Path,
+    document: Document,
+    path: tuple[str | int, ...],
 ) -> Iterator[Problem]:
     """Yield the problems of the entry or file ``value``; other values are errors of the schema."""
     if not isinstance(value, str) or not value:
         return
     try:
-        _LOOK_UPS[key](value, folder)
+        find(value, folder)
     except SpecError as error:
         yield from error.problems
     except AutoplanError as error:
         yield _problem(document, path, str(error))
 
 
-def _cells(document: Document) -> tuple[Cell, ...]:
+def _cells(document: Document, kind: JobKind) -> tuple[Cell, ...]:
     """Return every combination of the grid's values that is not excluded, numbered from 1."""
-    excluded = exclusions(document)
+    excluded = exclusions(document, kind)
     settings = (
-        s for s in products(swept_values(document)) if not any(_matches(s, entry) for entry in excluded)
+        s for s in products(swept_values(document, kind)) if not any(_matches(s, entry) for entry in excluded)
     )
     return tuple(Cell(number, setting) for number, setting in enumerate(settings, start=1))
 
@@ -159,9 +170,11 @@ def _matches(settings: Settings, entry: Mapping[str, frozenset[str]]) -> bool:
     return all(canonical(settings[key]) in excluded for key, excluded in entry.items())
 
 
-def _moved(values: Mapping[str, tuple[Plain, ...]], folder: Path, base_folder: Path) -> dict[str, str]:
+def _moved(
+    values: Mapping[str, tuple[Plain, ...]], folder: Path, base_folder: Path, kind: JobKind
+) -> dict[str, str]:
     """Return the paths of the grid, made relative to the folder of the base job."""
     if folder == base_folder:
         return {}
-    named = [value for key in _LOOK_UPS for value in values.get(key, ()) if isinstance(value, str)]
+    named = [value for key in _LOOK_UPS[kind] for value in values.get(key, ()) if isinstance(value, str)]
     return {path: os.path.relpath(folder / path, base_folder) for path in named if is_path(path)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,15 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["is_serving_job", "job_of_text", "load_job", "opened", "resolve_job", "usual_objectives"]
+__all__ = [
+    "is_serving_job",
+    "job_of_text",
+    "load_job",
+    "opened",
+    "opened_job",
+    "resolve_job",
+    "usual_objectives",
+]
 
 #: What a command for training says of a serving job.
 SERVING_JOB: Final = "this is a serving job, which this command does not take"
@@ -83,8 +92,9 @@ def job_of_text(text: str, file: str, *, name: str, base: Path, reference: str) 
 
 def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]:
     """Return text, file and name of a path or an entry, and the folder of its relative paths."""
+    _refuse_other_kind(reference)
     text = str(reference)
-    _refuse_parts(text)
+    _refuse_parts(text, kind)
     if isinstance(reference, Path) or is_path(text):
         path = Path(reference)
         return read_file(path), text, path.stem, path.parent
@@ -94,14 +104,31 @@ def opened(kind: EntryKind, reference: str | Path) -> tuple[str, str, str, Path]
     return content, file, text, Path()
 
 
-def _refuse_parts(text: str) -> None:
+def opened_job(reference: str | Path) -> tuple[str, str, str, Path]:
+    """Return what ``opened`` does of a job of whatever kind."""
+    return opened("serving" if is_serving_job(reference) else "job", reference)
+
+
+def _refuse_other_kind(reference: object) -> None:
+    """Raise UnsupportedError for a loaded job: whoever takes a job of its kind does not open it."""
+    kind = getattr(reference, "kind", None)
+    if kind is not None:
+        other = "training" if kind == "serving" else "serving"
+        raise UnsupportedError(f"the job is one of {kind}, and this takes one of {other}")
+
+
+def _refuse_parts(text: str, kind: EntryKind) -> None:
     """Raise UnsupportedError where a job is asked for by a line of options of the other kind, or by a part.
 
     A part is a model or hardware: the message says how a job is made of them.
     """
     if is_option_job(text):
+        if kind == "serving":
+            raise UnsupportedError(f"this command takes a job of serving: {text} --task serve")
         raise UnsupportedError(f"{SERVING_JOB}: `autoplan plan {text}` plans it")
-    if names_file(text) or text in (*entry_names("job"), *entry_names("serving")) or Path(text).is_file():
+    if names_file(text) or text in (*entry_names("job"), *entry_names("serving")):
+        return
+    if os.path.isfile(text):  # noqa: PTH113 - Path.is_file raises for a name that is too long
         return
     device = text in entry_names("device")
     if model_called(text) is not None:

@@ -60,6 +60,13 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--output-tokens": JobOption(
         "workload.output_tokens", ("serve",), "TOKENS", "Tokens of an answer; 1024 if left out."
     ),
+    "--request-trace": JobOption(
+        "workload.trace",
+        ("serve",),
+        "FILE",
+        "Recorded requests instead: lengths and times, of your own or a published trace (Azure, BurstGPT,"
+        " Mooncake).",
+    ),
     "--concurrency": JobOption("workload.concurrency", ("serve",), "N", "Clients that wait for answers."),
     "--request-rate": JobOption("workload.request_rate", ("serve",), "RATE", "Requests, such as 12/s."),
     "--precision": JobOption("precision", TASKS, "NAME", "Such as bf16 or fp8; bf16 if left out."),

@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.catalog.roots import entry_names, entry_text, names_like
+from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["bare_checkpoint", "checkpoint_model", "hub_names", "model_called", "models_like"]
+__all__ = [
+    "bare_checkpoint",
+    "checkpoint_model",
+    "hub_names",
+    "model_called",
+    "models_like",
+    "published_format",
+]
 
 _SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
 _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -18,6 +26,13 @@ _TUNED: Final = re.compile(
     r"[-_.](?:instruct|chat|it|thinking|base|hf|(?:fp8|nvfp4|fp4)(?:-v\d)?|mxfp4|awq|gptq|int4|int8|bf16|fp16|block"
     r"|gguf|bnb-4bit|4bit|dynamic|quantized|w8a8|w4a16|(?:0[1-9]|1[0-2])[0-3]\d|25\d\d|v0\.\d)(?=[-_.]|$)",
     re.IGNORECASE,
+)
+
+#: Formats that the publisher's own checkpoint has, where it is not 16 bits, by how names of entries begin:
+#: quantization_config of their config.json.
+_PUBLISHED: Final[tuple[tuple[str, WeightFormat], ...]] = (
+    ("deepseek-v3", "fp8-block"),
+    ("gpt-oss", "mxfp4"),
 )
 
 
@@ -96,3 +111,12 @@ def bare_checkpoint(checkpoint: str) -> str:
     while (shorter := _TUNED.sub("", name)) != name:
         name = shorter
     return name.removeprefix("meta-")
+
+
+def published_format(model: str) -> WeightFormat:
+    """Return the format that the publisher's checkpoint of an entry has.
+
+    >>> published_format("gpt-oss-120b"), published_format("llama3-8b")
+    ('mxfp4', 'bf16')
+    """
+    return next((written for start, written in _PUBLISHED if model.startswith(start)), "bf16")

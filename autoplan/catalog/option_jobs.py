@@ -17,11 +17,12 @@ from typing import Final, TypeVar
 from autoplan.catalog.entries import device, engine_entry, hardware, model
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
 from autoplan.catalog.look_ups import clusters_of
-from autoplan.catalog.model_names import model_called
+from autoplan.catalog.model_names import model_called, published_format
 from autoplan.catalog.programs import USUAL
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
@@ -47,6 +48,10 @@ _ADAPTED_SEQUENCES: Final = 16
 _ASSUMED_RANK: Final = 16
 #: Tokens of requests that are assumed: the 1k/1k of InferenceX's published runs.
 _ASSUMED_TOKENS: Final = 1024
+#: Clients that wait for answers, which are assumed: in the middle of InferenceX's 4 to 256.
+_ASSUMED_CLIENTS: Final = 32
+#: What a front of engines trades here: with a load, the time per token alone would leave clients waiting.
+_SERVED_OBJECTIVES: Final[tuple[ServingObjective, ...]] = ("request_latency", "throughput_per_device")
 #: Engines that are assumed, by the maker of the devices.
 _ENGINES: Final = {"amd": "vllm-rocm"}
 _ENGINE: Final = "vllm"
@@ -170,6 +175,16 @@ def _task(given: Mapping[str, str]) -> str:
     return task
 
 
+#: Numbers that a job needs, with any value where the model or the hardware is none.
+_NEEDED: Final = (
+    "workload.sequence_length",
+    "workload.global_batch_size",
+    "workload.input_tokens",
+    "workload.output_tokens",
+    "adapters.rank",
+)
+
+
 class _JobWriter:
     """The keys of a job file by their paths, to which what is left out is added."""
 
@@ -187,9 +202,11 @@ class _JobWriter:
                 self._assume_workload(model(self.values["model"], Path()))
         except AutoplanError:
             # Whoever reads the file tells of the model and the hardware, and of nothing that is missing.
-            for key in ("workload.sequence_length", "workload.global_batch_size", "adapters.rank"):
+            for key in _NEEDED:
                 if self.task in next(x.tasks for x in JOB_OPTIONS.values() if x.key == key):
                     self.values.setdefault(key, "1")
+            if self.task == "serve":
+                self.values.setdefault("stack", _ENGINE)
 
     def _assume_workload(self, spec: ModelSpec) -> None:
         length = assumed_sequence(spec)
@@ -210,13 +227,26 @@ class _JobWriter:
             self._assume("adapters.base", "nf4", "a frozen base in nf4", "--base")
 
     def _assume_requests(self, spec: ModelSpec) -> None:
-        tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
-        self._assume("workload.input_tokens", tokens, f"prompts of {tokens:,} tokens", "--input-tokens")
-        self._assume("workload.output_tokens", tokens, f"answers of {tokens:,} tokens", "--output-tokens")
+        if "workload.trace" not in self.values:
+            self._assume_load(spec)
+        published = published_format(spec.name)
+        if published != "bf16":
+            self._assume("precision", published, f"weights in {published}, as published", "--precision")
+        # A job of serving that leaves its devices out asks for the fewest that serve its load.
+        devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
+        self.values.setdefault("devices", str(devices))
         node, _ = hardware(self.values["hardware"], Path())
         name = _ENGINES.get(device(node.device).vendor, _ENGINE)
         newest = f"{name}@{list(engine_entry(name).versions)[-1]}"
         self._assume("stack", newest, f"the engine {newest}", "--stack")
+
+    def _assume_load(self, spec: ModelSpec) -> None:
+        tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
+        self._assume("workload.input_tokens", tokens, f"prompts of {tokens:,} tokens", "--input-tokens")
+        self._assume("workload.output_tokens", tokens, f"answers of {tokens:,} tokens", "--output-tokens")
+        if not {"workload.concurrency", "workload.request_rate"} & set(self.values):
+            clients = f"{_ASSUMED_CLIENTS} clients"
+            self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
 
     def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
         if key not in self.values:
@@ -246,6 +276,8 @@ class _JobWriter:
             if inner:
                 parts = (f"{key.partition('.')[2]}: {_value(self.values[key])}" for key in inner)
                 lines.append(f"{section}: {{{', '.join(parts)}}}")
+        if self.task == "serve":
+            lines.append(f"objectives: [{', '.join(_SERVED_OBJECTIVES)}]")
         if "precision" in self.values and self.task == "serve":
             formats = ", ".join(map(json.dumps, self.values["precision"].split(",")))
             lines.append(f"precision: {{weights: [{formats}]}}")

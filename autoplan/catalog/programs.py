@@ -91,10 +91,19 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
             else:
                 found = True
                 assert one.program is not None  # noqa: S101 - ``_run`` sets it
-                jobs.setdefault((one.stack.name, one.program.rules), one)
+                key = (one.stack.name, one.program.rules)
+                jobs[key] = _with_alike(jobs[key], entry.title) if key in jobs else one
         if not found:
             lacking.append((entry.title, missing))
     return _Runs(tuple(jobs.values()), tuple(lacking))
+
+
+def _with_alike(job: Job, title: str) -> Job:
+    """Return ``job``, which a program runs as the one called ``title`` would, with that said."""
+    assert job.program is not None  # noqa: S101 - ``_run`` sets it
+    if title in {job.program.title, *job.program.alike}:
+        return job
+    return replace(job, program=replace(job.program, alike=(*job.program.alike, title)))
 
 
 def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) -> Job | str:

@@ -32,6 +32,7 @@ __all__ = [
     "entry_names",
     "entry_text",
     "file_named",
+    "is_folder",
     "is_path",
     "names_file",
     "names_like",
@@ -261,6 +262,11 @@ def _unknown(kind: EntryKind, name: str) -> str:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
     return f"no {kind} is called {name!r}: known are {shown} (`autoplan catalog list {kind}`)"
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether ``path`` is a folder; it is not where its name is too long for the system."""
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises there
 
 
 def read_file(path: Path, *, largest: int = _LARGEST_FILE) -> str:

@@ -17,6 +17,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.resolved_job import resolved_values, values_hash
+from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.request_lengths import RequestLengths, ServingWorkload, longest_tokens
 from autoplan.schema.serving.serving_spec import ScalingSpec, ServingJob, ServingSpec
 from autoplan.schema.user_rules.expression import Name, Node
@@ -69,13 +70,27 @@ def serving_job_of_text(
     spec, wrong, problems = valid_part(document, ServingSpec, _STAND_INS)
     job = _resolved(spec, name, base, Attempts(document, wrong, problems))
     keys = frozenset(document.value) if isinstance(document.value, dict) else frozenset()
-    source = JobFile(reference, text, base, keys, str(document.at(["hardware"])))
-    return replace(job, source=source)
+    return _read_from(job, JobFile(reference, text, base, keys, str(document.at(["hardware"]))))
+
+
+def _read_from(job: ServingJob, source: JobFile) -> ServingJob:
+    """Return ``job`` with the file that it was read from, and its choices and loads, which read its trace."""
+    choices, loads = (
+        tuple(replace(part, source=source) for part in parts) for parts in (job.choices, job.loads)
+    )
+    return replace(job, source=source, choices=choices, loads=loads)
 
 
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
-    """Return ``spec`` with every name resolved; paths in it are relative to ``base``."""
-    return _resolved(spec, name, base or Path(), Attempts(None))
+    """Return ``spec`` with every name resolved; paths in it are relative to ``base``.
+
+    A trace of requests is read from there whenever the job is priced, so that the job says where it is.
+    """
+    folder = base or Path()
+    job = _resolved(spec, name, folder, Attempts(None))
+    if named_trace(spec.workload, folder) is None:
+        return job
+    return _read_from(job, JobFile(name, "", folder.absolute(), frozenset(), spec.hardware))
 
 
 def serving_hashes(job: ServingJob) -> tuple[str, str]:
@@ -109,6 +124,8 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     workload = traced
     if the_model and traced:
         workload = attempts.find("workload", lambda: _admissible(traced, the_model))
+    if the_model and the_engine:
+        attempts.find("model", lambda: _recurrent(spec, the_model, the_engine))
     draft = attempts.find("speculation.draft_model", lambda: _draft(spec, base), needs={"speculation"})
     attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
     if attempts.problems or not (the_model and clusters and the_engine and workload):
@@ -128,7 +145,7 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
         objectives=spec.objectives,
         price=spec.price,
         deadline=spec.deadline,
-        devices_open=spec.devices is None and _has_load(spec),
+        devices_open=spec.devices is None and _has_load(spec, base),
     )
     if spec.scaling is not None:
         return _with_loads(
@@ -137,6 +154,23 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
     if len(clusters) == 1:
         return job
     return replace(job, choices=tuple(replace(job, cluster=cluster) for cluster in clusters))
+
+
+def _recurrent(spec: ServingSpec, of_model: ModelSpec, on_engine: Engine) -> None:
+    """Raise UnsupportedError for what is not priced of a model with linear attention."""
+    if of_model.linear_attention is None:
+        return
+    prefixes = [spec.workload.prefix, *(kind.prefix for kind in spec.workload.classes if kind.prefix)]
+    wrong = {
+        f"{on_engine.title} is not priced, only vLLM from 0.11 is": on_engine.facts.cache.hybrid != "groups",
+        "speculation is not priced": spec.speculation is not None,
+        "a prefix cache is not priced: leave out `prefix`": any(
+            prefix.shared_tokens or prefix.hit_rate for prefix in prefixes
+        ),
+    }
+    broken = [sentence for sentence, holds in wrong.items() if holds]
+    if broken:
+        raise UnsupportedError(f"{of_model.name} has linear attention, with which {'; '.join(broken)}")
 
 
 def _draft(spec: ServingSpec, base: Path) -> ModelSpec | None:
@@ -154,8 +188,13 @@ def _with_loads(job: ServingJob, scaling: ScalingSpec) -> ServingJob:
     return replace(jobs[-1], loads=tuple(jobs))
 
 
-def _has_load(spec: ServingSpec) -> bool:
-    return spec.workload.concurrency is not None or spec.workload.request_rate is not None
+def _has_load(spec: ServingSpec, base: Path) -> bool:
+    """Return whether the job says how requests come, itself or by the times of ``workload.trace``."""
+    workload = spec.workload
+    if workload.concurrency is not None or workload.request_rate is not None:
+        return True
+    trace = named_trace(workload, base) if workload.trace is not None else None
+    return trace is not None and trace.rate > 0
 
 
 def _powered(spec: ServingSpec, cluster: Cluster) -> None:

@@ -39,6 +39,8 @@ __all__ = [
     "complain",
     "discard",
     "escaped",
+    "form_of_suffix",
+    "is_typed",
     "present",
     "standard_output",
     "step_trace",
@@ -57,6 +59,8 @@ INTERRUPTED: Final = 130
 #: Exit code of a closed pipe, 128 + SIGPIPE.
 BROKEN_PIPE: Final = 141
 
+#: How the name of a file ends that is to have the predicted step as a trace.
+_TRACE: Final = "trace.json"
 #: A colour or a weight of text on a terminal, as rich writes them.
 _STYLE: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 
@@ -103,18 +107,63 @@ JobArgument = Annotated[
     ),
 ]
 
+#: Suffixes of ``--output`` that say the format where ``--format`` is left out.
+_FORMS: Final = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Return whether the parameter ``name`` stands on the command line, rather than has its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def form_of_suffix(output: Path | None) -> str | None:
+    """Return the format that the name of a file asks for; None of a trace, and where it asks for none.
+
+    >>> form_of_suffix(Path("plan.YAML")), form_of_suffix(Path("my-trace.json")), form_of_suffix(Path("plan"))
+    ('yaml', None, None)
+    """
+    if output is None or output.name.endswith(_TRACE):
+        return None
+    return _FORMS.get(output.suffix.lower())
+
+
+def _suffix_of_output(context: typer.Context) -> str | None:
+    """Return the format that ``--output`` asks for where ``--format`` is not typed.
+
+    Options that are typed are read before those that are not, so that the file is known.
+    """
+    return None if is_typed(context, "form") else form_of_suffix(context.params.get("output"))
+
+
+def _chosen(context: typer.Context, form: Format) -> Format:
+    return Format(_suffix_of_output(context) or form)
+
+
+def _chosen_data(context: typer.Context, form: DataFormat) -> DataFormat:
+    return DataFormat(_suffix_of_output(context) or form)
+
+
 FormatOption = Annotated[
     Format,
     typer.Option(
         "--format",
         "-f",
         metavar="FORMAT",
-        help="table for people; json or yaml for programs.",
+        help="table for people; json or yaml for programs. Left out: by the suffix of --output FILE.",
+        callback=_chosen,
     ),
 ]
 
 DataFormatOption = Annotated[
-    DataFormat, typer.Option("--format", "-f", metavar="FORMAT", help="json or yaml.")
+    DataFormat,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="json or yaml. Left out: by the suffix of --output FILE.",
+        callback=_chosen_data,
+    ),
 ]
 
 
@@ -159,8 +208,12 @@ def present(
     """Write the answer in ``form``: a table, a document as JSON or YAML, a page, or a picture.
 
     Where the name of ``output`` asks for a page or a trace that the answer has, that is written there and the
-    table is printed. A trace may be empty: then nothing is written.
+    table is printed. A trace may be empty: then nothing is written. An answer without a trace is JSON there;
+    one without a page is refused.
     """
+    if trace is None and asks_for_trace(form, output):
+        form = Format.json
+    _refuse_missing(form, output, page)
     alone = {"html": page, "svg": picture}.get(form)
     if alone is not None:
         write(alone(), output)
@@ -171,6 +224,15 @@ def present(
             write(text, output)
         output = None
     write(_written(form, output, document, table), output)
+
+
+def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | None) -> None:
+    """Refuse the name of a page or a chart that the answer has not: a table would be written there."""
+    if output is None or form != "table":
+        return
+    if output.suffix.lower() == ".svg" or (page is None and asks_for_page(form, output)):
+        what = f"there is no {output.suffix} of this answer: name a .json, .yaml or .txt file"
+        raise typer.BadParameter(what, param_hint="--output")
 
 
 def _beside(
@@ -276,7 +338,7 @@ def asks_for_trace(form: str, output: Path | None) -> bool:
     >>> asks_for_trace(Format.table, Path("my-trace.json")), asks_for_trace(Format.json, Path("trace.json"))
     (True, False)
     """
-    return output is not None and output.name.endswith("trace.json") and form == "table"
+    return output is not None and output.name.endswith(_TRACE) and form == "table"
 
 
 def asks_for_page(form: str, output: Path | None) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from autoplan.commands.output import is_typed
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ def typed_command(context: typer.Context) -> str:
     words = ["autoplan", *context.command_path.split()[1:]]
     for parameter in context.command.params:
         name = str(parameter.name)
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if is_typed(context, name):
             words += _words(parameter, context.params[name])
     return shlex.join(words)
 

@@ -24,6 +24,7 @@ from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.layer.layer_time import layer_times, mean_keys
+from autoplan.costs.layer.linear_attention import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
@@ -46,7 +47,7 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
-from autoplan.costs.uncertainty import half_widths, modelled_compute, within_tables
+from autoplan.costs.uncertainty import half_widths, modelled_compute, slow_link_seconds, within_tables
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -70,7 +71,10 @@ def facts_of(job: Job) -> JobFacts:
     (8030261248, 1, 79.15)
     """
     types = layer_types_of(job.model, job.workload.sequence_length)
-    known = [LayerType(model.moe is not None, model.sliding_window is not None) for model in types.models]
+    known = [
+        LayerType(model.moe is not None, model.sliding_window is not None, model.linear_attention is not None)
+        for model in types.models
+    ]
     layers = tuple(known[layer_type] for layer_type in types.sequence)
     return JobFacts(total_parameters(job.model), layers, memory_limit_bytes(job))
 
@@ -140,7 +144,7 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
         layers_by_type(_layer_types(job), candidates, counts),
     )
     forward = stage_forward(stages, counts.layers)
-    both = forward + stage_backward(stages, counts.layers, counts.selective, counts.full)
+    both = forward + stage_backward(stages, counts.layers, counts.recomputed)
     return tuple(both[0].tolist())
 
 
@@ -186,7 +190,7 @@ class _Prices:
         type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine, blocks), strict=True)
         stages = mixed_stages_of(type_stages, stage_layers)
         step = _step(stages, counts, job, candidates)
-        numbers = counts.layers, counts.selective, counts.full
+        numbers = counts.layers, counts.recomputed
         memory = [x.memory for x in type_stages]
         bounds = [
             _step(
@@ -226,10 +230,11 @@ class _Prices:
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty)
         tokens = job.workload.global_batch_size * job.workload.sequence_length
+        moved = time.tp_exposed + time.cp_exposed + time.ep_exposed + time.pp_exposed + time.dp_exposed
         return Prediction(
             step_seconds=seconds,
             step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - faster)),
-            step_seconds_high=seconds * (1.0 + slower),
+            step_seconds_high=seconds * (1.0 + slower) + slow_link_seconds(job, layout, moved, self.machine),
             step_seconds_lower_bound=float(self.lower[row]),
             step_seconds_upper_bound=float(self.upper[row]),
             modelled_share=modelled,
@@ -325,7 +330,8 @@ def model_flops_per_step(job: Job) -> float:
 
     6 N + 12 L q s_mean per token: a weight has three GEMMs (two where frozen) of two FLOPs per token; experts
     that the router does not select and the embedding look-up have none, the output head has. Attention counts
-    the keys that are attended to, (s+1)/2 for causal attention.
+    the keys that are attended to, (s+1)/2 for causal attention; linear attention its recurrence, whatever the
+    chunks.
 
     >>> from autoplan.catalog import load_job
     >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # per token
@@ -346,6 +352,9 @@ def model_flops_per_step(job: Job) -> float:
     # A frozen weight has no weight gradient.
     flops_per_weight = 6.0 if job.adapters is None else 4.0
     flops_per_token = flops_per_weight * weights + 12.0 * model.layers * width * mean_keys(job)
+    if model.linear_attention is not None:
+        layers = sum(map(model.is_linear_layer, range(model.layers)))
+        flops_per_token += 3.0 * layers * recurrent_flops(model.linear_attention)
     return flops_per_token * job.workload.global_batch_size * s
 
 
@@ -355,7 +364,7 @@ def _layer_types(job: Job) -> LayerTypes:
 
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T, the pipeline time plus the longest end of step of each layout [s], shape [C]."""
-    end = end_of_step(stages, counts.layers, counts.selective, counts.full).total
+    end = end_of_step(stages, counts.layers, counts.recomputed).total
     seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + end.max(axis=-1)
     return seconds
 
@@ -370,6 +379,6 @@ def _pipeline(
 ) -> Array:
     """Return ``seconds`` (makespan or idle time) of the pipeline of each layout [s], shape [C]."""
     forward = stage_forward(stages, counts.layers)
-    backward = stage_backward(stages, counts.layers, counts.selective, counts.full)
+    backward = stage_backward(stages, counts.layers, counts.recomputed)
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
     return seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.prediction import Communication, MeshAxis
@@ -23,6 +23,7 @@ from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import context_group, dispatch_groups, pipeline_group
 from autoplan.costs.network.stage_volume import PartVolume, layer_volume, outside_volume
+from autoplan.costs.network.tensor_calls import repeated_layers
 from autoplan.costs.stage.mixed_stages import layers_by_type
 from autoplan.costs.stage.per_microbatch import boundary_bytes
 from autoplan.schema.job import Job
@@ -54,10 +55,8 @@ def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
     messages: list[_Message] = []
     for k, layer_job in enumerate(types.jobs(job)):
         scope = scope_of(layer_job, candidates)
-        stage_layers = _Layers(layers.layers[k], layers.selective[k], layers.full[k])
-        messages += _collectives(
-            layer_volume(scope, stage_layers.all, stage_layers.selective, stage_layers.full)
-        )
+        stage_layers = _Layers(layers.layers[k], {mode: n[k] for mode, n in layers.recomputed.items()})
+        messages += _collectives(layer_volume(scope, stage_layers.all, stage_layers.recomputed))
         messages += [*_context(scope, stage_layers), *_dispatch(scope, stage_layers)]
         if k == 0:
             messages += [*_collectives(outside_volume(scope)), *_boundaries(scope)]
@@ -66,11 +65,10 @@ def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """Layers of each stage, and those with selective and with full recompute, shape [1, p]."""
+    """Layers of each stage, and those with each recompute mode, shape [1, p]."""
 
     all: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +115,10 @@ def _collectives(volume: PartVolume) -> Iterator[_Message]:
 def _context(scope: Scope, layers: _Layers) -> Iterator[_Message]:
     """Return the messages of context parallelism; recompute of attention repeats those of forward."""
     forward, backward = context_messages(scope.job, scope.candidates)
-    attention_only = scope.job.stack.block.selective == "attention"
-    recomputed = layers.full + (layers.selective if attention_only else 0.0)
+    recomputed = repeated_layers(scope.job, layers.recomputed, "attention")
     group = context_group(scope.candidates)
 
-    def passed(phase: str, messages: tuple[ContextMessage, ...], times: Array) -> Iterator[_Message]:
+    def passed(phase: str, messages: tuple[ContextMessage, ...], times: Array | float) -> Iterator[_Message]:
         for x in messages:
             calls = times * scope.microbatches * column(x.calls)
             yield _Message("attention", phase, x.operation, "cp", group, column(x.size), calls)
@@ -144,8 +141,8 @@ def _dispatch(scope: Scope, layers: _Layers) -> Iterator[_Message]:
     sent = once * destinations_visited(expert.ranks, moe.top_k) if hierarchical else routed
     # Without sequence parallelism every rank of the expert-tensor-parallel group has all routed tokens.
     gathering = Group(np.where(split, tensor.ranks, 1.0), tensor.stride)
-    selective = 0.0 if job.stack.block.selective == "attention" else layers.selective
-    passes = {"forward": layers.all, "backward": layers.all, "recompute": layers.full + selective}
+    repeated = repeated_layers(job, layers.recomputed, "experts")
+    passes = {"forward": layers.all, "backward": layers.all, "recompute": repeated}
     share = moe_layer_share(job.model)
     for phase, times in passes.items():
         calls = share * times * scope.microbatches

@@ -56,8 +56,9 @@ def step_products(job: Job, layout: Layout) -> LayerProducts:
     >>> [round(x.flops / (4 * 8192 * 4096.5 * 512), 3) for x in answer.attention]  # 4 heads of 128 a rank
     [1.0, 2.5]
 
-    Leaves out: adapters (LoRA), attention that is not fused, embedding and head; of attention keys and values
-    that are read again where they leave the L2 cache, and fp32 sums of query gradients.
+    Leaves out: adapters (LoRA), attention that is not fused, kernels of linear attention, embedding and head;
+    of attention keys and values that are read again where they leave the L2 cache, and fp32 sums of query
+    gradients.
     Source: the products that ``costs/layer`` prices; for the tensors of attention Dao 2023
     (FlashAttention-2), arXiv:2307.08691, algorithms 1 and 2.
     """
@@ -103,7 +104,7 @@ def _product(name: str, product_pass: ProductPass, gemm: Gemm, machine: Machine)
 
 def _attention_kernels(job: Job, candidates: Candidates, machine: Machine) -> Iterator[AttentionKernel]:
     """Yield the attention kernel of one layer type, forward and backward; none where it is not fused."""
-    if job.stack.block.attention == "eager":
+    if job.stack.block.attention == "eager" or job.model.linear_attention is not None:
         return
     wide, narrow = head_widths(job.model)
     tokens, steps = float(tokens_of(job, candidates)[0]), float(attention_steps(job, candidates)[0])
@@ -129,7 +130,9 @@ def _attention_kernels(job: Job, candidates: Candidates, machine: Machine) -> It
 def _names(model: ModelSpec) -> list[str]:
     """Return the names of a layer's products, in the order of ``layer_gemms``."""
     mla, moe = model.mla, model.moe
-    if mla is None:
+    if model.linear_attention is not None:
+        names = ["linear attention in", "linear attention out"]
+    elif mla is None:
         names = ["queries, keys, values", "attention output"]
     else:
         down = [] if mla.q_lora_rank is None else ["queries down"]

@@ -118,7 +118,7 @@ def _passes(job: Job, layout: Layout) -> tuple[list[_Passes], EndOfStep]:
         forward = parts_of_forward(parts, layers, (0, s))
         backward = parts_of_microbatch(parts, layers, (0, s)) + (-1.0) * forward
         passes.append(_split(_named(forward), _named(backward), float(weight[0, s])))
-    return passes, end_of_step(stages, counts.layers, counts.selective, counts.full)
+    return passes, end_of_step(stages, counts.layers, counts.recomputed)
 
 
 def _named(parts: Parts) -> dict[str, float]:

@@ -22,13 +22,23 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.costs.core.scope import at_precision
+from autoplan.costs.core.scope import at_precision, microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes, layer_times
+from autoplan.costs.network.mesh import pipeline_group
+from autoplan.costs.stage.per_microbatch import boundary_bytes
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
 
-__all__ = ["MEASURED_PRECISIONS", "half_width", "half_widths", "modelled_compute", "within_tables"]
+__all__ = [
+    "MEASURED_PRECISIONS",
+    "half_width",
+    "half_widths",
+    "modelled_compute",
+    "slow_link_seconds",
+    "within_tables",
+]
 
 #: Most that a run may be faster than predicted: an interval that reaches zero would say nothing.
 _MOST_BELOW = 0.95
@@ -127,3 +137,34 @@ def half_widths(modelled: float, uncertainty: UncertaintySpec) -> tuple[float, f
     width = half_width(modelled, uncertainty)
     slower = uncertainty.slower.value if uncertainty.slower else 1.0
     return min(width, _MOST_BELOW), slower * width
+
+
+def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine: Machine) -> float:
+    """Return what a step may take longer on the slowest links of its kind [s].
+
+    Hosts through whose memory devices copy differ by ten times with their lanes and root complexes, so that
+    exposed communication inside such a node may take W / W' times as long, with the slowest rate W'. Sends
+    between the nodes of a pipeline go through one connection, where a collective has many:
+    2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
+
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.device.machine import machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> layout = parse_layout("tp=2,pp=4", layers=32, devices=8)
+    >>> slow_link_seconds(job, layout, 1.0, machine_of(job))  # one node, whose devices are joined by a switch
+    0.0
+
+    Leaves out: communication that a slower link would expose.
+    Source: AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md, for hosts; the stack's file for sends.
+    """
+    spec, links = job.stack.uncertainty, machine.links
+    slower = 0.0
+    if spec.slowest_host_copy is not None and job.cluster.node.fabric.topology == "host":
+        slower += exposed_seconds * max(0.0, links.fabric_bandwidth / spec.slowest_host_copy.value - 1.0)
+    one = Candidates.of([layout])
+    group = pipeline_group(one)
+    if spec.slowest_send is None or (group.ranks_in_node(links) == group.ranks).all():
+        return slower
+    sent = 2.0 * layout.vpp * float((microbatches(job, one) * boundary_bytes(job, one))[0])
+    return slower + sent * max(0.0, 1.0 / spec.slowest_send.value - 1.0 / links.network_bandwidth)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["hub_name", "named_model", "other_architecture"]
+__all__ = ["architecture_name", "hub_name", "named_model", "other_architecture"]
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
@@ -57,9 +57,15 @@ _KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
 
 
 def hub_name(model: ModelSpec) -> str | None:
-    """Return the name on the Hugging Face hub that a model was read from, if there is one."""
+    """Return the checkpoint on the Hugging Face hub that a job names, else the one a model was read from."""
     match = _HUB.match(model.source or "")
     return match[1] if match else None
+
+
+def architecture_name(model: ModelSpec) -> str | None:
+    """Return the checkpoint that the architecture was read from, whichever with the same one a job names."""
+    names = _HUB.findall(model.source or "")
+    return names[-1] if names else None
 
 
 def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | str | None, list[str]]:

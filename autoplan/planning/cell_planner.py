@@ -4,36 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import TYPE_CHECKING
 
 from autoplan.errors import AutoplanError
+from autoplan.kinds import kind_of
 from autoplan.planning.caching.planner_identity import planner_name
-from autoplan.planning.plan_and_evaluate import plan
 from autoplan.results.front import Front
-from autoplan.results.sweep import CellAnswer
+from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, answer_type
+from autoplan.schema.grids.grid_spec import JobKind
 from autoplan.schema.job import Job
 
-__all__ = ["plan_cell", "refusal"]
+if TYPE_CHECKING:
+    from autoplan.results.serving.serving_front import ServingFront
+    from autoplan.schema.serving.serving_spec import ServingJob
+
+__all__ = ["plan_cell", "refusal", "serving_answer", "training_answer"]
 
 
-def plan_cell(job: Job) -> CellAnswer:
+def plan_cell(job: Job | ServingJob) -> AnyCellAnswer:
     """Return the answer to ``job``: its best plan, or why there is none."""
-    started = time.perf_counter()
+    started, kind = time.perf_counter(), kind_of(job)
     try:
-        answer = _answer(plan(job))
+        answer: AnyCellAnswer = kind.cell_answer(kind.plan(job))
     except AutoplanError as error:
-        answer = refusal(error)
+        answer = refusal(error, kind.name)
     seconds = time.perf_counter() - started
     return dataclasses.replace(answer, planning_seconds=seconds, planner=planner_name())
 
 
-def refusal(error: AutoplanError) -> CellAnswer:
-    """Return the answer to a job that cannot be planned."""
+def refusal(error: AutoplanError, kind: JobKind = "training") -> AnyCellAnswer:
+    """Return the answer to a job of ``kind`` that cannot be planned."""
     problems = getattr(error, "problems", None) or getattr(error, "reasons", None)
     said = [str(getattr(each, "message", each)) for each in problems] if problems else [str(error)]
-    return CellAnswer("invalid", tuple(said))
+    return answer_type(kind)("invalid", tuple(said))
 
 
-def _answer(front: Front) -> CellAnswer:
+def training_answer(front: Front) -> CellAnswer:
+    """Return what a cell says of the front of a training job."""
     job, status = front.job, front.certificate.status
     if not front.plans:
         return CellAnswer(
@@ -63,4 +70,35 @@ def _answer(front: Front) -> CellAnswer:
         fits=predicted.fits,
         plans=len(front.plans),
         certificate=status,
+    )
+
+
+def serving_answer(front: ServingFront) -> ServingCellAnswer:
+    """Return what a cell says of the front of a serving job: its best plan by the first objective."""
+    from autoplan.results.serving.plan_values import serving_plan_values
+
+    job, status = front.job, front.certificate.status
+    engine = f"{job.engine.name} {job.engine.version}"
+    if not front.plans:
+        return ServingCellAnswer(
+            "infeasible",
+            tuple(front.reasons),
+            devices_used=job.cluster.devices,
+            engine_used=engine,
+            certificate=status,
+        )
+    best = front.best
+    predicted = serving_plan_values(job, best)["predicted"]
+    figures = {
+        f.name: predicted[f.name] for f in dataclasses.fields(ServingCellAnswer) if f.name in predicted
+    }
+    return ServingCellAnswer(
+        "planned",
+        devices_used=best.devices,
+        engine_used=engine,
+        layout=best.layout_string,
+        engines=best.engines,
+        plans=len(front.plans),
+        certificate=status,
+        **figures,
     )

@@ -152,8 +152,13 @@ def plannable(job: Job | str | Path) -> Job:
         )
     if model.moe is None and job.routing != RoutingSpec():
         raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
-    if job.adapters is not None and (model.moe is not None or model.mla is not None):
-        part = "experts" if model.moe is not None else "latent attention"
+    parts = {
+        "experts": model.moe is not None,
+        "latent attention": model.mla is not None,
+        "linear attention": model.linear_attention is not None,
+    }
+    if job.adapters is not None and any(parts.values()):
+        part = next(name for name, present in parts.items() if present)
         raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
     if lacking := missing_fine_tuning(job, job.stack):
         stacks = [name for name in entry_names("stack") if has_fine_tuning(job, stack(name))]

@@ -12,7 +12,7 @@ from autoplan.results.merged_front import at_batch, batch_of, choice_key, plan_k
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.schema.job import ChosenProgram, Job
 
-__all__ = ["answers_table", "program_name", "question_columns", "question_sentences"]
+__all__ = ["answers_table", "basis_sentences", "program_name", "question_columns", "question_sentences"]
 
 _KWH: Final = 3.6e6
 
@@ -121,9 +121,9 @@ def _shown(answers: Sequence[Front]) -> Sequence[Front]:
     return [answer for answer in answers if answer.plans][:_MOST_ROWS]
 
 
-def question_sentences(front: Front) -> list[str]:
-    """Return sentences on the price, the energy estimate, and devices and batches without a plan."""
-    job, sentences = front.job, []
+def basis_sentences(job: Job) -> list[str]:
+    """Return sentences on the price and on the estimate of energy that costs and energies rest on."""
+    sentences = []
     if job.price is not None:
         price = job.price
         sentences.append(
@@ -134,6 +134,13 @@ def question_sentences(front: Front) -> list[str]:
         sentences.append(
             f"energy: estimate with every device at its power limit of {power.value:g} W ({power.kind})"
         )
+    return sentences
+
+
+def question_sentences(front: Front) -> list[str]:
+    """Return sentences on the price, the energy estimate, and devices and batches without a plan."""
+    job = front.job
+    sentences = basis_sentences(job)
     without: dict[str, list[str]] = {}
     for answer in front.answers:
         if answer.plans:

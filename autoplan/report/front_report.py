@@ -1,117 +1,44 @@
-"""The front of a job as blocks."""
+"""The plans of a front as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, starmap
+from collections.abc import Sequence
+from itertools import starmap
 from typing import Final
 
-from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import breakdown
-from autoplan.report.choices_report import answers_table, question_columns, question_sentences
-from autoplan.report.render.bars import bar, spread
+from autoplan.report.choices_report import question_columns
+from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
-    GAP,
-    Block,
     Column,
     DataTable,
-    LayoutLine,
-    Sentence,
-    TypedLines,
     data_table,
-    heading,
-    items,
 )
 from autoplan.report.render.columns import COLUMN_GAP, total_width
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import (
     CENTRE_ONLY,
-    certificate_sentence,
-    front_sentences,
-    job_lines,
     layout_parts,
     only_at_centre,
-    rejected_sentence,
-    space_sentence,
     wrap_parts,
 )
-from autoplan.report.wording.suggestion_words import suggestion_lines
-from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, target_of
+from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_ROWS", "front_table"]
+__all__ = ["MOST_ROWS", "plans_table"]
 
 #: Plans of a front that a table shows unless all are asked for.
 MOST_ROWS: Final = 12
 
-#: Columns below which a table leaves out what is least asked for.
+#: Columns below which a table leaves out what is least asked for, and all that other columns say, too.
 _ROOMY: Final = 100
+_WIDE: Final = 140
 _BAR: Final = 10
 
 
-def front_table(front: Front, terminal: Terminal, *, all_plans: bool = False, emitted: int = 1) -> str:
-    """Return the plans of a job as a table, or the reasons why there are none.
-
-    Plan number ``emitted`` is the one that the last line says how to emit.
-    """
-    parts = _infeasible(front)
-    if front.plans:
-        parts = chain(_feasible(front, terminal, all_plans=all_plans), _next_line(front, emitted))
-    return render([*heading(job_lines(front.job, front.facts, terminal)), *parts], terminal)
-
-
-def _infeasible(front: Front) -> Iterator[Block]:
-    yield Sentence("nothing is feasible", "bad")
-    yield items(front.reasons, "")
-    yield GAP
-    yield from suggestion_lines(front)
-    sentences = (
-        certificate_sentence(front.certificate),
-        space_sentence(front),
-        rejected_sentence(front.rejected),
-    )
-    yield items([sentence for sentence in sentences if sentence])
-
-
-def _feasible(front: Front, terminal: Terminal, *, all_plans: bool) -> Iterator[Block]:
-    plans, count = front.plans, len(front.plans)
-    rows = spread(count, count if all_plans else MOST_ROWS)
-    yield _plans_table(front.job, [(row + 1, plans[row]) for row in rows], terminal)
-    if len(rows) < count:
-        yield Sentence(f"({count - len(rows)} more: --all or --format json)", "quiet")
-    yield GAP
-    yield from answers_table(front, terminal)
-    yield _fastest(front.fastest, count)
-    fastest = front.fastest.predicted
-    yield breakdown(fastest, terminal)
-    yield GAP
-    yield items([*question_sentences(front), *front_sentences(front)])
-
-
-def _next_line(front: Front, emitted: int) -> Iterator[Block]:
-    """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
-    if front.job.source is None:
-        return
-    reference = reference_words(front.job.source.reference)
-    number = "" if emitted == 1 else f" --plan {emitted}"
-    plan = front.plans[emitted - 1]
-    job = at_batch(front.job, plan)
-    target, stack = target_of(job, plan), job.stack
-    next_command = f"next: autoplan emit {reference} --for {target or 'TARGET'}{number}"
-    if target is None:
-        next_command += f" (no target runs the stack {stack.name}: autoplan emit --help lists them)"
-    yield TypedLines((next_command,), "quiet")
-
-
-def _fastest(plan: Plan, count: int) -> LayoutLine:
-    """Return the layout of the fastest plan."""
-    return LayoutLine(plan.layout_string, "fastest: " if count > 1 else "the plan: ")
-
-
-def _plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> DataTable:
+def plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> DataTable:
+    """Return plans and their numbers as a table, with as many columns as ``terminal`` has room for."""
     extra = question_columns(job, [plan for _, plan in plans])
     columns = [*extra, *_columns([plan for _, plan in plans], terminal, brief=bool(extra))]
     numbers = Column("#", tuple(str(number) for number, _ in plans))
@@ -132,6 +59,8 @@ def _columns(plans: Sequence[Plan], terminal: Terminal, *, brief: bool) -> list[
     bubble = Column("bubble\n(%)", tuple(_percent(p.bubble_share) for p in predictions))
     if brief or terminal.width < _ROOMY:
         return [step, use, *memory[:2]]
+    if terminal.width < _WIDE:
+        return [step, within, use, *memory[:2]]
     return [step, within, tokens, use, *memory, bubble]
 
 

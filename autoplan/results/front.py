@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from autoplan.costs.core.prediction import JobFacts
+from autoplan.results.merged_front import at_batch, choice_key
 from autoplan.results.order_noise import OrderNoise, order_noise
 from autoplan.results.plan import Plan, StackStep
 from autoplan.schema.job import Job
@@ -208,8 +209,14 @@ class Front(ParetoFront[Job, Plan, Certificate]):
 
     @property
     def order_noise(self) -> OrderNoise | None:
-        """The plans that the model cannot tell apart from the fastest; None with several answers."""
-        return None if self.answers else order_noise(self.plans, self.job.stack)
+        """The plans that the model cannot tell apart from the fastest; None with several sizes of a job.
+
+        Between programs, it is the noise of the stack that prices the fastest plan.
+        """
+        sizes = {choice_key(answer.job)[:2] for answer in self.answers}
+        if len(sizes) > 1 or not self.plans:
+            return None
+        return order_noise(self.plans, at_batch(self.job, self.fastest).stack)
 
     @property
     def fastest(self) -> Plan:

@@ -58,8 +58,7 @@ def parts_of(layout: Layout) -> int:
     >>> parts_of(parse_layout("tp=2,pp=2,sp=off,dp=2,stages=17/15,recompute=full:4", layers=32, devices=8))
     4
     """
-    recomputed = sum(layout.full) + sum(layout.selective)
-    mixed = 0 < recomputed < sum(layout.layers) or bool(sum(layout.full) and sum(layout.selective))
+    mixed = 0 < layout.recomputed_layers < sum(layout.layers) or len(layout.recomputed) > 1
     return sum(
         (
             layout.tp > 1,

@@ -44,4 +44,6 @@ class Plan:
 
 def layout_fields(layout: Layout) -> dict[str, Any]:
     """Return ``layout`` as plain values of a document."""
-    return {key.name: key.value(layout) for key in LAYOUT_KEYS}
+    values = {key.name: key.value(layout) for key in LAYOUT_KEYS}
+    unused = {key.name for key in LAYOUT_KEYS if key.counted and not any(layout.counts(key.name))}
+    return {name: value for name, value in values.items() if name not in unused}

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from autoplan.results.front import Status
-from autoplan.schema.grids.grid_spec import Cell, text_of
+from autoplan.schema.grids.grid_spec import Cell, JobKind, text_of
 from autoplan.schema.yaml.document import Plain
 
 __all__ = [
+    "AnyCellAnswer",
     "CellAnswer",
     "CellStatus",
+    "ServingCellAnswer",
     "Sweep",
     "SweepRow",
+    "answer_type",
 ]
 
 
@@ -56,11 +59,57 @@ class CellAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingCellAnswer:
+    """The best plan of one serving job by its first objective in base units, or why there is none.
+
+    ``engine_used`` is the engine with its version. The other fields are those of a plan's ``predicted``, and
+    of ``CellAnswer``.
+    """
+
+    status: CellStatus
+    reasons: tuple[str, ...] = ()
+    devices_used: int | None = None
+    engine_used: str | None = None
+    layout: str | None = None
+    engines: int | None = None
+    time_to_first_token_seconds: float | None = None
+    time_to_first_token_seconds_low: float | None = None
+    time_to_first_token_seconds_high: float | None = None
+    time_per_output_token_seconds: float | None = None
+    time_per_output_token_seconds_low: float | None = None
+    time_per_output_token_seconds_high: float | None = None
+    request_latency_seconds: float | None = None
+    output_tokens_per_second: float | None = None
+    output_tokens_per_second_per_device: float | None = None
+    requests_per_second: float | None = None
+    max_concurrency: int | None = None
+    saturated: bool | None = None
+    cost_per_million_output_tokens: float | None = None
+    peak_memory_bytes_per_device: float | None = None
+    plans: int = 0
+    certificate: Status | None = None
+    planning_seconds: float = 0.0
+    planner: str = ""
+
+
+AnyCellAnswer: TypeAlias = CellAnswer | ServingCellAnswer
+
+
+def answer_type(kind: JobKind) -> type[AnyCellAnswer]:
+    """Return what answers the cells of a grid of jobs of ``kind``.
+
+    >>> answer_type("serving").__name__
+    'ServingCellAnswer'
+    """
+    return ServingCellAnswer if kind == "serving" else CellAnswer
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRow:
     """One cell of a grid with its answer."""
 
     cell: Cell
-    answer: CellAnswer
+    answer: AnyCellAnswer
 
     def values(self) -> dict[str, Plain]:
         """Return the row as one level of plain values: settings by dotted key, then the answer's fields.
@@ -93,6 +142,8 @@ class Sweep:
     reused: int = 0
     output: str | None = None
     altered: int = 0
+    #: What the jobs of the grid are.
+    kind: JobKind = "training"
 
     @property
     def feasible(self) -> bool:

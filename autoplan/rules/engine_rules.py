@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.user_rules.expression import Known, decided
@@ -23,6 +24,8 @@ def _of_the_model(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
     elif model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
         heads = f"{model.kv_heads} key-value heads of {model.name}"
         yield f"tp={tp} must divide the {heads}, or be a multiple of them"
+    if model.linear_attention is not None:
+        yield from _of_linear_attention(model, tp)
     if layout.pp > model.layers:
         yield f"pp={layout.pp} needs as many layers: {model.name} has {model.layers}"
     if model.moe is None:
@@ -39,12 +42,24 @@ def _of_the_model(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
         yield f"the {columns} columns of an expert cannot be split over {split} devices: raise ep"
 
 
+def _of_linear_attention(model: ModelSpec, tp: int) -> Iterator[str]:
+    """Yield the rules of linear attention (vLLM 0.33.0, layers/mamba: groups of one are replicated)."""
+    linear = model.linear_attention
+    assert linear is not None  # noqa: S101 - the caller asks
+    if linear.value_heads % tp:
+        yield f"tp={tp} must divide the {linear.value_heads} value heads of linear attention of {model.name}"
+    elif linear.key_heads % tp and (linear.kind == "gated-delta-net" or linear.key_heads > 1):
+        yield f"tp={tp} must divide the {linear.key_heads} key heads of linear attention of {model.name}"
+
+
 def _of_the_cache(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
     model = job.model
     if layout.kv == "fp8_ds_mla" and model.mla is None:
         yield f"kv=fp8_ds_mla is a format of latent attention, which {model.name} has not: use fp8"
     if layout.dcp == 1:
         return
+    if model.linear_attention is not None:
+        yield f"dcp={layout.dcp} is not supported with the linear attention of {model.name}"
     if model.sliding_window is not None:
         yield f"dcp={layout.dcp} is not supported with the sliding windows of {model.name}"
     copies = layout.tp if model.mla is not None else layout.tp // model.kv_heads

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.codes import RecomputeCode, ScheduleCode
+from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, recompute_code
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
@@ -23,6 +23,8 @@ from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
+from autoplan.schema.linear_attention import LinearAttention
+from autoplan.schema.recompute import FULL
 from autoplan.schema.stage_layers import chunks_of
 from autoplan.schema.user_rules.expression import FALSE, Node
 
@@ -69,6 +71,8 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         f"tp divides the {model.kv_heads} key-value heads, or is a multiple of them",
         lambda c: divides(model.kv_heads, c.tp) | (c.tp % model.kv_heads == 0),
     )
+    if model.linear_attention is not None:
+        yield from _linear_attention_rules(model.linear_attention)
     if moe_layer_share(model) < 1:
         yield Rule(f"tp divides the MLP width of {model.ffn_size}", lambda c: divides(model.ffn_size, c.tp))
     yield Rule(
@@ -83,6 +87,21 @@ def _model_rules(job: Job) -> Iterator[Rule]:
         lambda c: divides(model.layers, c.vpp) | _embedding_and_loss_counted(job, c),
         searched=uneven,
     )
+
+
+def _linear_attention_rules(linear: LinearAttention) -> Iterator[Rule]:
+    """Yield the rules of linear attention.
+
+    Heads are divided as in Megatron-LM, megatron/core/ssm/mamba_mixer.py, and megatron/core/transformer/
+    transformer_config.py of gated delta nets. Of the stacks only Megatron-LM splits its sequences.
+    """
+    kinds = {"gated-delta-net": "key heads", "mamba2": "groups"}
+    heads, name = linear.key_heads, kinds[linear.kind]
+    yield Rule(
+        f"tp divides the {heads} {name} of linear attention",
+        lambda c: divides(heads, c.tp),
+    )
+    yield Rule("linear attention is priced without context parallelism (cp = 1)", lambda c: c.cp == 1)
 
 
 def _embedding_and_loss_counted(job: Job, candidates: Candidates) -> Mask:
@@ -303,7 +322,7 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
     if search.recompute != "any":
         modes = _listed(search.recompute)
-        allowed_modes = [RecomputeCode.ANY, *(RecomputeCode.of(mode) for mode in modes)]
+        allowed_modes = [ANY_RECOMPUTE, *(recompute_code(mode) for mode in modes)]
         if job.stack.activation_offload is not None:
             yield Rule(
                 f"search.recompute allows {', '.join(modes)} of all layers with activation offload",
@@ -348,9 +367,12 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
     yield from _chunk_rules(layout, job.stack.rules.uneven_chunks)
     if not layout.even and not job.stack.rules.uneven_stages:
         yield f"{job.stack.title} supports even stages only"
+    for mode, _ in layout.recomputed:
+        if mode not in job.stack.rules.recompute:
+            yield f"{job.stack.title} has no {mode} recompute"
     if layout.activation_offload and layout.mode is None:
         yield "activation offload needs the same recompute mode in all layers"
-    if any(f % (unit := layout.recompute_num_layers) for f in layout.full):
+    if any(n % (unit := layout.recompute_num_layers) for n in layout.counts(FULL)):
         yield f"recompute_num_layers={unit} divides the full-recompute layers of every stage"
 
 

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import RecomputeCode
+from autoplan.costs.core.codes import recompute_code
 from autoplan.costs.core.optimizer_states import OPTIMIZERS
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.model_states import host_bytes
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.schema.job import Job
+from autoplan.schema.recompute import FULL
 from autoplan.units import format_bytes
 
 __all__ = ["memory_rules"]
@@ -56,7 +57,7 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
             f"{stack.title} supports activation offload with pp = 1 only",
             lambda c: ~c.activation_offload | (c.pp == 1),
         )
-    modes = [RecomputeCode.of(mode) for mode in policy.recompute]
+    modes = [recompute_code(mode) for mode in policy.recompute]
     yield Rule(
         f"{stack.title} supports activation offload with recompute={' or '.join(policy.recompute)} of all"
         " layers",
@@ -72,7 +73,7 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
         f"offload_every divides the {layers} layers",
         lambda c: (c.offload_every == 1) | divides(layers, c.offload_every),
     )
-    full = RecomputeCode.FULL
+    full = recompute_code(FULL)
     yield Rule(
         "recompute_num_layers is 1 for activation offload without full recompute",
         lambda c: ~c.activation_offload | (c.uniform_recompute == full) | (c.recompute_num_layers == 1),

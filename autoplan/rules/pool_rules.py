@@ -15,6 +15,8 @@ def no_pools(job: ServingJob) -> str | None:
     """Return why no pools can serve ``job``; None where they can."""
     if job.engine.facts.handoff is None:
         return f"{job.engine.title} has no pools for prefill and decode that are known here"
+    if job.model.linear_attention is not None:
+        return f"sending the states of linear attention of {job.model.name} to another pool is not priced"
     if job.workload.output_tokens == 1 and not job.workload.classes:
         return "answers of one token end with their prefill: no pool would decode"
     if any(known.limits is not None or known.prefix is not None for known in job.workload.classes):

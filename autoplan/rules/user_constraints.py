@@ -13,6 +13,7 @@ from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
+from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
 
@@ -23,7 +24,9 @@ __all__ = [
     "names_in",
     "names_of",
     "own_rules",
+    "recompute_menu",
     "what_is_left",
+    "without_layers",
     "without_rules",
 ]
 
@@ -67,6 +70,16 @@ def _sentence(place: str, rule: RuleSpec) -> str:
     return f"{rule.because.rstrip('. ')} ({said})" if rule.because else said
 
 
+def recompute_menu(job: Job) -> tuple[RecomputeMode, ...]:
+    """Return the recompute modes that layers may use, in the order in which the job names them.
+
+    Modes that the stack lacks are left out; where none is left, no layer is recomputed.
+    """
+    wish = job.search.recompute
+    modes = USUAL_MODES if wish == "any" else wish if isinstance(wish, tuple) else (wish,)
+    return tuple(mode for mode in modes if mode in job.stack.rules.recompute) or ("none",)
+
+
 def even_only(job: Job) -> bool:
     """Return whether only even stages are allowed."""
     return job.search.stages == "even" or not job.stack.rules.uneven_stages
@@ -99,7 +112,7 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
         if row not in remainders:
             vpp, *values = row
             names = fixed | dict(zip(columns, values, strict=True))
-            remainders[row] = left_of(relation, Known(names, pp, _fixed_layers(job, pp, vpp)))
+            remainders[row] = left_of(relation, Known(names, pp, _fixed_counts(job, pp, vpp)))
         result.append(remainders[row])
     return result
 
@@ -107,7 +120,7 @@ def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
     """Return whether ``layout`` breaks ``relation``."""
     (names,) = names_of(job, Candidates.of([layout]))
-    counts = {"layers": layout.layers, "selective": layout.selective, "full": layout.full}
+    counts = {"layers": layout.layers} | {mode.name: layout.counts(mode.name) for mode in MODES}
     entries = {(name, i): n for name, stages in counts.items() for i, n in enumerate(stages)}
     return not decided(relation, Known(names, layout.pp, entries))
 
@@ -171,12 +184,18 @@ def _job_names(job: Job) -> dict[str, Value]:
     }
 
 
-def _fixed_layers(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
-    """Return the layers of each stage if only one split is possible."""
-    layers = job.model.layers
+def _fixed_counts(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
+    """Return the layers of each stage if only one split is possible, and the modes that no layer may use."""
+    layers, unused = job.model.layers, without_layers(recompute_menu(job), pp)
     counted = embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):
-        return {}
+        return unused
     if not counted and (pp * vpp > layers or layers % vpp):
-        return {}
-    return {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
+        return unused
+    return unused | {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
+
+
+def without_layers(modes: Collection[str], stages: int) -> dict[Place, int]:
+    """Return the counts of recompute modes that no layer has where a search is of ``modes``: all 0."""
+    unused = {mode.name for mode in MODES} - set(listed_modes(modes))
+    return {(mode, i): 0 for mode in sorted(unused) for i in range(stages)}

@@ -27,6 +27,7 @@ __all__ = [
     "FlopRate",
     "Frozen",
     "Joules",
+    "LeftOutAtDefault",
     "NumberKind",
     "PositiveBandwidth",
     "PositiveBytes",
@@ -62,6 +63,10 @@ RANGES: Final[dict[Dimension, tuple[str, str]]] = {
 }
 
 NumberKind = Literal["data sheet", "measured", "derived", "fitted", "guess"]
+
+
+class LeftOutAtDefault:
+    """Marks a field that a resolved job leaves out at its default, as did documents from before it."""
 
 
 class Frozen(BaseModel):

@@ -16,10 +16,11 @@ from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
-from autoplan.schema.layout import Offload, Order, RecomputeMode, Schedule
+from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import Documents
 from autoplan.schema.precision import NARROW, Precision
+from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant
 
@@ -365,7 +366,8 @@ class JobFile:
 class ChosenProgram:
     """What a job is run by: a program in one of its ways, with the launch target that writes it.
 
-    ``rules`` are the relations that its layouts satisfy.
+    ``rules`` are the relations that its layouts satisfy, ``alike`` the titles of other programs that run the
+    same layouts in the same way, at the same cost.
     """
 
     name: str
@@ -373,6 +375,7 @@ class ChosenProgram:
     way: str
     target: str | None
     rules: tuple[RuleSpec, ...] = ()
+    alike: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def words(self) -> str:

@@ -18,11 +18,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
+from autoplan.schema.recompute import FULL, MODES, RECOMPUTE, Recompute, RecomputeMode
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
@@ -30,25 +31,21 @@ __all__ = [
     "LAYOUT_KEYS",
     "OFFLOADS",
     "ORDERS",
-    "RECOMPUTE",
     "SCHEDULES",
     "Layout",
     "LayoutKey",
     "LayoutKind",
     "Offload",
     "Order",
-    "RecomputeMode",
     "Schedule",
     "devices_of",
     "parse_layout",
 ]
 
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
-RecomputeMode = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "activations", "optimizer+activations"]
 
 SCHEDULES: Final[tuple[Schedule, ...]] = get_args(Schedule)
-RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
 #: Indexed by the states in host memory: 1 for optimizer states, 2 for activations, 3 for both.
 OFFLOADS: Final[tuple[Offload, ...]] = get_args(Offload)
 
@@ -91,11 +88,20 @@ class LayoutKey:
     usual: object = None
     #: Whether a layout string has it; others are what it comes to.
     written: bool = True
+    #: Whether documents have it only where some stage has a count above 0.
+    counted: bool = False
 
 
 def _shard(layout: Layout) -> int:
     """Return the ranks that share model states [1]: all data-parallel ranks unless the layout says fewer."""
     return (layout.dp_shard or layout.dp * layout.cp) if layout.zero else 1
+
+
+def _recompute_key(mode: Recompute) -> LayoutKey:
+    """Return the key of the layers of each stage with one recompute mode."""
+    return LayoutKey(
+        mode.name, "counts", lambda x: list(x.counts(mode.name)), written=False, counted=not mode.usual
+    )
 
 
 #: Every key of a layout, in the order of documents. Strings, rules, launch files and documents read it here;
@@ -115,8 +121,7 @@ LAYOUT_KEYS: Final = (
     LayoutKey("schedule", "word", lambda x: x.schedule, SCHEDULES),
     LayoutKey("stages", "counts", lambda x: list(x.layers)),
     LayoutKey("recompute", "recompute", lambda x: x.recompute, launched=True),
-    LayoutKey("selective", "counts", lambda x: list(x.selective), written=False),
-    LayoutKey("full", "counts", lambda x: list(x.full), written=False),
+    *(_recompute_key(mode) for mode in MODES),
     LayoutKey("recompute_num_layers", "number", lambda x: x.recompute_num_layers, usual=1),
     LayoutKey("offload", "word", lambda x: x.offload, OFFLOADS, usual="none"),
     LayoutKey("offload_every", "number", lambda x: x.offload_every, usual=1),
@@ -132,8 +137,9 @@ _KEYS: Final = (*_NUMBERS, *(key.name for key in LAYOUT_KEYS if key.written and 
 class Layout:
     """One complete layout.
 
-    ``layers``, ``selective`` and ``full`` have one entry per pipeline stage: its layers, and how many of them
-    use selective and full recompute. ``microbatch`` is counted in sequences. ``recompute_num_layers`` is the
+    ``layers`` has one entry per pipeline stage, and so have the counts of ``recomputed``: how many of its
+    layers use each recompute mode; a mode that no layer uses is left out. ``microbatch`` is counted in
+    sequences. ``recompute_num_layers`` is the
     number of layers per recompute unit, ``dp_shard`` the data-parallel shard size under ZeRO: 0 for all
     data-parallel ranks. With activation offload, one layer in ``offload_every`` has its activations in host
     memory. ``expert_tensor`` is the tensor-parallel degree of experts, 0 for that of the other tensors.
@@ -145,8 +151,7 @@ class Layout:
     dp: int
     microbatch: int
     layers: tuple[int, ...]
-    selective: tuple[int, ...]
-    full: tuple[int, ...]
+    recomputed: tuple[tuple[str, tuple[int, ...]], ...] = ()
     zero: int = 0
     vpp: int = 1
     sequence_parallel: bool = False
@@ -167,14 +172,30 @@ class Layout:
             object.__setattr__(self, "expert_tensor", 0)
         if not self.activation_offload:
             object.__setattr__(self, "offload_every", 1)
-        if not len(self.layers) == len(self.selective) == len(self.full) == self.pp:
-            raise LayoutError([f"pp={self.pp} needs one entry per stage: got {self._stage_counts()}"])
-        for stage, (n, s, f) in enumerate(zip(self.layers, self.selective, self.full, strict=True)):
-            if min(s, f) < 0 or s + f > n or n < 1:
-                raise LayoutError([f"stage {stage} recomputes {s + f} of its {n} layers"])
+        counts = dict(self.recomputed)
+        lengths = {len(self.layers), *map(len, counts.values())}
+        if lengths != {self.pp}:
+            entries = " and ".join(map(str, sorted(lengths)))
+            raise LayoutError([f"pp={self.pp} needs one entry per stage: got {entries}"])
+        used = tuple((mode.name, counts[mode.name]) for mode in MODES if any(counts.get(mode.name, ())))
+        object.__setattr__(self, "recomputed", used)
+        for stage, n in enumerate(self.layers):
+            of_stage = [stages[stage] for _, stages in used]
+            if min(of_stage, default=0) < 0 or sum(of_stage) > n or n < 1:
+                raise LayoutError([f"stage {stage} recomputes {sum(of_stage)} of its {n} layers"])
 
-    def _stage_counts(self) -> str:
-        return f"{len(self.layers)} layers, {len(self.selective)} and {len(self.full)} recompute counts"
+    def counts(self, mode: str) -> tuple[int, ...]:
+        """Return how many layers of each stage use recompute ``mode``."""
+        return next((counts for name, counts in self.recomputed if name == mode), (0,) * self.pp)
+
+    @property
+    def recomputed_layers(self) -> int:
+        """Layers of all stages that are recomputed."""
+        return sum(sum(counts) for _, counts in self.recomputed)
+
+    def with_recompute(self, counts: Mapping[str, Sequence[int]]) -> Layout:
+        """Return the layout with as many layers of each stage in each mode of ``counts``, and no others."""
+        return replace(self, recomputed=tuple((mode, tuple(n)) for mode, n in counts.items()))
 
     @property
     def devices(self) -> int:
@@ -199,12 +220,10 @@ class Layout:
 
     def with_uniform_recompute(self, mode: RecomputeMode) -> Layout:
         """Return the layout with recompute mode ``mode`` in all layers."""
-        none = (0,) * self.pp
         return replace(
             self,
-            selective=self.layers if mode == "selective" else none,
-            full=self.layers if mode == "full" else none,
-            recompute_num_layers=self.recompute_num_layers if mode == "full" else 1,
+            recomputed=() if mode == "none" else ((mode, self.layers),),
+            recompute_num_layers=self.recompute_num_layers if mode == FULL else 1,
         )
 
     @property
@@ -235,18 +254,18 @@ class Layout:
     def recompute(self) -> str:
         """Recompute in the layout string: one mode, or one entry per stage."""
         entries = [
-            _recompute_entry(*counts) for counts in zip(self.layers, self.selective, self.full, strict=True)
+            _recompute_entry(n, {mode: counts[stage] for mode, counts in self.recomputed})
+            for stage, n in enumerate(self.layers)
         ]
         return entries[0] if len(set(entries)) == 1 else "/".join(entries)
 
 
-def _recompute_entry(layers: int, selective: int, full: int) -> str:
-    if full == layers:
-        return "full"
-    if selective == layers:
-        return "selective"
-    parts = [f"{name}:{n}" for name, n in (("full", full), ("selective", selective)) if n]
-    return "+".join(parts) or "none"
+def _recompute_entry(layers: int, counts: Mapping[str, int]) -> str:
+    """Return the recompute of a stage in the layout string, the mode of its first layers first."""
+    for mode, count in counts.items():
+        if count == layers:
+            return mode
+    return "+".join(f"{mode}:{count}" for mode, count in reversed([*counts.items()]) if count) or "none"
 
 
 def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layout:
@@ -257,7 +276,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     data-parallel ranks, ``order`` the first of ORDERS. Raises LayoutError with all problems.
 
     >>> layout = parse_layout("tp=2,pp=3,recompute=full/none/selective:2", layers=32, devices=12)
-    >>> layout.dp, layout.layers, layout.full, layout.selective
+    >>> layout.dp, layout.layers, layout.counts("full"), layout.counts("selective")
     (2, (11, 11, 10), (11, 0, 0), (0, 0, 2))
     >>> parse_layout(str(layout), layers=32, devices=12) == layout
     True
@@ -277,7 +296,6 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
     stages = _stages(fields.get("stages"), layers, pp, vpp)
     dp = numbers.get("dp", max(1, devices // (tp * pp * cp)))
     shard = numbers.get("dp_shard", 0)
-    selective, full = _recompute(fields.get("recompute", "none"), stages)
     return Layout(
         recompute_num_layers=numbers.get("recompute_num_layers", 1),
         optimizer_offload="optimizer" in offload,
@@ -288,8 +306,7 @@ def parse_layout(text: str, *, layers: int, devices: int, zero: int = 0) -> Layo
         dp=dp,
         microbatch=numbers.get("mbs", 1),
         layers=stages,
-        selective=selective,
-        full=full,
+        recomputed=_recomputed(fields.get("recompute", "none"), stages),
         zero=numbers.get("zero", zero),
         vpp=vpp,
         sequence_parallel=sp,
@@ -390,28 +407,27 @@ def _stages(value: str | None, layers: int, pp: int, vpp: int) -> tuple[int, ...
     return counts
 
 
-def _recompute(value: str, stages: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _recomputed(value: str, stages: tuple[int, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     entries = value.split("/")
     if len(entries) == 1:
         entries = entries * len(stages)
     if len(entries) != len(stages):
         raise LayoutError([f"recompute={value}: must be one entry, or one for each of {len(stages)} stages"])
     counts = [_recompute_counts(entry, n) for entry, n in zip(entries, stages, strict=True)]
-    return tuple(c[0] for c in counts), tuple(c[1] for c in counts)
+    return tuple((mode.name, tuple(of_stage[mode.name] for of_stage in counts)) for mode in MODES)
 
 
-def _recompute_counts(entry: str, layers: int) -> tuple[int, int]:
-    all_layers = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
-    if entry in all_layers:
-        return all_layers[entry]
-    counts = {"selective": 0, "full": 0}
+def _recompute_counts(entry: str, layers: int) -> dict[str, int]:
+    """Return the layers of a stage of ``layers`` layers with each recompute mode."""
+    counts: dict[str, int] = {mode.name: 0 for mode in MODES}
+    if entry in RECOMPUTE:
+        return counts | ({} if entry == "none" else {entry: layers})
     for part in entry.split("+"):
-        match = re.fullmatch(r"(selective|full):([0-9]{1,6})", part)
-        if match is None:
-            raise LayoutError(
-                [f"recompute={entry}: must be none, selective, full, or counts such as full:4+selective:2"]
-            )
+        match = re.fullmatch(r"([a-z]+):([0-9]{1,6})", part)
+        if match is None or match[1] not in counts:
+            wanted = f"must be {', '.join(RECOMPUTE)}, or counts such as full:4+selective:2"
+            raise LayoutError([f"recompute={entry}: {wanted}"])
         counts[match[1]] += int(match[2])
-    if counts["selective"] + counts["full"] > layers:
+    if sum(counts.values()) > layers:
         raise LayoutError([f"recompute={entry} counts more layers than the stage's {layers}"])
-    return counts["selective"], counts["full"]
+    return counts

@@ -12,13 +12,15 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, Sourced
+from autoplan.schema.base import Frozen, LeftOutAtDefault, Sourced
+from autoplan.schema.linear_attention import LinearAttention
 
 __all__ = [
     "GATED_ACTIVATIONS",
     "MAX_SIZE",
     "Activation",
     "Biases",
+    "LinearAttention",
     "MixtureOfExperts",
     "ModelSpec",
     "MultiHeadLatentAttention",
@@ -188,6 +190,13 @@ class ModelSpec(Frozen):
     sliding_window: SlidingWindow | None = Field(
         default=None, description="local attention; absent: every layer sees everything"
     )
+    linear_attention: Annotated[LinearAttention | None, LeftOutAtDefault()] = Field(
+        default=None,
+        description="layers with a recurrent state instead of softmax attention; absent: no layer has one",
+    )
+    attention_output_gate: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False, description="softmax attention has an output gate as wide as its queries (Qwen3-Next)"
+    )
     moe: MixtureOfExperts | None = Field(default=None, description="experts; absent: a dense model")
     published_parameters: PublishedCount | None = Field(
         default=None, description="parameter count as published, which a test holds ours against"
@@ -205,6 +214,14 @@ class ModelSpec(Frozen):
         """Return whether layer ``layer`` (from 0) has experts instead of a dense MLP."""
         moe = self.moe
         return moe is not None and layer >= moe.first_dense_layers and (layer + 1) % moe.every == 0
+
+    def is_linear_layer(self, layer: int) -> bool:
+        """Return whether layer ``layer`` (from 0) has linear attention instead of softmax attention."""
+        return self.linear_attention is not None and self.linear_attention.is_linear_layer(layer)
+
+    def layer_kind(self, layer: int) -> tuple[bool, bool]:
+        """Return whether layer ``layer`` (from 0) has experts, and whether it has linear attention."""
+        return self.is_moe_layer(layer), self.is_linear_layer(layer)
 
     def attention_window(self, layer: int) -> int | None:
         """Return how many keys a token sees in layer ``layer`` (from 0); None means all."""
@@ -230,7 +247,7 @@ class ModelSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wrong = [*_shape_problems(self), *_expert_problems(self)]
+        wrong = [*_shape_problems(self), *_expert_problems(self), *_linear_problems(self)]
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -300,4 +317,27 @@ def _expert_problems(model: ModelSpec) -> list[str]:
             moe.shared_expert_gate and moe.shared_expert_ffn_size == 0
         ),
     }
+    return [sentence for sentence, broken in rules.items() if broken]
+
+
+def _linear_problems(model: ModelSpec) -> list[str]:
+    """Return a sentence for each way in which linear attention disagrees with the model."""
+    linear = model.linear_attention
+    rules = {
+        "attention_output_gate is of softmax attention by heads: leave it out with mla": (
+            model.attention_output_gate and model.mla is not None
+        ),
+    }
+    if linear is not None:
+        beyond = [layer for layer in linear.attention_layers if layer >= model.layers]
+        rules |= {
+            f"linear_attention.attention_layers names layer {max(beyond, default=0)}, but the last of"
+            f" {model.layers} layers is layer {model.layers - 1}": bool(beyond),
+            f"no layer has linear attention: leave out linear_attention, or every {linear.every}": (
+                not any(map(linear.is_linear_layer, range(model.layers)))
+            ),
+            "linear_attention with a parallel block is not supported": model.parallel_block,
+            "linear_attention beside mla is not supported": model.mla is not None,
+            "linear_attention beside sliding_window is not supported": model.sliding_window is not None,
+        }
     return [sentence for sentence, broken in rules.items() if broken]

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.adapters import Base
+from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.job import Job, Optimizer, OwnRule
@@ -20,6 +20,7 @@ from autoplan.schema.precision import Precision
 __all__ = ["ProgramSpec", "ProgramWay", "lacks"]
 
 Task = Literal["pretrain", "fine-tune", "adapters"]
+AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]
 
 
 class ProgramWay(Frozen):
@@ -45,7 +46,20 @@ class ProgramWay(Frozen):
     bases: tuple[Base, ...] = Field(
         default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
     )
+    adapters: tuple[AdapterChoice, ...] = Field(
+        default=(),
+        description="choices of adapters that its configuration expresses, besides rank and the targets"
+        " attention and all: DoRA, dropout, single GEMMs (modules), and scales of a 4-bit base that are not"
+        " quantised themselves (plain-scales)",
+    )
+    needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
+        default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
+    )
     experts: bool = Field(default=False, description="whether it trains models with experts")
+    linear_attention: bool = Field(
+        default=False,
+        description="whether it trains linear attention as transformers does, which alone is priced",
+    )
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
     )
@@ -99,9 +113,14 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         "no quantised base below adapters (QLoRA)": (
             job.adapters is not None and job.adapters.base not in (None, *way.bases)
         ),
+        **_lacking_choices(way, job.adapters),
+        **_needs(way, job),
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
         "no models with experts": job.model.moe is not None and not way.experts,
+        "its linear attention is not priced, only that of transformers": (
+            job.model.linear_attention is not None and not way.linear_attention
+        ),
     }
     parts |= {
         f"no key for software.{name}": getattr(job.software, name) is not None
@@ -109,3 +128,26 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         if name not in way.software
     }
     return next((words for words, missing in parts.items() if missing), None)
+
+
+def _lacking_choices(way: ProgramWay, adapters: AdapterSpec | None) -> dict[str, bool]:
+    """Return which choices of ``adapters`` the way does not express, in words."""
+    if adapters is None:
+        return {}
+    four = adapters.base in {"nf4", "fp4"}
+    chosen: dict[AdapterChoice, tuple[str, bool]] = {
+        "dora": ("no DoRA", adapters.dora),
+        "dropout": ("no dropout of adapters", adapters.dropout > 0),
+        "modules": ("no adapters at single GEMMs", isinstance(adapters.targets, tuple)),
+        "plain-scales": ("no base with scales in fp32", four and not adapters.doubly_quantized),
+    }
+    return {words: asked and name not in way.adapters for name, (words, asked) in chosen.items()}
+
+
+def _needs(way: ProgramWay, job: Job) -> dict[str, bool]:
+    """Return what ``job`` has not that the way is for, in words."""
+    quantised = job.adapters is not None and job.adapters.base is not None
+    return {
+        f"a quantised base alone ({way.title})": "base" in way.needs and not quantised,
+        "all in bf16 alone (software.pure_bf16)": "pure_bf16" in way.needs and not job.software.pure_bf16,
+    }

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from autoplan.errors import Problem, SpecError
+from autoplan.schema.base import LeftOutAtDefault
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
@@ -73,7 +75,7 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
             known[id(value)] = {
                 fields[name].alias or name: _plain(inner, known)
                 for name, inner in value.__dict__.items()
-                if not fields[name].exclude
+                if not (fields[name].exclude or _left_out(fields[name], inner))
             }
         return known[id(value)]
     if dataclasses.is_dataclass(value):
@@ -89,6 +91,11 @@ def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part
     if isinstance(value, tuple | list):
         return [_plain(inner, known) for inner in value]
     return value
+
+
+def _left_out(field: FieldInfo, value: object) -> bool:
+    """Return whether a field of a model says nothing that documents from before it would not."""
+    return any(isinstance(mark, LeftOutAtDefault) for mark in field.metadata) and value == field.default
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 - any dataclass
@@ -195,13 +202,15 @@ def _valid(kind: Any, plain: object, place: tuple[str | int, ...], name: str) ->
 def file_facts(job: Job) -> dict[str, Any]:
     """Return what ``job`` owes to its file and a resolved job does not say; changes of the file rest on it.
 
-    That is which keys it sets where a default is as good, what it calls its hardware, and its software.
+    That is which keys it sets where a default is as good, what it calls its hardware, its software, and what
+    it says of programs.
     """
     source = job.source
     return {
         "keys": None if source is None else sorted(source.keys.intersection(_DEFAULTED)),
         "hardware": None if source is None else source.hardware,
         "software": job.software.model_dump(mode="json"),
+        "programs": list(job.programs) if isinstance(job.programs, tuple) else job.programs,
     }
 
 
@@ -215,8 +224,14 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
     if facts["keys"] is not None:
         assumed = tuple(facts.get("assumed", ()))
         source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
+    named = facts.get("programs")
+    said: dict[str, Any] = {
+        "software": software,
+        "programs": tuple(named) if isinstance(named, list) else named,
+    }
+    # The first choice alone says what was asked, as where a file is read.
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
-    return dataclasses.replace(job, source=source, software=software, choices=choices)
+    return dataclasses.replace(job, source=source, choices=choices, **said)
 
 
 def hashes(job: Job) -> tuple[str, str]:

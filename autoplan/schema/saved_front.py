@@ -56,7 +56,7 @@ def _layout_value(key: LayoutKey) -> dict[str, Any]:
     return schemas.get(key.kind) or {"enum": list(key.words)}
 
 
-_LAYOUT_KEYS: Final = {key.name: _layout_value(key) for key in LAYOUT_KEYS}
+_LAYOUT_KEYS: Final = {key.name: _layout_value(key) for key in LAYOUT_KEYS if not key.counted}
 _NUMBER: Final = {"type": "number"}
 _PREDICTED_KEYS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second"), _NUMBER),
@@ -184,6 +184,9 @@ class SavedJobFile(SavedPart):
     )
     hardware: str | None = Field(description="what it calls its hardware")
     software: dict[str, Any] = Field(description="what the software does unlike its stack's defaults")
+    programs: str | tuple[str, ...] | None = Field(
+        default=None, description="what it says of programs: a name, several, or usual"
+    )
     assumed: tuple[str, ...] = Field(default=(), description="what a line of options left out, in words")
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.stage.stage_times import Stages
+from autoplan.schema.recompute import listed_modes
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.front_sweep import FrontSweep
 from autoplan.search.space.priced_candidates import PricedCandidates
@@ -30,15 +31,17 @@ def longest_seconds(groups: Sequence[PricedCandidates]) -> float:
     longest = 0.0
     for group in groups:
         layers = float(group.layers)
-        stages, end_of_step = zip(*(_longest_parts(kind, layers) for kind in group.kinds), strict=True)
+        parts = (_longest_parts(kind, layers, listed_modes(group.modes)) for kind in group.kinds)
+        stages, end_of_step = zip(*parts, strict=True)
         step = (group.m + group.pp)[:, None] * 2 * np.maximum.reduce(stages) + np.maximum.reduce(end_of_step)
         longest = max(longest, float(step.max()))
     return longest
 
 
-def _longest_parts(s: Stages, layers: float) -> tuple[Array, Array]:
+def _longest_parts(s: Stages, layers: float, modes: Sequence[str]) -> tuple[Array, Array]:
     """Return upper bounds on a stage's time and its end of step, with all layers of one type [s]."""
-    per_layer = s.forward.layer + s.backward.layer + s.full + s.selective
+    recompute = (s.recompute[mode] for mode in reversed(modes))
+    per_layer = sum(recompute, s.forward.layer + s.backward.layer)
     stage = s.forward.fixed + s.backward.fixed + layers * per_layer
     end_of_step = s.reduce.fixed + s.gather.fixed + s.norms.fixed + s.optimizer.fixed
     return stage, end_of_step + layers * (s.reduce.layer + s.gather.layer + s.norms.layer + s.optimizer.layer)

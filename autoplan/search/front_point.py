@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import MODES
 from autoplan.search.alternatives.domain_reduction import OpenCandidate
 from autoplan.search.alternatives.stage_alternatives import Alternative
 from autoplan.search.cp.constraint_model import Solution
@@ -27,8 +28,9 @@ class FrontPoint:
 
     def layout(self, groups: Sequence[PricedCandidates]) -> Layout:
         """Return the layout, of one of ``groups``."""
-        layers, selective, full = zip(*((o.layers, o.selective, o.full) for o in self.chosen), strict=True)
-        return groups[self.group].layout(self.position, layers, selective, full)
+        recomputed = {mode.name: tuple(o.count(mode.name) for o in self.chosen) for mode in MODES}
+        layers = tuple(o.layers for o in self.chosen)
+        return groups[self.group].candidates.layout(self.position, layers, recomputed)
 
     @staticmethod
     def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:

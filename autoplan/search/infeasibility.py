@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, joined, taken
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, joined, taken
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
@@ -18,6 +18,7 @@ from autoplan.results.merged_front import step_limit
 from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import listed_modes
 from autoplan.search.bounds.contents_bound import contents_memory, most_recompute
 from autoplan.search.bounds.memory_bound import (
     can_fit,
@@ -143,24 +144,25 @@ def _with_least_recompute(one: SizedCandidates, layers: tuple[int, ...]) -> Layo
     """Return the layout of a single candidate with the recompute of least memory on each stage."""
     counts = np.asarray(layers, dtype=np.float64)
     mixes = most_recompute(counts, one.candidates.recompute_num_layers[0], one.modes)
-    bytes_needed = np.stack(
-        [np.where(allowed, _needed(one, layers, s, f), np.inf) for s, f, allowed in mixes]
-    )
+    bytes_needed = np.stack([np.where(allowed, _needed(one, layers, mix), np.inf) for mix, allowed in mixes])
     best = bytes_needed.argmin(axis=0)
-    selective, full = (tuple(int(mixes[b][k][j]) for j, b in enumerate(best)) for k in (0, 1))
-    return one.candidates.layout(0, layers, selective, full)
+    recomputed = {
+        mode: tuple(int(mixes[b][0][mode][j]) for j, b in enumerate(best)) for mode in listed_modes(one.modes)
+    }
+    return one.candidates.layout(0, layers, recomputed)
 
 
-def _needed(one: SizedCandidates, layers: Sequence[int], selective: Array, full: Array) -> Array:
+def _needed(one: SizedCandidates, layers: Sequence[int], recomputed: ByMode) -> Array:
     """Return the memory that each stage of a single candidate needs to fit, shape [p] [bytes]."""
     needed = []
-    for stage, (n, s, f) in enumerate(zip(layers, selective, full, strict=True)):
+    for stage, n in enumerate(layers):
+        mix = {mode: counts[stage] for mode, counts in recomputed.items()}
         of_types, first = [taken(footprint, (0, stage)) for footprint in one.footprints], sum(layers[:stage])
         memory = of_types[0]
         if one.places is not None:
             order = one.places.order(stage, first, n)
-            memory = mixed_footprint(of_types, one.places.prefixes.layer_counts(order, s, f))
-        needed.append(stage_needed(memory, np.array(float(n)), s, f))
+            memory = mixed_footprint(of_types, one.places.prefixes.layer_counts(order, mix))
+        needed.append(stage_needed(memory, np.array(float(n)), mix))
     return np.array(needed, dtype=np.float64)
 
 

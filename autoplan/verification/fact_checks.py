@@ -12,7 +12,7 @@ from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError
 from autoplan.results.order_noise import parts_of
-from autoplan.schema.base import NumberKind
+from autoplan.schema.base import NumberKind, SourcedShare
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.schema.layout import parse_layout
@@ -59,10 +59,10 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
 
 def order_noise_errors(saved: SavedFront, job: Job) -> Iterator[str]:
     """Yield where the plans that are called too close to tell apart are not those that are."""
-    noise, order = saved.order_noise, job.stack.uncertainty.order
+    noise, order = saved.order_noise, _order_of_fastest(saved, job)
     steps, memory = _numbers_of(saved, "step_seconds"), _numbers_of(saved, "peak_memory_bytes_per_device")
     near: list[int] = []
-    if order is not None and steps and memory and not saved.answers:
+    if order is not None and steps and memory:
         near = [n for n, step in enumerate(steps, start=1) if step <= min(steps) * (1 + order.value)]
     expected = tuple(near) if len(near) > 1 else ()
     if (noise.plans if noise else ()) != expected:
@@ -73,6 +73,19 @@ def order_noise_errors(saved: SavedFront, job: Job) -> Iterator[str]:
         parts = [_parts(plan.layout_string, job) for plan in saved.front]
         if noise.simplest != min(near, key=lambda n: (parts[n - 1], n)):
             yield "order_noise: the simplest plan is that whose layout has the fewest parts"
+
+
+def _order_of_fastest(saved: SavedFront, job: Job) -> SourcedShare | None:
+    """Return the noise of the stack that prices the fastest plan; None where ``job`` has several sizes."""
+    choices = job.choices or (job,)
+    if len({(one.cluster.devices, one.workload.global_batch_size) for one in choices}) > 1:
+        return None
+    steps = _numbers_of(saved, "step_seconds")
+    if not steps:
+        return None
+    key = saved.front[steps.index(min(steps))].predicted.get("program")
+    runs = (one for one in choices if one.program is not None and one.program.key == key)
+    return next(runs, job).stack.uncertainty.order
 
 
 def _parts(layout: str, job: Job) -> int:

@@ -74,6 +74,9 @@ class Fact(Frozen):
     counted_layers: tuple[int, int] | None = Field(
         default=None, description="layers as which embedding and head count"
     )
+    balanced: bool | None = Field(
+        default=None, description="a pipeline is divided by the parameters of layers and output layer"
+    )
     architecture: dict[str, Any] = Field(default_factory=dict, description="fields of the model")
     latent_attention_of: str | None = Field(default=None, description="a model of the catalogue")
     sustained_share: float | None = Field(
@@ -101,6 +104,7 @@ class Told:
     usual_node: str | None = None
     sharing_ranks: int = 0
     counted_layers: tuple[int, int] = (0, 0)
+    balanced: bool = False
     architecture: Mapping[str, Any] | None = None
     latent_attention_of: str | None = None
     sustained_share: float | None = None
@@ -114,6 +118,7 @@ _SINGLE: Final = (
     "usual_node",
     "sharing_ranks",
     "counted_layers",
+    "balanced",
     "latent_attention_of",
     "sustained_share",
 )

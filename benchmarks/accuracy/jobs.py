@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter, ValidationError
 
 from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
+from autoplan.launch.frameworks.nanotron import balanced_stages
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
@@ -78,7 +79,7 @@ def job_of(run: Run) -> Job:
 
 def _tuned(run: Run) -> dict[str, Any]:
     """Return what the job of ``run`` says of its fine-tune: optimizer and adapters, where the row tells."""
-    tuning = run.tuning or Tuning()
+    tuning = run.tuning or Tuning(adapters=run.lora.model_dump() if run.lora else None)
     if run.task in {"lora", "qlora"} and tuning.adapters is None:
         raise Skipped("the adapters are not told", run.task)
     said = {"optimizer": tuning.optimizer, "adapters": tuning.adapters}
@@ -256,21 +257,39 @@ def _usual_node(gpu: str, devices: int, known: str | None) -> NodeSpec:
 
 def _derived_node(gpu: str, devices: int) -> NodeSpec:
     """Return the node of the catalogue that is derived from ``gpu`` alone, with ``devices`` devices."""
-    if gpu not in entry_names("device"):
+    # Rows name the memory of a device of which there is one size, too.
+    names = (gpu, re.sub(r"-\d+gb$", "", gpu))
+    found = next((name for name in names if name in entry_names("device")), None)
+    if found is None:
         raise Skipped("the device is not in the catalogue", gpu)
     count = next((n for n in COUNTS if n >= devices), COUNTS[-1])
-    return _entry_node(f"{count}x-{gpu}").model_copy(update={"devices": devices})
+    return _entry_node(f"{count}x-{found}").model_copy(update={"devices": devices})
 
 
-def stage_layers(run: Run, layers: int) -> tuple[int, ...]:
+def stage_layers(run: Run, model: ModelSpec) -> tuple[int, ...]:
     """Return the layers of each stage of ``run``: as even as its stack makes them."""
     before, after = told_of(run).counted_layers
-    stages = run.layout.pp
+    stages, layers = run.layout.pp, model.layers
+    if stages > 1 and told_of(run).balanced:
+        return _with_a_layer_each(balanced_stages(model, stages))
     if stages == 1 or not (before or after):
         return even_stages(layers, stages, run.layout.vpp)
     share, longer = divmod(before + layers + after, stages)
     counted = [share + (stage < longer) for stage in range(stages)]
     return (counted[0] - before, *counted[1:-1], counted[-1] - after)
+
+
+def _with_a_layer_each(stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``stages`` with a layer of the longest one in each that has none.
+
+    >>> _with_a_layer_each((2, 3, 1, 0))
+    (2, 2, 1, 1)
+    """
+    shared = list(stages)
+    while 0 in shared and max(shared) > 1:
+        shared[shared.index(max(shared))] -= 1
+        shared[shared.index(0)] += 1
+    return tuple(shared)
 
 
 def sharing_ranks(run: Run) -> int:

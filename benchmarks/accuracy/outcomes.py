@@ -248,8 +248,7 @@ def _microbatches(run: Run, job: Job) -> tuple[int, ...]:
 
 def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> Layout:
     told = run.layout
-    stages = stage_layers(run, job.model.layers)
-    none = (0,) * told.pp
+    stages = stage_layers(run, job.model)
     offload = run.tuning.offload if run.tuning else "none"
     return Layout(
         tp=told.tp,
@@ -257,8 +256,7 @@ def _layout(run: Run, job: Job, recompute: str, microbatch: int, zero: int) -> L
         dp=told.dp,
         microbatch=microbatch,
         layers=stages,
-        selective=stages if recompute == "selective" else none,
-        full=stages if recompute == "full" else none,
+        recomputed=() if recompute == "none" else ((recompute, stages),),
         zero=zero,
         vpp=told.vpp,
         sequence_parallel=sequence_parallel(run),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Experts", "Hardware", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
+__all__ = ["Experts", "Hardware", "Lora", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
 
 PeakKind = Literal["allocated", "reserved", "device", "unstated"]
 
@@ -91,6 +91,13 @@ class Tuning(_Part):
         return hash(self.model_dump_json())
 
 
+class Lora(_Part):
+    """Low-rank adapters, as rows tell them that have no ``tuning``."""
+
+    rank: Count
+    targets: str | tuple[str, ...] = "all"
+
+
 class Measured(_Part):
     """What was measured; a run out of memory has no times."""
 
@@ -113,6 +120,7 @@ class Run(_Part):
     model: Model
     layout: RunLayout
     tuning: Tuning | None = None
+    lora: Lora | None = None
     measured: Measured
     notes: str | None = None
     complete: bool = True

@@ -67,8 +67,7 @@ def job_of(config: Config) -> Job:
 def layout_of(config: Config) -> Layout:
     """Return the layout of a case; every second layer checkpointed is half of a stage's layers."""
     stages = even_stages(config.dims.L, config.pp)
-    none = (0,) * config.pp
-    full = {"full": stages, "every2": tuple(n // 2 for n in stages)}.get(config.ac, none)
+    full = {"full": stages, "every2": tuple(n // 2 for n in stages)}.get(config.ac, (0,) * config.pp)
     partly = config.ac == "sac_mm" or (config.dims.attn_ac and config.ac == "none")
     return Layout(
         tp=config.tp,
@@ -76,8 +75,7 @@ def layout_of(config: Config) -> Layout:
         dp=config.dp,
         microbatch=config.mbs,
         layers=stages,
-        selective=stages if partly else none,
-        full=full,
+        recomputed=(("selective", stages),) if partly else (("full", full),),
         zero=1 if config.dist_optim else _ZERO[config.dp_mode],
         sequence_parallel=config.sp and config.tp > 1,
     )
@@ -177,6 +175,7 @@ def _with_block(found: StackSpec, config: Config) -> StackSpec:
         logits_bytes=kept + held,
         logits_forward_bytes=forward,
         logits_backward_bytes=backward + held,
+        split_loss_bytes=0,
         # HF's norms are unfused: each keeps an fp32 copy of its input.
         norm_copy_bytes=4 if config.impl == "hf" else 0,
         vocabulary_parallel_loss=config.loss_parallel,

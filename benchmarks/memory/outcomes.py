@@ -11,7 +11,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
 from autoplan.costs.core.candidates import Candidates
@@ -22,6 +21,7 @@ from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.network.volume import OPERATIONS
 from autoplan.errors import AutoplanError
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import FULL
 from benchmarks.memory.cases import Case, refuse_inexpressible
 from benchmarks.memory.jobs import job_of, layout_of
 from benchmarks.reading import Unreadable, read_entries
@@ -130,11 +130,10 @@ def _predicted(case: Case) -> Bytes:
     """Return autoplan's bytes of the case's stage."""
     job, layout, index = job_of(case.config), layout_of(case.config), case.config.stage
     scope = scope_of(job, Candidates.of([layout]))
-    columns = ([x] for x in (layout.layers, layout.selective, layout.full))
-    counts = StageCounts(*(np.asarray(x, dtype=np.float64) for x in columns))
+    counts = StageCounts.of([layout])
     stage = memory_predictions(scope, counts)[0].stages[index]
     _, kept = timeline_of(scope)
-    moved = stage_bytes(scope, counts.layers, counts.selective, counts.full)
+    moved = stage_bytes(scope, counts.layers, counts.recomputed)
     result = Bytes(
         peak_bytes=stage.allocated,
         parameters=stage.parameters,
@@ -152,9 +151,9 @@ def _predicted(case: Case) -> Bytes:
 
 def _saved_by_stage(kept: SavedActivations, layout: Layout, index: int) -> float:
     """Return what one forward of one microbatch leaves alive: the stage's layers and its head."""
-    selective, full = layout.selective[index], layout.full[index]
-    plain = layout.layers[index] - selective - full
-    layers = plain * kept.none + selective * kept.selective + full * kept.full
+    counts = {mode: of_stages[index] for mode, of_stages in layout.recomputed}
+    plain = layout.layers[index] - sum(counts.values())
+    layers = sum((n * kept.recomputed[mode] for mode, n in counts.items()), plain * kept.none)
     # A received input is the pipeline's, not born in this stage's forward.
     entry = 0.0 if index else kept.entry
     return float((layers + entry + kept.inputs + kept.logits)[0, index])
@@ -162,6 +161,7 @@ def _saved_by_stage(kept: SavedActivations, layout: Layout, index: int) -> float
 
 def _saved_by_layer(kept: SavedActivations, layout: Layout, index: int) -> float:
     """Return what a layer keeps; where only some are recomputed, a layer that is not."""
-    if layout.full[index] == layout.layers[index]:
-        return float(kept.full[0, index])
-    return float((kept.selective if layout.selective[index] else kept.none)[0, index])
+    if layout.counts(FULL)[index] == layout.layers[index]:
+        return float(kept.recomputed[FULL][0, index])
+    in_part = [mode for mode, counts in layout.recomputed if mode != FULL and counts[index]]
+    return float((kept.recomputed[in_part[0]] if in_part else kept.none)[0, index])

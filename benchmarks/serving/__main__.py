@@ -1,4 +1,4 @@
-"""``python -m benchmarks.serving [--runs FILE] [--sample ROWS] [--check | --record | --refit [--write]]``."""
+"""``python -m benchmarks.serving [--runs FILE] [--sample N] [--check | --record | --refit | --left-out]``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, Final
 
 from autoplan.catalog import serving_intervals
 from autoplan.schema.yaml.writer import file_text
 from benchmarks.accuracy.recorded import changes, load_figures, render_changes, save_figures
 from benchmarks.command import parser_of, run
-from benchmarks.serving.engine_fitting.engine_fits import fit_engines, left_out_errors, mean_error
+from benchmarks.serving.engine_fitting.engine_fits import fit_engines, left_out_errors, left_out_shares
 from benchmarks.serving.engine_fitting.engine_numbers import family_of, write_fits
 from benchmarks.serving.engine_fitting.step_responses import NUMBERS, Response, responses, sampled
 from benchmarks.serving.outcomes import ServedOutcome, outcomes_of_files, row_of
@@ -22,7 +23,8 @@ from benchmarks.serving.served_summary import device_factor, figures_of, render,
 
 __all__ = ["DEFAULT_RUNS", "main"]
 
-DEFAULT_RUNS: Final = Path(__file__).parent / "data" / "served_runs.yaml"
+_DATA: Final = Path(__file__).parent / "data"
+DEFAULT_RUNS: Final = (_DATA / "served_runs.yaml", _DATA / "served_runs_2.yaml")
 RECORDED: Final = Path(__file__).parent / "recorded.yaml"
 #: The figures of a fixed sample of runs, which tests compare.
 RECORDED_SAMPLE: Final = RECORDED.with_name("recorded_sample.yaml")
@@ -30,9 +32,10 @@ INTERVALS: Final = Path(__file__).parents[2] / "costmodels" / "intervals" / "ser
 
 #: What is left out to see how a fit does on others.
 _GROUPS: Final[dict[str, Callable[[Response], str]]] = {
-    "source": lambda x: x.id.partition("-")[0],
+    "publication": lambda x: x.publication,
+    "model": lambda x: x.model,
     "device": lambda x: x.device,
-    "engine": lambda x: x.engine,
+    "version": lambda x: x.engine,
 }
 
 
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     Return 1 where a recorded figure is worse under ``--check``, 2 where a file cannot be read.
     """
     options = _parser().parse_args(arguments)
-    if options.refit:
+    if options.refit or options.left_out:
         return _refit(options)
     spec = serving_intervals()
     return run(
@@ -58,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("serving", "Compare predictions with measured serving runs, each row's own layout.")
-    parser.add_argument("--runs", type=Path, nargs="+", default=[DEFAULT_RUNS], help="files of measured runs")
+    parser.add_argument("--runs", type=Path, nargs="+", default=DEFAULT_RUNS, help="files of measured runs")
     parser.add_argument(
         "--sample", type=int, metavar="ROWS", help="a fixed sample of so many rows, in seconds"
     )
@@ -67,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     either.add_argument("--record", action="store_true", help="write recorded figures and intervals anew")
     either.add_argument(
         "--refit", action="store_true", help="fit the scale and host time of each engine's version"
+    )
+    either.add_argument(
+        "--left-out",
+        action="store_true",
+        help="errors where a fit has not seen a model, device or publication",
     )
     parser.add_argument("--write", action="store_true", help="with --refit: write them to costmodels/engines")
     parser.add_argument(
@@ -102,27 +110,53 @@ def _save_spreads(outcomes: Sequence[ServedOutcome]) -> None:
     if factor is not None:
         wider = spec.unmeasured_device.model_copy(update={"value": round(factor, 2)})
         spec = spec.model_copy(update={"unmeasured_device": wider})
-    spec = spec.model_copy(update={"spreads": tuple(spreads_of(outcomes, spec))})
+    met = [x for x in outcomes if x.skipped is None]
+    spec = spec.model_copy(
+        update={
+            "spreads": tuple(spreads_of(outcomes, spec)),
+            "models": tuple(sorted({f"{x.model[0]}x{x.model[1]}" for x in met})),
+            "devices": tuple(sorted({x.device for x in met})),
+        }
+    )
     INTERVALS.write_text(file_text(spec), encoding="utf-8")
 
 
 def _refit(options: argparse.Namespace) -> int:
-    """Print what a fit makes of each engine's version, and the errors of groups that it has not seen."""
+    """Print what a fit makes of each engine's version, or the errors of what it has not seen."""
     runs = [row for path in options.runs for _, row in read_served_runs(path) if isinstance(row, ServedRun)]
     with ProcessPoolExecutor(2) as pool:
         measured = list(responses(sampled(runs, options.most), pool))
+    if options.left_out:
+        print(*_left_out_table(measured), sep="\n")
+        return 0
     fits = fit_engines(measured, family_of)
     for fit in fits:
         numbers = ", ".join(f"{number} {fit.numbers[number]:.3g}" for number in NUMBERS)
         name = fit.family if fit.engine == "family" else f"  {fit.engine}"
-        print(f"{name}: {fit.runs} runs, loss {fit.before:.3f} to {fit.after:.3f}: {numbers}")
-    for kind, group_of in _GROUPS.items():
-        errors = left_out_errors(measured, family_of, group_of)
-        mean = mean_error(x for group in errors.values() for x in group)
-        print(f"mean error, each {kind} left out: {mean:.3f}")
+        behind = f"{fit.runs} runs of {fit.publications} publications"
+        print(f"{name}: {behind}, loss {fit.before:.3f} to {fit.after:.3f}: {numbers}")
     if options.write:
         print(*(f"wrote {path}" for path in write_fits(fits)), sep="\n")
     return 0
+
+
+def _left_out_table(measured: Sequence[Response]) -> list[str]:
+    """Return lines: the errors of each load and figure where the fit has not seen what is named."""
+    kinds = {"nothing": None, **_GROUPS}
+    found = {
+        kind: left_out_shares(left_out_errors(measured, family_of, group_of))
+        for kind, group_of in kinds.items()
+    }
+    lines = [
+        f"{'left out: median and mean of absolute errors':56}" + "".join(f"{kind:>16}" for kind in kinds)
+    ]
+    for load, metric in sorted({key for shares in found.values() for key in shares}):
+        cells = [found[kind].get((load, metric), ()) for kind in kinds]
+        lines.append(
+            f"{load + ', ' + metric + f' ({len(cells[0])})':56}"
+            + "".join(f"{median(x):8.1%}{fmean(x):8.1%}" if x else f"{'-':>16}" for x in cells)
+        )
+    return lines
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from autoplan.catalog import engine_kernels_origin
-from autoplan.costs.serving.served_intervals import interval_of, spread_of, widening
+from autoplan.costs.serving.served_intervals import interval_of, spread_of, unmet_parts, widening
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, SpreadLoad
 from benchmarks.reading import fixed_sample
 from benchmarks.serving.served_jobs import engine_of
 from benchmarks.serving.served_predictions import predicted
-from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of, read_served_runs
+from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of, publication_of, read_served_runs
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
 __all__ = ["ServedOutcome", "outcomes_of_files", "residual", "row_of"]
@@ -38,6 +38,9 @@ class ServedOutcome:
     device: str = ""
     source: str = ""
     group: str = ""
+    publication: str = ""
+    #: Layers and hidden size of the model.
+    model: tuple[int, int] = (0, 0)
     #: Devices, degrees of parallelism, clients, and nominal tokens of a prompt and of an answer.
     devices: int = 1
     layout: str = ""
@@ -73,6 +76,8 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
         "device": run.hardware.gpu,
         "source": _source(name),
         "group": run.group or name,
+        "publication": publication_of(run),
+        "model": (run.model.layers, run.model.hidden),
         "measured": run.figures,
         "was_saturated": run.saturated,
         "kernels_measured": engine_kernels_origin(run.hardware.gpu)[0],
@@ -126,7 +131,8 @@ def row_of(outcome: ServedOutcome, spec: IntervalSpec) -> dict[str, Any]:
     The intervals are those of plans; the versions of engines are named by the runs.
     """
     row: dict[str, Any] = {"id": outcome.id}
-    width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
+    unmet = unmet_parts(spec, outcome.model, outcome.device)
+    width, _ = widening(spec, measured=outcome.kernels_measured, engine=None, unmet=unmet)
     for metric in METRICS:
         value = outcome.values.get(metric)
         spread = spread_of(spec, cast("SpreadLoad", outcome.mode or "all"), metric)

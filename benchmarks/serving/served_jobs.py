@@ -29,15 +29,24 @@ from benchmarks.serving.bench_runs import BenchFacts, bench_facts
 from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["ServedJob", "bench_of", "engine_name", "engine_of", "served_job", "try_step", "worker_job"]
+__all__ = [
+    "ServedJob",
+    "bench_of",
+    "engine_name",
+    "engine_of",
+    "is_odd",
+    "is_plain",
+    "served_job",
+    "template_seconds",
+    "try_step",
+    "worker_job",
+]
 
 Role = Literal["prefill", "decode"]
 
-#: Engines by the framework that a row names: the first pattern that fits. Versions that are not given are
-#: those of the date of the source.
+#: Engines by the framework that a row names: the first pattern that fits.
 _ENGINES: Final = (
-    (r"^vllm \(2023\)|^vllm \(version not given\)$", "vllm-v0@0.4"),
-    (r"^vllm \(version not given\), enforce", "vllm-v0@0.4"),
+    (r"^vllm \(2023\)|^vllm v?0\.[2-5]\b", "vllm-v0@0.4"),
     (r"^vllm v?0\.[67]\b", "vllm-v0@0.7"),
     (r"^vllm v?0\.(8|9|10)\b|^vllm \(july 2025\)", "vllm@0.11"),
     (r"^vllm nightly", "vllm-v0@0.7"),
@@ -47,7 +56,7 @@ _ENGINES: Final = (
     (r"^lmdeploy turbomind 0\.1", "lmdeploy@0.1"),
     (r"^lmdeploy", "lmdeploy@0.2"),
     (r"^tensorrt-llm v?0\.[56]\b", "tensorrt-llm@0.5"),
-    (r"^tensorrt-llm v?0\.(9|1[0-2])\b|^tensorrt-llm \(version not given\)|commit", "tensorrt-llm@0.9"),
+    (r"^tensorrt-llm v?0\.(9|1[0-2])\b|commit", "tensorrt-llm@0.9"),
     (r"^tensorrt-llm v?0\.1[3-6]\b", "tensorrt-llm@0.14"),
     (r"^tensorrt-llm v?0\.1[7-9]\b", "tensorrt-llm@0.17"),
     (r"^tensorrt-llm v?0\.2\d\b", "tensorrt-llm@0.20"),
@@ -55,7 +64,7 @@ _ENGINES: Final = (
     (r"^tensorrt-llm 1\.0", "tensorrt-llm@1.0"),
     # Versions of Dynamo, whose containers hold TensorRT-LLM 1.2.
     (r"^trtllm 0\.8", "tensorrt-llm@1.2"),
-    (r"^trtllm (version not given|gpt-oss-dev)", "tensorrt-llm@1.1"),
+    (r"^trtllm gpt-oss-dev", "tensorrt-llm@1.1"),
 )
 _MODELS: Final = {
     "DeepSeek-R1/V3": "deepseek-v3",
@@ -85,10 +94,14 @@ class ServedJob:
 
 
 def engine_name(framework: str) -> str:
-    """Return the engine of a framework as a row names it. Raises Skipped for an unknown one.
+    """Return the engine of a framework as a row names it, without a version where it has none.
+
+    Raises Skipped for an unknown one.
 
     >>> engine_name("vllm 0.12.0"), engine_name("trtllm 1.0.0rc3"), engine_name("TensorRT-LLM v0.6.1")
     ('vllm@0.12.0', 'tensorrt-llm@1.0', 'tensorrt-llm@0.5')
+    >>> engine_name("SGLang (version not stated)")
+    'sglang'
     """
     lower = framework.lower()
     for pattern, name in _ENGINES:
@@ -101,8 +114,8 @@ def engine_name(framework: str) -> str:
         ("trtllm", "tensorrt-llm"),
         ("tensorrt", "tensorrt-llm"),
     ):
-        if lower.startswith(prefix) and version:
-            return f"{name}@{_known(name, version[1])}"
+        if lower.startswith(prefix):
+            return f"{name}@{_known(name, version[1])}" if version else name
     raise Skipped("the engine is not known", framework)
 
 
@@ -143,11 +156,19 @@ def engine_of(run: ServedRun) -> Engine:
 
 
 def _engine_name(run: ServedRun) -> str:
-    """Return the engine of a run; vLLM on AMD devices is a build of its own."""
-    name = engine_name(run.layout.framework or "")
+    """Return the engine of a run; vLLM on AMD devices is a build of its own.
+
+    A version that a row does not tell is that of its source's date where this is known, else the newest.
+    """
+    told = run.layout.framework or ""
+    dated = (x for x in _facts()["engines"] if re.search(x["rows"], f"{run.id} {told}"))
+    name = next((x["engine"] for x in dated), None) or engine_name(told)
     if not run.hardware.gpu.startswith("mi") or not name.startswith("vllm"):
         return name
-    return "vllm-rocm@0.4" if name == "vllm-v0@0.4" else "vllm-rocm@0.7"
+    stack, _, version = name.partition("@")
+    if stack == "vllm-v0":
+        return f"vllm-rocm@{version}"
+    return f"vllm-rocm@{_known('vllm-rocm', version)}" if version else "vllm-rocm"
 
 
 @cache
@@ -303,14 +324,34 @@ def _served_engine(run: ServedRun) -> Engine:
     tried = _TRIED.get(str(engine))
     if tried is not None:
         engine = replace(engine, facts=engine.facts.model_copy(update={"step": tried}))
-    told = run.engine
-    if told is None:
+    asynchronous = _asynchronous(run)
+    if asynchronous is None:
         return engine
-    facts = engine.facts
-    if told.async_scheduling is not None:
-        scheduler = facts.scheduler.model_copy(update={"asynchronous": told.async_scheduling})
-        facts = facts.model_copy(update={"scheduler": scheduler})
-    return replace(engine, facts=facts)
+    scheduler = engine.facts.scheduler.model_copy(update={"asynchronous": asynchronous})
+    return replace(engine, facts=engine.facts.model_copy(update={"scheduler": scheduler}))
+
+
+def _asynchronous(run: ServedRun) -> bool | None:
+    """Return whether a run's launch script sets an asynchronous scheduler; None where it says nothing."""
+    told = run.engine.async_scheduling if run.engine else None
+    if told is None and any(re.search(x["rows"], run.id) for x in _facts()["asynchronous"]):
+        return True
+    return told
+
+
+def is_plain(run: ServedRun) -> bool:
+    """Whether the launch commands of a run's pools are known, and speculate no tokens."""
+    return any(re.search(x["rows"], run.id) for x in _facts()["plain_pools"])
+
+
+def is_odd(run: ServedRun) -> bool:
+    """Whether a run's machine is known to be unlike others of its name."""
+    return any(re.search(x["rows"], run.id) for x in _facts()["odd_machines"])
+
+
+def template_seconds(run: ServedRun) -> float:
+    """Return the time that the front end of a run takes to read the chat template for each request [s]."""
+    return next((x["seconds"] for x in _facts()["templates"] if re.search(x["rows"], run.id)), 0.0)
 
 
 def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:

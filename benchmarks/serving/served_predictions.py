@@ -25,7 +25,7 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
-from autoplan.costs.serving.served_layouts import front_end_seconds
+from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -37,7 +37,7 @@ from autoplan.schema.serving.request_lengths import (
 )
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
-from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job
+from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, template_seconds
 from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -79,8 +79,7 @@ def predicted(run: ServedRun) -> Served:
         capacity = predict_capacity(served.scope)
         if capacity.pool.tokens < 1 or capacity.shortage in {"loading the weights", "no room for the cache"}:
             return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
-        priced = {"closed loop": _closed, "offline": _offline, "open loop": _open, "static": _static}[mode]
-        return priced(run, served, priced_iteration(served))
+        return _PRICED[mode](run, served, priced_iteration(served))
     except AutoplanError as error:
         raise skipped_by("it cannot be priced", error) from error
     except EXPECTED as error:
@@ -122,7 +121,7 @@ def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) ->
         per_request=step.host_per_request.value,
         eager=step.eager_kernel.value * launches,
     )
-    return replace(built, scale=step.scale.value, host=host)
+    return replace(built, scale=built.scale * step.scale.value / before.scale.value, host=host)
 
 
 def _rules(run: ServedRun, served: ServedJob, *, grow: bool = False) -> SchedulerRules:
@@ -152,6 +151,7 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         raise Skipped("the load is not known", "clients of the closed loop")
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, served.job, clients, own)
+    load = replace(load, front_end_busy=served.layout.adp * front_end_busy(served.job))
     result = simulate(load, _rules(run, served), iteration)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
@@ -266,6 +266,26 @@ def _static(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     return Served(values, _is_saturated(run, batch, predict_capacity(served.scope)), fits=True)
 
 
+def _at_once(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
+    """All requests at once through the server: its front end, its scheduler with its sizes of a step.
+
+    Their latency is the time until the last of them has its answer.
+    """
+    parts = served.layout.replicas * served.layout.adp
+    requests = ceil((run.workload.batch or 1) / parts)
+    inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
+    busy, sizes = parts * front_end_busy(served.job), ((inputs,) * requests, (outputs,) * requests)
+    result = simulate(
+        RequestLoad(*sizes, (0.0,) * requests, front_end_busy=busy), _rules(run, served), iteration
+    )
+    values = _values(result, parts)
+    # One loop of events parses the templates of all requests that are there before it goes on with one.
+    front = _front_end(run, served.job) + parts * requests * template_seconds(run)
+    values["time_to_first_token_seconds"] = front + fmean(result.first)
+    values["request_latency_seconds"] = front + max(result.last)
+    return Served(values, _is_saturated(run, requests, predict_capacity(served.scope)), fits=True)
+
+
 def _offline(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """Return the most of the layouts that a row allows: where it names tp alone, experts may be shared.
 
@@ -369,3 +389,12 @@ def _disaggregated(run: ServedRun) -> Served:
     )
     room = pair.decode.most * pair.receivers
     return Served(_loop_values(run, job, result, (clients, own, parts)), saturated=clients > room, fits=True)
+
+
+_PRICED: Final = {
+    "closed loop": _closed,
+    "offline": _offline,
+    "open loop": _open,
+    "all at once": _at_once,
+    "static": _static,
+}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from benchmarks.reading import Unreadable, read_entries
 from benchmarks.skips import Skipped, skipped_by
 
-__all__ = ["METRICS", "Disaggregated", "Mode", "ServedRun", "mode_of", "read_served_runs"]
+__all__ = ["METRICS", "Disaggregated", "Mode", "ServedRun", "mode_of", "publication_of", "read_served_runs"]
 
 #: The figures that are predicted.
 METRICS: Final = (
@@ -20,7 +20,7 @@ METRICS: Final = (
     "output_tokens_per_second",
     "request_latency_seconds",
 )
-Mode = Literal["closed loop", "offline", "open loop", "static", "disaggregated"]
+Mode = Literal["closed loop", "offline", "open loop", "all at once", "static", "disaggregated"]
 
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -175,6 +175,8 @@ def mode_of(run: ServedRun) -> Mode:
         load.output_len is None and "first" not in mode and run.measured.ttft_ms is None
     ):
         raise Skipped("the lengths of requests are not known", mode)
+    if "all requests at once" in mode:
+        return "all at once"
     if "closed loop" in mode:
         return "closed loop"
     if "offline" in mode:
@@ -184,6 +186,19 @@ def mode_of(run: ServedRun) -> Mode:
     if isinstance(load.request_rate, int | float):
         return "open loop"
     raise Skipped("how requests come is not known", mode)
+
+
+def publication_of(run: ServedRun) -> str:
+    """Return who published a run: the repository or site of its source, and issues apart from its documents.
+
+    >>> sizes = dict.fromkeys(("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"), 1)
+    >>> run = {"id": "x", "hardware": {"gpu": "l4", "gpus": 1}, "model": {"name": "m", **sizes}}
+    >>> run |= {"layout": {}, "workload": {}, "measured": {}}
+    >>> publication_of(ServedRun.model_validate({**run, "source": "NVIDIA/TensorRT-LLM issue 5929"}))
+    'NVIDIA/TensorRT-LLM issues'
+    """
+    first = run.source.partition(" ")[0].rstrip(":") or run.id.partition("-")[0]
+    return f"{first} issues" if " issue " in run.source else first
 
 
 def read_served_runs(path: Path) -> list[tuple[str, ServedRun | Skipped]]:

@@ -21,6 +21,9 @@ __all__ = ["device_factor", "figures_of", "render", "spreads_of", "summary_of"]
 
 #: Fewer runs than this have no spread of their own.
 _LEAST_RUNS: Final = 15
+#: Most runs that one publication counts for in a load; runs that closed loops add to open ones.
+_MOST_OF_ONE: Final = 10.0
+_CLOSED_RUNS: Final = 60.0
 Key = tuple[str, str]
 
 
@@ -95,34 +98,46 @@ def _saturation(outcomes: Iterable[ServedOutcome]) -> dict[str, float | None]:
 def spreads_of(
     outcomes: Iterable[ServedOutcome], spec: IntervalSpec, without: str | None = None
 ) -> list[SpreadSpec]:
-    """Return the spread of each mode and metric, and of all modes together, but for one group.
+    """Return the spread of each mode and metric, and of all modes together, but for one publication.
 
-    Groups weigh alike up to ten runs, so that one with many runs does not decide. A residual counts over the
-    widening of its device.
+    Publications weigh alike up to ten runs of a load, so that none decides alone. A residual counts over the
+    widening of its device, and all are wider by what is not known of another publication. An open loop has
+    few runs: its quantiles lie between theirs and those of closed loops.
     """
     weighted: dict[Key, list[tuple[float, float]]] = defaultdict(list)
-    sizes = Counter(x.group for x in outcomes)
+    sizes = Counter((x.publication, x.mode) for x in outcomes)
     for outcome in outcomes:
-        if outcome.group == without:
+        if outcome.publication == without:
             continue
         width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
         for metric in METRICS:
             value = residual(outcome, metric)
             if value is not None:
-                weight = min(1.0, 10.0 / sizes[outcome.group])
+                weight = min(1.0, _MOST_OF_ONE / sizes[outcome.publication, outcome.mode])
                 weighted[outcome.mode, metric].append((value / width, weight))
                 weighted["all", metric].append((value / width, weight))
-    return [
-        SpreadSpec(
-            load=cast("SpreadLoad", load),
-            metric=cast("ServedMetric", metric),
-            low=round(_quantile(values, 0.05), 4),
-            high=round(_quantile(values, 0.95), 4),
-            runs=len(values),
-        )
-        for (load, metric), values in sorted(weighted.items())
+    wider = spec.other_publication.value
+    found = {
+        key: (wider * _quantile(values, 0.05), wider * _quantile(values, 0.95), len(values))
+        for key, values in sorted(weighted.items())
         if len(values) >= _LEAST_RUNS
-    ]
+    }
+    return [_spread(key, _towards_closed(key, found), found[key][2]) for key in found]
+
+
+def _spread(key: Key, ends: tuple[float, float], runs: int) -> SpreadSpec:
+    load, metric = cast("SpreadLoad", key[0]), cast("ServedMetric", key[1])
+    return SpreadSpec(load=load, metric=metric, low=round(ends[0], 4), high=round(ends[1], 4), runs=runs)
+
+
+def _towards_closed(key: Key, found: Mapping[Key, tuple[float, float, int]]) -> tuple[float, float]:
+    """Return quantiles, those of an open loop as the mean with closed loops that count for sixty runs."""
+    low, high, runs = found[key]
+    closed = found.get(("closed loop", key[1]))
+    if key[0] != "open loop" or closed is None:
+        return low, high
+    own = runs / (runs + _CLOSED_RUNS)
+    return own * low + (1 - own) * closed[0], own * high + (1 - own) * closed[1]
 
 
 def device_factor(outcomes: Sequence[ServedOutcome]) -> float | None:
@@ -158,14 +173,14 @@ def _quantile(values: list[tuple[float, float]], share: float) -> float:
 
 
 def _coverage(outcomes: Sequence[ServedOutcome]) -> list[dict[str, Any]]:
-    """Return the share of runs within their interval, where each group is judged by those of the others."""
+    """Return the share of runs within their interval, where each publication is judged by the others."""
     inside: dict[Key, list[bool]] = defaultdict(list)
     spec = serving_intervals()
-    for group in sorted({x.group for x in outcomes}):
+    for publication in sorted({x.publication for x in outcomes}):
         spreads: dict[Key, SpreadSpec] = {
-            (x.load, x.metric): x for x in spreads_of(outcomes, spec, without=group)
+            (x.load, x.metric): x for x in spreads_of(outcomes, spec, without=publication)
         }
-        for outcome in (x for x in outcomes if x.group == group):
+        for outcome in (x for x in outcomes if x.publication == publication):
             width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
             for metric in METRICS:
                 value = residual(outcome, metric)
@@ -233,7 +248,7 @@ def render(summary: Mapping[str, Any]) -> str:
             for x in summary[title]
         ]
     lines += _render_choices(summary)
-    lines += ["", "90 % intervals by the other groups"]
+    lines += ["", "90 % intervals by the other publications"]
     lines += [f"{x['of']:44} {x['metric']:30} {x['n']:5} {x['share']:6.1%}" for x in summary["coverage"]]
     saturation = summary["saturation"]
     if saturation["found"] is not None:

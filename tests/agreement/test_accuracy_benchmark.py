@@ -146,7 +146,7 @@ def test_a_publication_may_say_what_its_rows_do_not(row):
         outcome_of(changed(row, source=source, **here), 0)
         for source in ("somebody", f"{table}single.csv", f"{table}multi.csv", "Korthikanti et al., Table 5")
     )
-    recomputed = [outcome.plan.layout.full for outcome in (plain, kept, everywhere)]
+    recomputed = [outcome.plan.layout.counts("full") for outcome in (plain, kept, everywhere)]
     assert recomputed == [plain.plan.layout.layers, (0,), plain.plan.layout.layers]
     assert [x.job.stack.name for x in (plain, kept, later)] == [
         "megatron-lm",
@@ -379,5 +379,5 @@ def test_selective_recompute_of_a_stack_goes_by_other_names(row):
     told = {"layout__recompute": "other: selective (per-op sac)", "complete": False}
     titan, other = (outcome_of(changed(row, stack=x, **told), 0) for x in ("fsdp2", "megatron-core"))
 
-    assert titan.plan.layout.selective == titan.plan.layout.layers
+    assert titan.plan.layout.counts("selective") == titan.plan.layout.layers
     assert other.skipped.category == "the recompute cannot be expressed"

@@ -37,7 +37,7 @@ def seconds(job, layout, bandwidth):
     machine = replace(machine, links=links, host_launch=0.0)
     candidates, counts = Candidates.of([layout]), StageCounts.of([layout])
     stages, m = price_stages(job, candidates, machine), job.workload.global_batch_size / layout.dp
-    numbers = counts.layers, counts.selective, counts.full
+    numbers = counts.layers, counts.recomputed
     both = stage_forward(stages, counts.layers) + stage_backward(stages, *numbers)
     return (m / layout.microbatch * both + end_of_step(stages, *numbers).total)[0]
 
@@ -106,9 +106,7 @@ def test_stages_send_to_their_neighbours(vpp):
 def test_types_of_layers_communicate_their_own():
     """A model with dense and MoE layers dispatches in the MoE layers only, and once for each of them."""
     job = autoplan.load_job("deepseek-v3-256x-h100")
-    layout = autoplan.Layout(
-        tp=1, pp=1, dp=256, ep=32, microbatch=1, layers=(61,), selective=(0,), full=(0,), zero=1
-    )
+    layout = autoplan.Layout(tp=1, pp=1, dp=256, ep=32, microbatch=1, layers=(61,), zero=1)
     dispatches = [x for x in communication(job, layout) if x.part == "dispatch" and x.phase == "forward"]
     microbatches = job.workload.global_batch_size / 256
 

@@ -27,7 +27,18 @@ def run(number, *, slower, engine="engine@1.0", group="a", share=0.9):
     grown = {"scale": 1 + 0.2 * share, "host": 2 - share}
     changes = tuple((log(grown.get(name, 1.0)),) for name in NUMBERS)
     return Response(
-        f"{group}-{number}", engine, group, "device", "static", START, (log(slower),), (1.0,), changes
+        f"{group}-{number}",
+        engine,
+        group,
+        "device",
+        "static",
+        "model",
+        group,
+        ("request_latency_seconds",),
+        START,
+        (log(slower),),
+        (1.0,),
+        changes,
     )
 
 
@@ -70,8 +81,8 @@ def test_a_group_that_is_left_out_does_not_help_its_own_fit():
     [
         ("tensorrt-llm@0.9", "tensorrt-llm@0.9"),
         ("lmdeploy@0.2", "lmdeploy@0.1"),
-        ("vllm@0.33", "vllm@0.11"),
-        ("vllm@0.12.0", "vllm@0.11"),
+        ("vllm@0.33", "vllm@0.14"),
+        ("vllm@0.12.0", "vllm@0.12"),
     ],
 )
 def test_versions_share_the_numbers_of_the_last_one_that_has_its_own(version, owner):

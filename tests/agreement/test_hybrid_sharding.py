@@ -80,7 +80,7 @@ def test_bytes_of_copies_are_counted():
     job = many_nodes(64)
     c = Candidates.of([laid_out(job, "dp=64,dp_shard=8")])
     layers = float(job.model.layers)
-    moved = stage_bytes(scope_of(job, c), np.array([[layers]]), np.zeros((1, 1)), np.zeros((1, 1)))
+    moved = stage_bytes(scope_of(job, c), np.array([[layers]]), {})
 
     assert float(moved["all_reduce"][0, 0]) == pytest.approx(float(moved["reduce_scatter"][0, 0]) / 8)
 
@@ -132,7 +132,7 @@ def test_bytes_of_experts_that_nobody_shares_are_reduced_whole():
     job = experts_on(64)
     here = scope_of(job, Candidates.of([laid_out(job, "ep=8,dp_shard=8")]))
     layer, outside, layers = here.weights.layer, here.weights, job.model.layers
-    moved = stage_bytes(here, np.full((1, 1), float(layers)), np.zeros((1, 1)), np.zeros((1, 1)))
+    moved = stage_bytes(here, np.full((1, 1), float(layers)), {})
     experts = layers * float(layer.experts[0, 0])
     others = layers * float((layer.trained - layer.experts)[0, 0])
     others += float((outside.embedding.trained + outside.head.trained)[0, 0])

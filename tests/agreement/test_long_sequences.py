@@ -135,9 +135,11 @@ def test_a_ring_refuses_sliding_windows_and_all_to_all_takes_them():
 
 def numbers_of(record, prefix=""):
     """Return the arrays of a record of records by name; a limit is no cost."""
-    found = {}
-    for name in (f.name for f in fields(record) if f.name != "high_limit"):
-        value = getattr(record, name)
+    found, by_mode = {}, isinstance(record, dict)
+    values = record if by_mode else {field.name: getattr(record, field.name) for field in fields(record)}
+    for name, value in values.items():
+        if name == "high_limit":
+            continue
         found |= {prefix + name: value} if isinstance(value, np.ndarray) else numbers_of(value, f"{name}.")
     return found
 

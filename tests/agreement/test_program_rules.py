@@ -8,14 +8,17 @@ from dataclasses import replace
 import pytest
 
 from autoplan.catalog import entry_names, resolve_job
-from autoplan.catalog.programs import program
+from autoplan.catalog.programs import program, rules_of
 from autoplan.errors import AutoplanError
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.rules import broken_rules
+from autoplan.rules.fine_tuning_rules import missing_fine_tuning
 from autoplan.rules.user_constraints import breaks
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import AdapterSpec, JobSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.program import lacks
 
 WRITTEN = [
     (name, way) for name in entry_names("program") for way in program(name).ways if way.target is not None
@@ -24,36 +27,36 @@ JOBS = {
     "dense": {"model": "llama3-8b", "hardware": "dgx-h100", "devices": 8},
     "experts": {"model": "mixtral-8x7b", "hardware": "dgx-h100", "devices": 16},
 }
-#: Ways, whether each is of adapters alone, and the jobs that it runs.
-WAYS = [
-    (name, way.title, "pretrain" not in way.tasks and "fine-tune" not in way.tasks, kind)
-    for name, way in WRITTEN
-    for kind in JOBS
-    if way.experts or kind != "experts"
-]
+#: Ways, and the jobs that each runs.
+WAYS = [(name, way.title, kind) for name, way in WRITTEN for kind in JOBS if way.experts or kind != "experts"]
 LAYOUTS = 4_000
 FEW = 150
 DEGREES = (1, 1, 1, 2, 2, 4, 8)
 
 
-def job(kind, name, *, adapters=False):
-    """Return a job that the program ``name`` runs in its ways, one choice for each."""
+def job(kind, name, way):
+    """Return a job that ``way`` of the program ``name`` runs, one choice for each way that does."""
     workload = Workload(sequence_length=4096, global_batch_size=64)
-    more = {"adapters": AdapterSpec(rank=8)} if adapters else {}
+    more = {"optimizer": "adamw" if "adamw" in way.optimizers else way.optimizers[0]}
+    if "pretrain" not in way.tasks and "fine-tune" not in way.tasks:
+        more["adapters"] = AdapterSpec(rank=8, base=way.bases[0] if "base" in way.needs else None)
+    if "pure_bf16" in way.needs:
+        more["software"] = SoftwareSpec(pure_bf16=True)
     return resolve_job(JobSpec(kind="training", workload=workload, program=name, **JOBS[kind], **more))
 
 
 def texts(kind, devices, layers, draw, count):
     """Yield layout strings at random, most of them of unusual parts."""
-    for _ in range(count):
-        tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
+    for index in range(count):
+        # Every fourth is of data-parallel ranks alone, as some programs train.
+        tp, pp, cp = (draw.choice(DEGREES) if index % 4 else 1 for _ in range(3))
         if devices % (tp * pp * cp):
             continue
-        ep = draw.choice((1, 2, 4)) if kind == "experts" else 1
+        ep = draw.choice((1, 2, 4)) if kind == "experts" and index % 4 else 1
         keys = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "mbs": 1, "zero": draw.choice((0, 1, 2, 3))}
         keys["sp"] = draw.choice(("on", "off"))
         keys["recompute"] = draw.choice(
-            ("none", "none", "selective", "full", "full:2", "full:4", "full:2/none")
+            ("none", "none", "selective", "mlp", "full", "full:2", "full:4", "mlp:2", "full:2/none")
         )
         if pp > 1:
             keys["schedule"] = draw.choice(("1f1b", "1f1b", "gpipe", "interleaved", "zero-bubble"))
@@ -85,10 +88,10 @@ def layouts(one, kind, count):
 
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(LAYOUTS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "title", "adapters", "kind"), WAYS)
-def test_a_program_allows_what_its_target_writes(name, title, adapters, kind, count):
+@pytest.mark.parametrize(("name", "title", "kind"), WAYS)
+def test_a_program_allows_what_its_target_writes(name, title, kind, count):
     """One truth: what the search leaves out for a program is what ``emit`` would refuse."""
-    base = job(kind, name, adapters=adapters)
+    base = job(kind, name, next(way for one, way in WRITTEN if (one, way.title) == (name, title)))
     one = next(choice for choice in base.choices or (base,) if choice.program.way == title)
     target, seen = find_target(one.program.target), {True: 0, False: 0}
     for layout in layouts(one, kind, count):
@@ -101,3 +104,52 @@ def test_a_program_allows_what_its_target_writes(name, title, adapters, kind, co
         assert allowed == written, f"{layout}: {'allowed' if allowed else 'excluded'}, {why or 'written'}"
         seen[allowed] += 1
     assert seen[True] or count == FEW, "no layout is allowed"
+
+
+#: Adapters of every kind, by what each has besides rank and targets.
+ADAPTERS = {
+    "plain": {},
+    "attention": {"targets": "attention"},
+    "single GEMMs": {"targets": ("q_proj", "v_proj")},
+    "DoRA": {"dora": True},
+    "dropout": {"dropout": 0.1},
+    "nf4": {"base": "nf4"},
+    "plain scales": {"base": "nf4", "double_quantization": False},
+    "fp4": {"base": "fp4"},
+    "int8": {"base": "int8"},
+}
+TRAINS_ADAPTERS = [(name, way) for name, way in WRITTEN if "adapters" in way.tasks]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-8bit", "paged-adamw", "paged-adamw-8bit"])
+@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize(("name", "way"), TRAINS_ADAPTERS, ids=lambda x: getattr(x, "title", x))
+def test_a_way_has_the_adapters_that_its_target_writes(name, way, kind, optimizer):
+    """What a program lacks of adapters and optimizer is what ``emit`` would refuse, and nothing else."""
+    pure = "pure_bf16" in way.needs
+    spec = JobSpec(
+        kind="training",
+        model="llama3-8b",
+        hardware="dgx-h100",
+        devices=2,
+        stack=way.stack,
+        workload=Workload(sequence_length=4096, global_batch_size=8),
+        optimizer=optimizer,
+        adapters=AdapterSpec(rank=8, **ADAPTERS[kind]),
+        software=SoftwareSpec(pure_bf16=True) if pure else SoftwareSpec(),
+    )
+    one, rules = resolve_job(spec), rules_of(way)
+    written = []
+    for text in ("dp=1,zero=0", "dp=2,zero=0", "dp=2,zero=2,recompute=full", "dp=2,zero=3,recompute=full"):
+        layout = parse_layout(text, layers=one.model.layers, devices=int(text[3]))
+        keeps = not broken_rules(one, layout) and not any(breaks(one, r.relation, layout) for r in rules)
+        if keeps:
+            try:
+                written.append(bool(find_target(way.target).emit(PlannedRun(one, layout))))
+            except InexpressibleError:
+                written.append(False)
+    missing = lacks(way, one)
+    if missing is None:
+        assert all(written)
+    elif missing_fine_tuning(one, one.stack) is None and missing != f"no {optimizer}":
+        assert not any(written), missing

@@ -90,7 +90,8 @@ def test_more_clients_than_the_cache_holds_are_said_to_saturate(tmp_path, capsys
     ("framework", "engine"),
     [
         ("vllm 0.12.0", "vllm@0.12.0"),
-        ("vLLM (version not given)", "vllm-v0@0.4"),
+        ("vLLM (version not given)", "vllm"),
+        ("SGLang", "sglang"),
         ("sglang 0.5.8.post1", "sglang@0.5.8.post1"),
         ("FasterTransformer", "fastertransformer@5.0"),
         ("TensorRT-LLM 0.17", "tensorrt-llm@0.17"),
@@ -144,6 +145,11 @@ def test_clients_beyond_the_batch_of_a_decode_pool_wait_for_its_places(tmp_path,
 
 def test_every_recipe_belongs_to_a_disaggregated_row():
     """Settings of a row that does not exist would be used by none."""
-    rows = {row.id: row for _, row in read_served_runs(DEFAULT_RUNS) if isinstance(row, ServedRun)}
+    rows = {
+        row.id: row
+        for path in DEFAULT_RUNS
+        for _, row in read_served_runs(path)
+        if isinstance(row, ServedRun)
+    }
 
     assert all(rows[name].disaggregated is not None for name in served_jobs._recipes())

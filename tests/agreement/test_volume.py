@@ -54,9 +54,9 @@ def step_seconds(job, candidates, bandwidth):
     links = replace(machine.links, fabric_bandwidth=bandwidth, pair_bandwidth=bandwidth, **free)
     machine = replace(machine, links=links, host_launch=0.0)
     stages = price_stages(job, candidates, machine)
-    none, layers = np.zeros((1, 1)), np.full((1, 1), float(job.model.layers))
-    both = stage_forward(stages, layers) + stage_backward(stages, layers, none, none)
-    tail = end_of_step(stages, layers, none, none).total
+    layers = np.full((1, 1), float(job.model.layers))
+    both = stage_forward(stages, layers) + stage_backward(stages, layers, {})
+    tail = end_of_step(stages, layers, {}).total
     m = scope_of(job, candidates).microbatches
     return float((m * both + tail)[0, 0])
 

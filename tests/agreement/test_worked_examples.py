@@ -11,7 +11,7 @@ import autoplan
 from autoplan.catalog import load_entry, resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import microbatches, scope_of
-from autoplan.costs.device.machine import machine_of, serial
+from autoplan.costs.device.machine import ideal, machine_of, serial
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import stage_memory
@@ -257,7 +257,7 @@ def test_tensor_parallelism_reduces_four_times_a_layer():
     assert block.tensor_forward == pytest.approx(2 * once, rel=1e-12)
     assert block.tensor_forward + block.tensor_backward == pytest.approx(4 * once, rel=1e-12)
     # A layer recomputed whole does its forward again, with both of its reductions.
-    assert block.tensor_full == pytest.approx(2 * once, rel=1e-12)
+    assert block.recompute["full"].tensor == pytest.approx(2 * once, rel=1e-12)
 
 
 def test_amdahl_holds_for_the_step():
@@ -429,9 +429,9 @@ LLAMA = ModelSpec(
 H, A, S, K, F = 4096, 32, 4096, 1024, 14336
 
 
-def kept(model, *, tp=1, sp=False, sequence=S, **policy):
+def kept(model, *, tp=1, sp=False, sequence=S, software="megatron-core", **policy):
     """Return what ``model`` keeps for backward under a block policy."""
-    job = job_of(sequence=sequence)
+    job = job_of(sequence=sequence, software=software)
     usual = {
         "attention": "flash",
         "dropout": False,
@@ -450,7 +450,7 @@ def test_gpt_keeps_34h_and_the_scores():
 
 def test_gpt_without_its_scores():
     """Core attention recomputed leaves 34h + 16; flash attention 34h + 4a + 16, 32h without dropout."""
-    assert kept(GPT, attention="eager", dropout=True).selective[0] == 34 * H + 16
+    assert kept(GPT, attention="eager", dropout=True).recomputed["selective"][0] == 34 * H + 16
     assert kept(GPT, attention="flash", dropout=True).none[0] == 34 * H + 4 * A + 16
     assert kept(GPT, attention="flash", dropout=False).none[0] == 32 * H + 4 * A + 16
 
@@ -461,9 +461,9 @@ def test_gpt_under_tensor_parallelism(t):
     plain = kept(GPT, tp=t, attention="eager", dropout=True)
     split = kept(GPT, tp=t, sp=True, attention="eager", dropout=True)
 
-    assert plain.selective[0] == pytest.approx(10 * H + 24 * H / t + 16, rel=1e-12)
+    assert plain.recomputed["selective"][0] == pytest.approx(10 * H + 24 * H / t + 16, rel=1e-12)
     assert plain.none[0] == pytest.approx(10 * H + 24 * H / t + 16 + 5 * A * S / t, rel=1e-12)
-    assert split.selective[0] == pytest.approx((34 * H + 16) / t, rel=1e-12)
+    assert split.recomputed["selective"][0] == pytest.approx((34 * H + 16) / t, rel=1e-12)
 
 
 def test_llama_keeps_12h_and_its_gates():
@@ -497,9 +497,36 @@ def test_gathered_inputs_cost_llama3_8b_two_thirds_more():
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_whole_recompute_keeps_the_input_of_a_layer(model):
     """2h in bf16, 2h/t where sequence parallelism splits it, 2h on every rank where nothing does."""
-    assert kept(model).full[0] == 2 * H
-    assert kept(model, tp=8, sp=True).full[0] == 2 * H / 8
-    assert kept(model, tp=8, sp=False).full[0] == 2 * H
+    assert kept(model).recomputed["full"][0] == 2 * H
+    assert kept(model, tp=8, sp=True).recomputed["full"][0] == 2 * H / 8
+    assert kept(model, tp=8, sp=False).recomputed["full"][0] == 2 * H
+
+
+@pytest.mark.parametrize(("tp", "sp"), [(1, False), (8, True)])
+def test_recompute_of_the_mlp_keeps_its_input(tp, sp):
+    """Freed are 2h of the norm's output, its statistic of 4 bytes, and 6f: gate, up and the input of down.
+
+    Llama-3-8B: 8,192 + 4 + 86,016 = 94,212 bytes of a token, split by t. Its input stays, 10h with attention.
+    """
+    saved = kept(LLAMA, tp=tp, sp=sp, fused_activation=True)
+
+    assert 2 * H + 4 + 6 * F == 94_212
+    assert saved.none[0] - saved.recomputed["mlp"][0] == 94_212 / tp
+    assert saved.recomputed["mlp"][0] == (10 * H + 4 * K + 4 * A + 4) / tp
+
+
+def test_recompute_of_the_mlp_does_its_products_again():
+    """Up, gate and down of 8,192 tokens: 6 T h f / 8 FLOPs a rank; and one gather and one scatter of T h."""
+    job = job_of("llama3-8b", software="megatron-core", sequence=8192, batch=64)
+    machine, c = machine_of(job), candidate(job, "tp=8,mbs=1,sp=on")
+    fastest = ideal(machine, job)
+    again = layer_times(job, c, fastest).recompute["mlp"]
+    wire = layer_times(job, c, machine)
+
+    assert float(again.compute[0]) * fastest.peak_flops == pytest.approx(6 * 8192 * H * F / 8, rel=1e-6)
+    # Forward gathers and scatters twice: before QKV and up, behind the attention output and down.
+    assert float(wire.recompute["mlp"].tensor[0]) == pytest.approx(float(wire.tensor_forward[0]) / 2)
+    assert again.dispatch[0] == again.context[0] == 0
 
 
 def test_activations_of_a_step_are_what_the_closed_form_says():
@@ -511,7 +538,7 @@ def test_activations_of_a_step_are_what_the_closed_form_says():
 
     assert 32 * float(s.none * s.in_flight) == by_hand
     # Recomputing one layer more frees what it keeps beyond its input, where that is what peaks.
-    freed = stage_memory(s, 32.0, 0.0, 10.0) - stage_memory(s, 32.0, 0.0, 11.0)
+    freed = stage_memory(s, 32.0, {"full": 10.0}) - stage_memory(s, 32.0, {"full": 11.0})
     assert float(freed) == pytest.approx(8192 * (168_072 - 2 * H) * float(s.share))
 
 

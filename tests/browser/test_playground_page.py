@@ -293,3 +293,13 @@ def test_the_page_is_as_wide_as_a_phone(served, query):
     opened.page.locator("#launch pre").first.wait_for()
 
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 375
+
+    top = "document.querySelector(name).getBoundingClientRect().top"
+    answer, question = (opened.page.evaluate(f"name => {top}", name) for name in ("#results", "#question"))
+    assert 0 <= answer < question, "the answer is first"
+    opened.page.get_by_role("link", name="Change the question").click()
+    assert abs(opened.page.evaluate(f"name => {top}", "#question")) < 100
+    lines = opened.page.locator("#front .whisker.chosen").evaluate_all(
+        "all => all.map((e) => e.getAttribute('x2') - e.getAttribute('x1'))"
+    )
+    assert max(lines) > 0, "the interval of the chosen plan lies on the axis of time"

@@ -244,7 +244,7 @@ def test_a_deadline_ends_the_search_for_changes(tmp_path):
     front, deadline = planning.plan(file), Deadline()
 
     def stop_at(_done, _kinds, name):
-        if name == "more devices":
+        if name == "parameters in host memory":
             deadline.stop()
 
     with deadline.in_force():

@@ -19,7 +19,8 @@ from autoplan.schema.yaml.loader import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "embed.md").read_text(encoding="utf-8")
-PROGRAMS = dict(re.findall(r"^```\w+\n# file: (\S+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+FILES = dict(re.findall(r"^```\w+\n# file: (\S+)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL))
+PROGRAMS = {name: text for name, text in FILES.items() if not name.endswith(".yaml")}
 JOB = """
 schema: 1
 kind: training

@@ -22,6 +22,7 @@ READERS = {
 }
 
 EVALUATE = ("evaluate", "job.yaml", "--layout", "dp=2,mbs=1")
+LONG = "9" * 300
 SWEEP = ("sweep", "grid.yaml", "--workers", "1")
 
 
@@ -110,6 +111,26 @@ def test_an_output_that_cannot_be_is_told_before_the_work(run, here, monkeypatch
 
     assert done.exit_code == 2
     assert "cannot write 'missing/plan.json': No such file or directory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan", LONG),
+        ("sweep", "grid.yaml"),
+        ("sweep", "small-models-2x-gpu", "--output", f"{LONG}.csv"),
+        ("read", LONG),
+        ("emit", "llama3-8b-8x-a100", "--layout", "tp=8", "--for", "megatron-lm", "--output", LONG),
+    ],
+    ids=lambda command: command[0] + str(len(command)),
+)
+def test_a_name_too_long_for_the_system_is_told(run, here, command):
+    """The error names what is too long."""
+    Path("grid.yaml").write_text(f"schema: 1\nkind: sweep\nbase: '{LONG}'\ngrid: {{devices: [8]}}\n")
+    done = run(*command)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert LONG[:40] in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,55 @@ def test_what_is_wrong_with_a_line_is_said_of_its_options(run, words, said):
     assert said in " ".join(done.stderr.split())
     assert "$." not in done.stderr
     assert not done.stdout
+
+
+def test_a_line_of_serving_has_a_load_all_devices_and_the_published_format(run):
+    """Without a load the time per token alone would choose one request at a time, and clients would wait."""
+    line = ("--model", "openai/gpt-oss-20b", "--hardware", "2x-rtx4090", "--task", "serve")
+    answer = run("plan", *line, "-f", "json")
+    assert answer.exit_code == 0, answer.stderr
+    document = json.loads(answer.stdout)
+    assert document["assumed"][2:4] == [
+        "32 clients (--concurrency, --request-rate)",
+        "weights in mxfp4, as published (--precision)",
+    ]
+    assert document["job"]["devices"] == 2
+    first = document["front"][0]
+    assert first["layout"]["weights"] == "mxfp4"
+    layout = first["layout"]
+    assert layout["seqs"] * layout["replicas"] * layout["adp"] >= 32, "nobody waits for room"
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "written"),
+    [("lora", "axolotl", "base_model: {}\n"), ("serve", "vllm", "vllm serve {} ")],
+)
+def test_what_is_started_is_the_checkpoint_that_was_named(run, task, target, written):
+    """A tuned checkpoint shares its architecture with the entry, and is not replaced by that of the entry."""
+    for name in ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B-Instruct"):
+        emitted = run("emit", "--model", name, "--hardware", "2x-rtx4090", "--task", task, "--for", target)
+        assert emitted.exit_code == 0, emitted.stderr
+        assert written.format(name) in emitted.stdout
+
+
+def test_the_fastest_program_is_explained_beside_the_others(run, tmp_path):
+    """Where several programs are usual, each has its fastest plan in the table of what else was possible."""
+    saved = tmp_path / "job.yaml"
+    front = json.loads(run("plan", *LORA.split(), "--save", str(saved), "-f", "json").stdout)
+    answer = json.loads(run("explain", str(saved), "-f", "json").stdout)["choice"]
+    fastest = min(plan["predicted"]["step_seconds"] for plan in front["front"])
+    assert answer["best"]["predicted"]["step_seconds"] == pytest.approx(fastest)
+    others = [other for other in answer["alternatives"] if other["key"] == "program"]
+    assert len(others) == len(front["answers"]) - 1
+    assert all(
+        other["plan"] is None or other["plan"]["predicted"]["step_seconds"] >= fastest for other in others
+    )
+
+
+def test_commands_on_a_job_take_a_line(run, tmp_path):
+    """What engines hold and where a run is slow are asked of a line, too."""
+    missing = run("diagnose", *LORA.split(), "--layout", "dp=2,mbs=1", "--trace", str(tmp_path / "no.json"))
+    assert "cannot read" in missing.stderr
+    line = ("--model", "meta-llama/Llama-3.2-1B", "--hardware", "2x-rtx4090")
+    assert "the engine starts" in run("capacity", *line, "--task", "serve").stdout
+    assert "--task serve" in run("capacity", *line).stderr

@@ -274,3 +274,74 @@ def test_colours_stay_and_the_rest_is_escaped():
     """On a terminal with colours, only what rich writes for them passes."""
     assert escaped("\x1b[1mbold\x1b[0m\x1b]8;;x\x1b", styled=True) == "\x1b[1mbold\x1b[0m\\x1b]8;;x\\x1b"
     assert escaped("\x1b[1mbold") == "\\x1b[1mbold"
+
+
+ANSWERS = {
+    "evaluate": EVALUATE,
+    "evaluate serving": ("evaluate", "llama3.1-8b-1x-h100", "--layout", "tp=1"),
+    "capacity": ("capacity", "llama3.1-8b-1x-h100"),
+    "compare serving": ("compare", "llama3.1-8b-1x-h100", "--layout", "tp=1", "--layout", "tp=1,seqs=64"),
+    "explain": ("explain", "llama3-8b-8x-a100", "--layout", "tp=2,pp=1,ep=2"),
+    "gemm": ("gemm", "--m", "4096", "--n", "4096", "--k", "4096", "--device", "h100-sxm5-80gb"),
+    "catalog list": ("catalog", "list", "grid"),
+    "catalog show": ("catalog", "show", "h100-sxm5-80gb"),
+    "schema": ("schema", "grid"),
+}
+
+
+@pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
+@pytest.mark.parametrize("command", ANSWERS.values(), ids=ANSWERS)
+def test_the_suffix_of_a_file_says_its_format(command, suffix, run, tmp_path):
+    """What is written to x.json is JSON and to x.yaml YAML, as --format says, without it."""
+    form, file = suffix.replace("yml", "yaml"), tmp_path / f"answer.{suffix}"
+    done = run(*command, "--output", file)
+
+    assert not done.stdout
+    assert file.read_text("utf-8") == run(*command, "--format", form).stdout
+    assert file.read_text("utf-8").startswith(("{", "[")) == (form == "json")
+
+
+def test_a_format_that_is_typed_counts_whatever_the_suffix(run, tmp_path):
+    """--format decides, before or after the file; a file of another name has the table."""
+    for name, form in (("a.json", "yaml"), ("b.yaml", "table"), ("c.txt", "json")):
+        for words in (("--format", form, "-o", tmp_path / name), ("-o", tmp_path / name, "--format", form)):
+            run(*EVALUATE, *words)
+            text = (tmp_path / name).read_text("utf-8")
+            assert {"yaml": "schema: 1", "table": "Llama 3 8B", "json": "{"}[form] in text[:20]
+    run(*EVALUATE, "-o", tmp_path / "plain")
+
+    assert (tmp_path / "plain").read_text("utf-8").startswith("Llama 3 8B")
+
+
+@pytest.mark.parametrize("name", ["answer.html", "answer.svg"])
+def test_a_page_or_a_chart_that_there_is_none_of_is_refused(name, run, tmp_path):
+    """A table is not written to a file whose name says that it is something else."""
+    done = run("capacity", "llama3.1-8b-1x-h100", "--output", tmp_path / name)
+
+    assert done.exit_code == 2
+    assert "name a .json, .yaml or .txt file" in done.stderr
+    assert not (tmp_path / name).exists()
+
+
+def test_a_launch_file_is_read_to_a_job_file_by_its_suffix(run, tmp_path):
+    """``read --output job.yaml`` writes the job file that --format yaml prints."""
+    script = tmp_path / "train.sh"
+    model = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024"
+    words = f"{model} --max-position-embeddings 1024 --micro-batch-size 4 --global-batch-size 64"
+    script.write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {words}\n")
+    run("read", script, "--output", tmp_path / "job.yaml")
+
+    assert (tmp_path / "job.yaml").read_text("utf-8") == run("read", script, "--format", "yaml").stdout
+
+
+def test_a_sweep_is_written_as_a_document(run, tmp_path):
+    """``sweep --output x.json`` has the rows as JSON, and no journal beside it."""
+    file = tmp_path / "rows.json"
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "schema: 1\nkind: sweep\nbase: llama3.2-1b-2x-rtx3090\ngrid: {devices: [1]}\n", encoding="utf-8"
+    )
+    run("sweep", grid, "--workers", "1", "--output", file)
+
+    assert [row["cell"] for row in json.loads(file.read_text("utf-8"))["rows"]] == [1]
+    assert list(tmp_path.glob("*.journal")) == []

@@ -62,7 +62,7 @@ def test_what_is_wrong_brings_no_complaint_about_what_needs_it(told):
     ("rule", "said"),
     [
         ("layer[0] <= 3", "column 1: unknown list 'layer' - did you mean 'layers'?"),
-        ("stages[0] <= 3", "column 1: unknown list 'stages': known are layers, selective, full"),
+        ("stages[0] <= 3", "column 1: unknown list 'stages': known are layers, selective, mlp, full"),
         ("tp[0] <= 3", "column 1: tp is the same for all stages: write it without brackets"),
         (
             "recompute[0] == 1",
@@ -79,7 +79,7 @@ def test_what_is_wrong_brings_no_complaint_about_what_needs_it(told):
         ("len(layers) <= 3", "column 1: unknown function 'len': known are sum, min, max"),
         (
             "sum(layer) <= 3",
-            "column 5: sum takes one of layers, selective, full - did you mean 'layers'?",
+            "column 5: sum takes one of layers, selective, mlp, full - did you mean 'layers'?",
         ),
         (
             "layers[first] <= tpp",

@@ -54,7 +54,7 @@ def planned(monkeypatch, run):
 
 def test_a_front_exits_0_and_shows_every_plan(planned, front):
     """The table holds the job, the plans, the string to copy, the proof and what was rejected."""
-    done = planned(front)
+    done = planned(front, "--details")
 
     assert done.exit_code == 0
     for text in (

@@ -5,10 +5,10 @@ import json
 import pytest
 
 import autoplan
+from autoplan.answers.plan.blocks import front_table
 from autoplan.deadline import Deadline
 from autoplan.planning import verify
 from autoplan.report import front_document
-from autoplan.report.front_report import front_table
 from autoplan.report.render.terminal import Terminal
 
 JOB = """
@@ -165,7 +165,7 @@ def test_a_layout_names_its_number_of_devices(run, job):
 def test_the_table_shows_what_was_asked(run, job):
     """Devices, cost and energy have columns, and the price its date."""
     lines = ("price: {per_device_hour: 1.8, date: 2026-11-01}", "limits: {energy: 5 MWh}")
-    done = run("plan", job(*lines))
+    done = run("plan", job(*lines), "--details")
 
     assert done.exit_code == 0
     for text in (
@@ -184,7 +184,7 @@ def test_one_number_of_devices_that_is_not_solved_leaves_the_others(job, tmp_pat
     """A search that is stopped at the first of three numbers keeps its plans, and says so of the others."""
     limit = Deadline(None)
     front = autoplan.plan(job(), progress=lambda *_: limit.stop(), deadline=limit)
-    table = front_table(front, Terminal(width=200))
+    table = front_table(front, Terminal(width=200), details=True)
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(front_document(front)), encoding="utf-8")
     verdict = verify(file)

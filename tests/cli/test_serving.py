@@ -117,7 +117,7 @@ def test_what_cannot_be_held_is_said_with_what_can(run, job):
 
 def test_a_table_says_what_is_proven_and_what_is_simulated(run, job):
     """The table has the layout, and sentences on the proof and on the simulation."""
-    done = run("plan", job("devices: 2\n", LOAD, SMALL))
+    done = run("plan", job("devices: 2\n", LOAD, SMALL), "--details")
 
     assert "proven for mean values" in done.stdout
     assert "simulations of these plans differ" in done.stdout
@@ -255,7 +255,7 @@ def test_drafts_are_chosen_and_the_batch_above_which_they_lose_is_said(run, job)
     assert fastest["predicted"]["memory"][0]["draft_weights"] > 0
     table = run("evaluate", path, "--layout", fastest["layout_string"]).stdout
     assert "tokens a step" in table
-    assert "drafts make tokens up to" in run("plan", path).stdout.replace("\n  ", " ")
+    assert "drafts make tokens up to" in run("plan", path, "--details").stdout.replace("\n  ", " ")
 
 
 def test_scaling_has_the_fewest_devices_of_each_load(run, job):

@@ -122,7 +122,7 @@ def test_many_choices_end_with_the_deadline_and_do_not_fill_the_disk(run, tmp_pa
     assert len(document["answers"]) == 1024
     assert answer.stat().st_size < 3 * 2**20
     assert "not solved for 1,023 numbers of devices and batches" in " ".join(
-        run("plan", file, "--deadline", "0").stdout.split()
+        run("plan", file, "--deadline", "0", "--details").stdout.split()
     )
 
 

@@ -155,11 +155,11 @@ def test_tampering_under_own_rules_is_refuted(ruled, refuted, name):
     ("layout", "rule"),
     [
         (
-            Layout(1, 2, 1, 1, (8, 8), (0, 0), (2, 1), 0, 1, sequence_parallel=False, schedule="1f1b"),
+            Layout(1, 2, 1, 1, (8, 8), (("full", (2, 1)),), 0, 1, sequence_parallel=False, schedule="1f1b"),
             "rules[0]: recompute is uniform",
         ),
         (
-            Layout(1, 2, 1, 1, (9, 7), (0, 0), (0, 0), 0, 1, sequence_parallel=False, schedule="1f1b"),
+            Layout(1, 2, 1, 1, (9, 7), (), 0, 1, sequence_parallel=False, schedule="1f1b"),
             "the first stage has the embedding too (rules[1]: layers[0] <= layers[-1])",
         ),
     ],
@@ -210,7 +210,10 @@ def off_the_front(document):
 
 
 OVER_DEVICES = {
-    "an answer gone": (drop_answer, "and the job asks for [(1, 4), (1, 8), (2, 4), (2, 8)]"),
+    "an answer gone": (
+        drop_answer,
+        "and the job asks for [(1, 4, None), (1, 8, None), (2, 4, None), (2, 8, None)]",
+    ),
     "a plan off the front": (off_the_front, "no plan of the front is as good as one on"),
     "a plan off the front, still marked": (
         lambda d: d["front"].pop(1),

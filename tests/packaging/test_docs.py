@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from autoplan.results import CellAnswer
+from autoplan.results.sweep import ServingCellAnswer
 from autoplan.schema.costmodel.engine_kernels import SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
@@ -90,7 +91,8 @@ def test_every_engine_and_every_field_of_its_facts_is_explained():
 def test_every_key_and_column_of_a_sweep_is_explained():
     """Whoever writes a grid, or reads its results, finds each key and column in the README of the grids."""
     text = (ROOT / "specs" / "grids" / "README.md").read_text(encoding="utf-8")
-    names = [*names_of(GridSpec), *CellAnswer.__dataclass_fields__]
+    answers = (CellAnswer, ServingCellAnswer)
+    names = [*names_of(GridSpec), *(name for kind in answers for name in kind.__dataclass_fields__)]
 
     assert [name for name in names if f"`{name}`" not in text] == []
 

@@ -57,6 +57,7 @@ READINGS = frozenset(
         "Traffic.share",
         "Footprint.take",
         "Footprint.uniform",
+        "Stages.uniform",
         "LayerParameters.attention",
         "LayerParameters.expert_parallel",
         "LayerParameters.mlp",

@@ -184,7 +184,7 @@ def test_memory_without_transient_is_no_more_than_all_of_it(name):
         for group, without in zip(groups, lower, strict=True):
             for full, least in zip(group.footprints, without.footprints, strict=True):
                 for layers, selective, recomputed in ((1.0, 0.0, 0.0), (5.0, 2.0, 3.0), (8.0, 0.0, 8.0)):
-                    counts = layers, selective, recomputed
+                    counts = layers, {"selective": selective, "full": recomputed}
                     assert (stage_needed(least, *counts) <= stage_needed(full, *counts) * (1 + 1e-12)).all()
                 assert (least.none == full.none).all()
                 assert (least.persistent.layer == full.persistent.layer).all()

@@ -17,6 +17,7 @@ from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import ideal, machine_of, serial
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits, stage_memory
+from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.pipeline.schedules import microbatches_in_flight, pipeline_seconds
 from autoplan.costs.predict import predict
@@ -182,8 +183,7 @@ def layouts_for(draw, job):
         dp=int(c.dp[i]),
         microbatch=int(c.microbatch[i]),
         layers=layers,
-        selective=tuple(selective),
-        full=tuple(full),
+        recomputed=(("selective", tuple(selective)), ("full", tuple(full))),
         zero=int(c.zero[i]),
         vpp=int(c.vpp[i]),
         sequence_parallel=bool(c.sequence_parallel[i]),
@@ -212,18 +212,17 @@ def step_of(job, layout, machine):
     """Return the step seconds of ``layout`` on ``machine``, from the functions of the cost floor."""
     c = Candidates.of([layout])
     stages = price_stages(job, c, machine)
-    layers, selective, full = (
-        np.array([x], dtype=float) for x in (layout.layers, layout.selective, layout.full)
-    )
+    counts = StageCounts.of([layout])
+    layers = counts.layers
     seconds = pipeline_seconds(
         stage_forward(stages, layers),
-        stage_backward(stages, layers, selective, full),
+        stage_backward(stages, layers, counts.recomputed),
         microbatches(job, c),
         c.vpp.astype(float),
         c.schedule,
         stage_weight(stages, layers),
     )
-    return float(seconds[0] + end_of_step(stages, layers, selective, full).total.max())
+    return float(seconds[0] + end_of_step(stages, layers, counts.recomputed).total.max())
 
 
 # What R9 asks for
@@ -423,17 +422,18 @@ def test_bytes_to_save_is_the_inverse_of_stage_memory(data):
     s = price_stages(job, Candidates.of([layout]), machine_of(job)).memory.take((0, stage))
     layers = data.draw(st.integers(1, job.model.layers))
     mixes = [(x, y) for x in range(layers + 1) for y in range(layers + 1 - x)]
-    memory = {mix: float(stage_memory(s, float(layers), float(mix[0]), float(mix[1]))) for mix in mixes}
+    by_mode = {mix: dict(zip(("selective", "full"), map(np.array, mix), strict=True)) for mix in mixes}
+    memory = {mix: float(stage_memory(s, float(layers), by_mode[mix])) for mix in mixes}
     low, high = min(memory.values()), max(memory.values())
     drawn = st.floats(low * 0.9, high * 1.1) | st.sampled_from(sorted(memory.values()))
     limit = data.draw(drawn)
 
     for (selective, full), used in memory.items():
         need = float(bytes_to_save(s, float(layers), limit))
-        saved = selective * (s.none - s.selective) + full * (s.none - s.full)
+        saved = selective * (s.none - s.recomputed["selective"]) + full * (s.none - s.recomputed["full"])
         # Some bytes are left to rounding, also where the end of backward alone fills the device.
         if saved <= need - 1:
-            within = float(stage_fits(s, float(layers), float(selective), float(full), limit)[1])
+            within = float(stage_fits(s, float(layers), by_mode[selective, full], limit)[1])
             assert used > limit - 1 or within == 0.0
         # Recompute of the last layer, and what the second has gathered ahead, come on top.
         if saved >= need + 1 and selective + full < layers and not s.second.fixed > s.late.fixed - s.none:
@@ -451,15 +451,13 @@ def test_recompute_saves_memory_and_costs_time(data):
     s = price_stages(job, c, machine_of(job)).take((0, data.draw(st.integers(0, layout.pp - 1))))
     saved = saved_bytes_per_token(job, c)
     n = float(data.draw(st.integers(1, job.model.layers)))
-    none = np.zeros(())
 
-    assert 0 < saved.full[0] <= saved.none[0]
-    assert 0 < saved.selective[0] <= saved.none[0]
-    assert s.selective >= -1e-15
-    assert s.full >= s.selective - 1e-15
-    for mix in ((n, none), (none, n)):
-        assert stage_memory(s.memory, n, *mix) <= stage_memory(s.memory, n, none, none) * (1 + 1e-12)
-        assert stage_backward(s, n, *mix) >= stage_backward(s, n, none, none) * (1 - 1e-12)
+    for mode, kept in saved.recomputed.items():
+        assert 0 < kept[0] <= saved.none[0]
+        assert -1e-15 <= s.recompute[mode] <= s.recompute["full"] + 1e-15
+        mix = {mode: np.array(n)}
+        assert stage_memory(s.memory, n, mix) <= stage_memory(s.memory, n, {}) * (1 + 1e-12)
+        assert stage_backward(s, n, mix) >= stage_backward(s, n, {}) * (1 - 1e-12)
 
 
 @quick
@@ -469,10 +467,11 @@ def test_the_tails_floor_is_a_floor(data):
     job = data.draw(jobs())
     layout = data.draw(layouts_for(job))
     stages = price_stages(job, Candidates.of([layout]), machine_of(job)).take(0)
-    counts = [np.array(x, dtype=float) for x in (layout.layers, layout.selective, layout.full)]
-    tail = end_of_step(stages, *counts)
+    counts = StageCounts.of([layout])
+    layers, recomputed = counts.layers[0], {mode: x[0] for mode, x in counts.recomputed.items()}
+    tail = end_of_step(stages, layers, recomputed)
 
-    assert (end_of_step_floor(stages, counts[0]) <= tail.total * (1 + 1e-12)).all()
+    assert (end_of_step_floor(stages, layers) <= tail.total * (1 + 1e-12)).all()
     assert (tail.exposed >= 0).all()
     assert (tail.optimizer > 0).all()
 
@@ -621,8 +620,7 @@ def any_layouts(draw):
         dp=draw(degree),
         microbatch=draw(degree),
         layers=layers,
-        selective=tuple(selective),
-        full=tuple(full),
+        recomputed=(("selective", tuple(selective)), ("full", tuple(full))),
         zero=draw(st.integers(0, 3)),
         vpp=vpp,
         sequence_parallel=draw(st.booleans()),
@@ -800,11 +798,11 @@ def dividing(job):
             virtual,
             {0, job.cluster.node.devices // tp},
         ):
-            layers, none = even_stages(total, pp, vpp), (0,) * pp
+            layers = even_stages(total, pp, vpp)
             for schedule in ["interleaved"] if vpp > 1 else plain:
                 if zero or not shard:
                     yield Layout(
-                        *(tp, pp, dp, mbs, layers, none, none, zero, vpp, sp, schedule, cp, ep),
+                        *(tp, pp, dp, mbs, layers, (), zero, vpp, sp, schedule, cp, ep),
                         expert_tensor=etp,
                         dp_shard=shard,
                     )

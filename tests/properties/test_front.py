@@ -154,6 +154,19 @@ def test_the_front_is_that_of_brute_force_with_state_in_host_memory(seed):
     assert all(plan.layout.optimizer_offload for plan in front.plans) or wish != "optimizer"
 
 
+@pytest.mark.parametrize("seed", slow_after(4, range(40)))
+def test_the_front_is_that_of_brute_force_with_recompute_of_the_mlp(seed):
+    """S2 where layers may recompute their MLP alone, beside other modes or as the only one."""
+    wish = [("none", "mlp"), ("none", "selective", "mlp", "full"), ("none", "mlp", "full"), "mlp"][seed % 4]
+    narrow = {"recompute": wish, "context_parallel": 1}
+    job, points = instance(seed + 7_000, experts=seed % 5 == 4, stacks=["megatron-core"], **narrow)
+    front = whole_front(job)
+    named = {mode for plan in front.plans for mode, _ in plan.layout.recomputed}
+
+    assert contradictions(job, points, front) == []
+    assert named <= set(wish if isinstance(wish, tuple) else [wish])
+
+
 @pytest.mark.parametrize("seed", slow_after(2, range(ZERO_BUBBLE_INSTANCES)))
 def test_the_front_of_zero_bubble_is_that_of_brute_force(seed):
     """S2 with weight gradients apart, alone and beside 1F1B, in whatever stack: ZeRO, overlaps, experts."""

@@ -107,7 +107,6 @@ def layouts(draw):
     tp, pp, cp = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4), (1, 1, 2, 4), (1, 1, 2)))
     assume(tp * pp * cp <= DEVICES)
     stages = even_stages(LAYERS, pp, 1)
-    none = (0,) * pp
     dp = DEVICES // (tp * pp * cp)
     zero = draw(st.integers(0, 3))
     layout = Layout(
@@ -117,8 +116,6 @@ def layouts(draw):
         cp=cp,
         microbatch=draw(st.sampled_from([1, 2, 4])),
         layers=stages,
-        selective=none,
-        full=none,
         zero=zero,
         dp_shard=dp * cp // 2 if zero and dp * cp > 2 and draw(st.booleans()) else 0,
         sequence_parallel=tp > 1 and draw(st.booleans()),

@@ -48,17 +48,17 @@ def stages_of(draw, layers):
 
 @st.composite
 def recompute_of(draw, stages, vpp):
-    """Return selective and full recompute of stages, and the layers of a unit."""
-    none = (0,) * len(stages)
+    """Return the layers of stages by recompute mode, and the layers of a unit."""
     kind = draw(st.sampled_from(["none", "selective", "full", "units", "block"]))
     if kind == "selective":
-        return stages, none, 1
+        return (("selective", stages),), 1
     if kind in {"full", "units"}:
-        return none, stages, draw(st.sampled_from([2, 4])) if kind == "units" else 1
+        return (("full", stages),), draw(st.sampled_from([2, 4])) if kind == "units" else 1
     if kind == "none":
-        return none, none, 1
+        return (), 1
     count = draw(st.integers(1, 6))
-    return none, tuple(sum(min(count, n) for n in chunk) for chunk in chunks_of(stages, vpp)), 1
+    full = tuple(sum(min(count, n) for n in chunk) for chunk in chunks_of(stages, vpp))
+    return (("full", full),), 1
 
 
 @st.composite
@@ -66,7 +66,7 @@ def runs(draw):
     """Return a job and a layout of it, of which a framework may lack parts."""
     model = load_entry("model", draw(st.sampled_from(MODELS)))
     stages, vpp = draw(stages_of(model.layers))
-    selective, full, unit = draw(recompute_of(stages, vpp))
+    recomputed, unit = draw(recompute_of(stages, vpp))
     tp, cp, dp = draw(DEGREES), draw(st.sampled_from([1, 1, 2])), draw(DEGREES)
     assume(model.heads % tp == 0)
     zero = draw(st.integers(0, 3))
@@ -78,8 +78,7 @@ def runs(draw):
         cp=cp,
         microbatch=draw(st.sampled_from([1, 2, 4])),
         layers=stages,
-        selective=selective,
-        full=full,
+        recomputed=recomputed,
         recompute_num_layers=unit,
         zero=zero,
         vpp=vpp,
@@ -90,7 +89,7 @@ def runs(draw):
         dp_shard=dp * cp // 2 if zero and dp * cp > 2 and draw(st.booleans()) else 0,
         order=draw(st.sampled_from(["tp-cp-dp-pp", "tp-cp-dp-pp", "tp-cp-pp-dp"])),
         optimizer_offload=draw(st.booleans()) and zero > 0,
-        activation_offload=draw(st.booleans()) and len(stages) == 1 and not any((*selective, *full)),
+        activation_offload=draw(st.booleans()) and len(stages) == 1 and not recomputed,
         offload_every=draw(st.sampled_from([1, 2, 4])),
     )
     # What is read passes the rules of the product: expert ranks divide those of a stage.

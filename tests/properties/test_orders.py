@@ -54,7 +54,7 @@ RULES = [
     ("order == pp-tp-cp-dp or tp == 1", lambda x: x.order == "pp-tp-cp-dp" or x.tp == 1),
     ("order in {cp-dp-tp-pp, tp-pp-cp-dp}", lambda x: x.order in {"cp-dp-tp-pp", "tp-pp-cp-dp"}),
     ("not order == tp-cp-dp-pp or pp == 1", lambda x: x.order != "tp-cp-dp-pp" or x.pp == 1),
-    ("order == tp-cp-dp-pp or full[0] == 0", lambda x: x.order == "tp-cp-dp-pp" or x.full[0] == 0),
+    ("order == tp-cp-dp-pp or full[0] == 0", lambda x: x.order == "tp-cp-dp-pp" or not x.counts("full")[0]),
 ]
 
 
@@ -199,7 +199,7 @@ def told(group):
 def test_groups_are_where_ranks_are_numbered(order, tp, cp, dp, pp):
     """Each group has the ranks that a count through all of them finds, evenly spaced."""
     cp = 1 if order == "tp-cp-pp-dp" and pp > 1 else cp
-    layout = Layout(tp, pp, dp, 1, (1,) * pp, (0,) * pp, (0,) * pp, cp=cp, ep=2, order=order)
+    layout = Layout(tp, pp, dp, 1, (1,) * pp, cp=cp, ep=2, order=order)
     layout = replace(layout, zero=1, dp_shard=2 if dp * cp % 2 == 0 else 0)
     c = Candidates.of([layout])
     places = ranks_of(layout, {"tp": tp, "cp": cp, "dp": dp, "pp": pp})
@@ -227,6 +227,7 @@ def test_orders_that_cut_groups_alike_cost_the_same(seed):
         prices, cut = price_stages(job, c, machine_of(job)), ranks_per_node(c, job.cluster.node.devices)
         values = [getattr(prices, f.name) for f in fields(prices) if f.name != "memory"]
         values += [getattr(prices.memory, f.name) for f in fields(prices.memory)]
+        values += [*prices.recompute.values(), *prices.memory.recomputed.values()]
         arrays = [np.broadcast_to(x, (len(c), c.pp)) for x in values if np.ndim(x)]
         first = {}
         for i, layout in enumerate(group):

@@ -12,9 +12,9 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS, unsearched
-from autoplan.rules.user_constraints import even_only
+from autoplan.rules.user_constraints import even_only, recompute_menu
 from autoplan.schema.layout import parse_layout
-from autoplan.search.space.choices import candidate_blocks, listed_recompute_modes
+from autoplan.search.space.choices import candidate_blocks
 from autoplan.search.space.rank_orders import with_rank_orders
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_job
@@ -22,7 +22,7 @@ from tests.support.random_jobs import random_job
 LAYOUTS = 150
 #: Columns of candidates that a layout states too. The order of ranks has a rule of its own on several nodes.
 COLUMNS = ("tp", "dp", "cp", "ep", "etp", "microbatch", "zero", "sequence_parallel", "vpp", "schedule")
-COLUMNS += ("recompute_num_layers", "offload", "dp_shard")
+COLUMNS += ("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard")
 
 
 def random_layout(job, rng):
@@ -58,7 +58,7 @@ def random_layout(job, rng):
     if broken_rules(job, layout):
         return None
     # Without full recompute there are no units of it.
-    return layout if any(layout.full) else replace(layout, recompute_num_layers=1)
+    return layout if any(layout.counts("full")) else replace(layout, recompute_num_layers=1)
 
 
 def _stages(layers, pp, vpp, rng):
@@ -107,7 +107,7 @@ def narrowed(job, layout):
     search = job.search
     words = search.offload if isinstance(search.offload, tuple) else (search.offload,)
     return (
-        layout.mode not in listed_recompute_modes(job)
+        layout.mode not in recompute_menu(job)
         or (even_only(job) and not layout.even)
         or (search.offload != "none" and layout.offload not in words)
         or (search.offload_every != "any" and layout.offload_every > 1)

@@ -41,10 +41,10 @@ def slow_job():
 def mixes_of(group, position, stage, layers, limit):
     """Return (backward, tail) of every mix of a stage that fits, in seconds."""
     counts = np.array([(s, f) for s, f in itertools.product(range(layers + 1), repeat=2) if s + f <= layers])
-    s, f = counts.T.astype(float)
+    mix = dict(zip(("selective", "full"), counts.T.astype(float), strict=True))
     here, n = group.stages.take((position, stage)), np.array(float(layers))
-    _, fits = stage_fits(here.memory, n, s, f, limit)
-    backward, tail = stage_backward(here, n, s, f) / group.v[position], end_of_step(here, n, s, f).total
+    _, fits = stage_fits(here.memory, n, mix, limit)
+    backward, tail = stage_backward(here, n, mix) / group.v[position], end_of_step(here, n, mix).total
     return [(b, t) for b, t, fit in zip(backward, tail, fits, strict=True) if fit]
 
 

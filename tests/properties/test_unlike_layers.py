@@ -13,6 +13,7 @@ from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.layer_types import layer_types_of, stage_layers_of
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.memory.footprint import saved_bytes, stage_memory
+from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import stage_backward, stage_forward
@@ -112,7 +113,8 @@ def random_layout(rng: random.Random, total: int, pp: int, v: int) -> Layout:
     full = tuple(rng.randint(0, n) for n in layers)
     selective = tuple(rng.randint(0, n - f) for n, f in zip(layers, full, strict=True))
     schedule = "interleaved" if v > 1 else "1f1b"
-    return Layout(1, pp, 8 // pp, 1, layers, selective, full, 1, v, False, schedule)
+    recomputed = (("selective", selective), ("full", full))
+    return Layout(1, pp, 8 // pp, 1, layers, recomputed, 1, v, False, schedule)
 
 
 @pytest.mark.parametrize("seed", slow_after(4, range(20)))
@@ -125,28 +127,30 @@ def test_a_stage_is_the_sum_of_its_layers(seed):
     v = rng.choice([1, 2])
     layout = random_layout(rng, 12, rng.choice([2, 4]), v)
     one = Candidates.of([layout])
-    n, s, f = (np.array([x], dtype=float) for x in (layout.layers, layout.selective, layout.full))
+    counts = StageCounts.of([layout])
+    n, mix = counts.layers, counts.recomputed
     kinds = price_layer_types(job, one, machine_of(job))
     stages = mixed_stages_of(
-        kinds, stage_layers_of(layer_types_of(job.model, job.workload.sequence_length), n, s, f, [v])
+        kinds, stage_layers_of(layer_types_of(job.model, job.workload.sequence_length), n, mix, [v])
     ).take(0)
-    following = orders(job, layout.layers, v)
+    following, of_stage = orders(job, layout.layers, v), {mode: x[0] for mode, x in mix.items()}
     for stage in range(layout.pp):
         held = np.diff(following.table[1, stage, : layout.layers[stage] + 1]).astype(int).tolist()
-        whole, again = layout.full[stage], layout.full[stage] + layout.selective[stage]
+        whole = layout.counts("full")[stage]
+        again = whole + layout.counts("selective")[stage]
         at = [kind.take((0, stage)) for kind in kinds]
         forward = at[0].forward.fixed + sum(at[k].forward.layer for k in held)
         backward = at[0].backward.fixed + sum(at[k].backward.layer for k in held)
-        backward += sum(at[k].full for k in held[:whole])
-        backward += sum(at[k].selective for k in held[whole:again])
-        kept = at[0].memory.entry + sum(at[k].memory.full for k in held[:whole])
-        kept += sum(at[k].memory.selective for k in held[whole:again])
+        backward += sum(at[k].recompute["full"] for k in held[:whole])
+        backward += sum(at[k].recompute["selective"] for k in held[whole:again])
+        kept = at[0].memory.entry + sum(at[k].memory.recomputed["full"] for k in held[:whole])
+        kept += sum(at[k].memory.recomputed["selective"] for k in held[whole:again])
         kept += sum(at[k].memory.none for k in held[again:])
 
         assert stage_forward(stages, n[0])[stage] == pytest.approx(forward, rel=1e-12)
-        assert stage_backward(stages, n[0], s[0], f[0])[stage] == pytest.approx(backward, rel=1e-12)
-        assert saved_bytes(stages.memory, n[0], s[0], f[0])[stage] == pytest.approx(kept, rel=1e-12)
-    used = stage_memory(stages.memory, n[0], s[0], f[0])
+        assert stage_backward(stages, n[0], of_stage)[stage] == pytest.approx(backward, rel=1e-12)
+        assert saved_bytes(stages.memory, n[0], of_stage)[stage] == pytest.approx(kept, rel=1e-12)
+    used = stage_memory(stages.memory, n[0], of_stage)
     shown = [stage.total for stage in predict(job, layout).memory.stages]
     assert shown == pytest.approx(used.tolist(), rel=1e-12)
 

@@ -24,6 +24,7 @@ from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_
 from autoplan.schema.job import Cluster, Job, Limits, RoutingSpec, SearchSpec, Workload
 from autoplan.schema.layout import ORDERS, SCHEDULES, Layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
+from autoplan.schema.recompute import MODES
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.front_search import search
 from tests.support.by_rules import keeping_rules
@@ -185,27 +186,30 @@ def offloads(job: Job) -> list[tuple[bool, bool]]:
     return [x for x in both if words.get(x, "optimizer+activations") in wish]
 
 
-def mixes(job: Job, layers: int, unit: int) -> list[tuple[int, int]]:
-    """Return all (selective, full) counts of a stage that the job allows."""
+#: Recompute modes of layers whose counts a mix has, in this order.
+COUNTED = tuple(mode.name for mode in MODES)
+
+
+def mixes(job: Job, layers: int, unit: int) -> list[tuple[int, ...]]:
+    """Return all counts of a stage, one for each recompute mode, that the job allows."""
     modes = job.search.recompute
     modes = {"none", "selective", "full"} if modes == "any" else set(np.atleast_1d(modes))
+    counts = [range(layers + 1) if mode in modes else (0,) for mode in COUNTED]
     return [
-        (s, f)
-        for s in range(layers + 1)
-        for f in range(layers + 1 - s)
-        if f % unit == 0
-        and (s == 0 or "selective" in modes)
-        and (f == 0 or "full" in modes)
-        and (s + f == layers or "none" in modes)
+        mix
+        for mix in itertools.product(*counts)
+        if (sum(mix) <= layers if "none" in modes else sum(mix) == layers)
+        and mix[COUNTED.index("full")] % unit == 0
     ]
 
 
-def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, int]]:
-    """Return the (selective, full) counts of a stage of ``layout``: all layers alike under offload."""
+def mixes_of(job: Job, layout: Layout, layers: int) -> list[tuple[int, ...]]:
+    """Return the counts of a stage of ``layout`` by recompute mode: all layers alike under offload."""
     if not layout.activation_offload:
         return mixes(job, layers, layout.recompute_num_layers)
-    ways = {"none": (0, 0), "selective": (layers, 0), "full": (0, layers)}
-    return [ways[layout.mode]] if layout.mode != "full" or layers % layout.recompute_num_layers == 0 else []
+    if layout.mode == "full" and layers % layout.recompute_num_layers:
+        return []
+    return [tuple(layers * (mode == layout.mode) for mode in COUNTED)]
 
 
 def everies(job: Job) -> list[int]:
@@ -224,9 +228,8 @@ def listed(job: Job) -> Iterator[Layout]:
         first = even_stages(job.model.layers, pp, vpp)
         if sum(first) != job.model.layers or (shard and zero == 0):
             continue
-        none = (0,) * pp
         layout = Layout(
-            *(tp, pp, dp, mbs, first, none, none, zero, vpp, sp, schedule, cp, ep),
+            *(tp, pp, dp, mbs, first, (), zero, vpp, sp, schedule, cp, ep),
             recompute_num_layers=k,
             dp_shard=shard,
             expert_tensor=etp,
@@ -279,20 +282,22 @@ def points_of(job, layout, kinds, m, own):
             continue
         chosen = np.array(choices, dtype=float)
         held = np.array(layers, dtype=float)
-        s, f = chosen[..., 0], chosen[..., 1]
+        mix = {mode: chosen[..., i] for i, mode in enumerate(COUNTED)}
+        mix = {mode: counts for mode, counts in mix.items() if mode in kinds[0].recompute}
+        zero = 0 * chosen[..., 0]
         order = orders(job, layers, layout.vpp)
-        stages = mixed_stages_of(kinds, order.layer_counts(np.arange(layout.pp), s, f))
+        stages = mixed_stages_of(kinds, order.layer_counts(np.arange(layout.pp), mix))
         time = pipeline_seconds(
-            stage_forward(stages, held) + 0 * s,
-            stage_backward(stages, held, s, f),
+            stage_forward(stages, held) + zero,
+            stage_backward(stages, held, mix),
             m,
             np.float64(layout.vpp),
             SCHEDULES.index(layout.schedule),
-            stage_weight(stages, held) + 0 * s,
+            stage_weight(stages, held) + zero,
         )
-        time = time + end_of_step(stages, held, s, f).total.max(axis=-1)
-        memory = stage_memory(stages.memory, held, s, f).max(axis=-1)
-        needed = stage_needed(stages.memory, held, s, f).max(axis=-1)
+        time = time + end_of_step(stages, held, mix).total.max(axis=-1)
+        memory = stage_memory(stages.memory, held, mix).max(axis=-1)
+        needed = stage_needed(stages.memory, held, mix).max(axis=-1)
         columns = (time.tolist(), memory.tolist(), itertools.repeat(str(layout)), needed.tolist())
         yield from zip(*columns, strict=False)
 
@@ -310,8 +315,8 @@ def orders(job, layers, vpp):
 
 
 def with_stages(layout, layers, mix):
-    """Return ``layout`` with these layers, and (selective, full) counts, of its stages."""
-    return replace(layout, layers=layers, selective=tuple(s for s, _ in mix), full=tuple(f for _, f in mix))
+    """Return ``layout`` with these layers, and counts by recompute mode, of its stages."""
+    return replace(layout, layers=layers, recomputed=tuple(zip(COUNTED, zip(*mix, strict=True), strict=True)))
 
 
 def pareto(points, limit):

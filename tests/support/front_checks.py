@@ -9,11 +9,12 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.results import Front
 from autoplan.rules import broken_rules
+from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import MODES
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.candidate_space import space_of
-from autoplan.search.space.choices import listed_recompute_modes
 
 __all__ = ["ROUNDING", "assert_evaluated_again", "assert_not_dominated", "points"]
 
@@ -41,12 +42,10 @@ def sampled(job: Job, seed: int) -> list[Layout]:
             continue
         cuts = sorted(rng.sample(range(1, chunks), pp - 1))
         layers = [(b - a) * vpp for a, b in zip([0, *cuts], [*cuts, chunks], strict=True)]
-        modes, full, selective = listed_recompute_modes(job), [], []
-        for count in layers:
-            drawn = [rng.choice(modes) for _ in range(count)]
-            full.append(drawn.count("full"))
-            selective.append(drawn.count("selective"))
-        layout = group.layout(i, layers, selective, full)
+        modes = recompute_menu(job)
+        drawn = [[rng.choice(modes) for _ in range(count)] for count in layers]
+        recomputed = {mode.name: [of_stage.count(mode.name) for of_stage in drawn] for mode in MODES}
+        layout = group.layout(i, layers, recomputed)
         if not broken_rules(job, layout):
             layouts.append(layout)
     return layouts

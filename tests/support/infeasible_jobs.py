@@ -170,7 +170,34 @@ JOBS = {
     "optimizer state": (
         job(model="llama2-13b", batch=4),
         ["memory: 2 devices of 79.2 GiB each (NVIDIA A100 SXM4 80GB)"],
-        ["a smaller optimizer", "low-rank adapters"],
+        ["an 8-bit or paged optimizer", "low-rank adapters"],
+    ),
+    "one card": (
+        job(
+            "stack: ddp\nsearch: {schedule: 1f1b}",
+            devices=1,
+            batch=4,
+            hardware="2x-rtx4090",
+            model="llama3.2-1b",
+        ),
+        None,
+        ["a loss in chunks of tokens", "an 8-bit or paged optimizer", "all in bf16", "low-rank adapters"],
+    ),
+    "two cards": (
+        job(hardware="2x-rtx4090"),
+        None,
+        ["parameters in host memory", "updates in backward", "low-rank adapters on a quantised base"],
+    ),
+    "a program": (
+        job(
+            "program: axolotl\nadapters: {rank: 16}",
+            devices=1,
+            batch=4,
+            hardware="2x-rtx4090",
+            model="llama3.1-8b",
+        ),
+        None,
+        ["another program", "low-rank adapters on a quantised base"],
     ),
     "step": (
         job("limits: {step_time: 2 s}"),

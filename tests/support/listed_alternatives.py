@@ -6,10 +6,16 @@ import itertools
 
 from hypothesis import strategies as st
 
+from autoplan.schema.recompute import MODES
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.space.priced_candidates import Schedule
 
-__all__ = ["all_layouts", "candidates"]
+__all__ = ["all_layouts", "alternative", "candidates"]
+
+
+def alternative(*numbers: int, **recomputed: int) -> Alternative:
+    """Return an alternative of these fields, with as many layers ``recomputed`` by mode."""
+    return Alternative(*numbers, recomputed=tuple(recomputed.get(mode.name, 0) for mode in MODES))
 
 
 @st.composite
@@ -28,7 +34,7 @@ def candidates(draw, most_stages=4, virtual=True):
                 forward = layers * draw(st.integers(10, 30))
                 backward = layers * draw(st.integers(20, 60)) + 9 * full
                 times = forward, backward, forward + backward, draw(st.integers(0, 200))
-                row.append(Alternative(layers, 0, full, *times, draw(st.integers(1, 40)), first))
+                row.append(alternative(layers, *times, draw(st.integers(1, 40)), first, full=full))
         rows.append(tuple(row))
     schedule = Schedule(p, m, v, gpipe=False)
     return Alternatives(tuple(rows), schedule, placed=placed), draw(st.integers(p, 3 * p))

@@ -7,8 +7,13 @@ __all__ = ["OWN"]
 
 def alike(x):
     """Return whether every stage recomputes the same numbers of layers, or all of them in one way."""
-    counts = set(zip(x.selective, x.full, strict=True))
-    return len(counts) == 1 or x.layers in (x.selective, x.full)
+    of_modes = [counts for _, counts in x.recomputed]
+    return all(len(set(counts)) == 1 for counts in of_modes) or of_modes == [x.layers]
+
+
+def full(x):
+    """Return the layers of each stage with full recompute."""
+    return x.counts("full")
 
 
 #: Rules as a job says them, and what each means, in Python. A stage that there is not keeps any rule.
@@ -25,21 +30,24 @@ OWN = [
     ("layers is uniform", lambda x, _: len(set(x.layers)) == 1),
     ("max(layers) - min(layers) <= 1", lambda x, _: max(x.layers) - min(x.layers) <= 1),
     ("recompute is uniform", lambda x, _: alike(x)),
-    ("full is uniform", lambda x, _: len(set(x.full)) == 1),
-    ("full[0] >= 1", lambda x, _: x.full[0] >= 1),
+    ("full is uniform", lambda x, _: len(set(full(x))) == 1),
+    ("full[0] >= 1", lambda x, _: full(x)[0] >= 1),
     ("full[0] + selective[0] <= full[-1] + selective[-1]", lambda x, _: again(x, 0) <= again(x, -1)),
-    ("sum(full) <= sum(layers) / 3", lambda x, _: 3 * sum(x.full) <= sum(x.layers)),
-    ("sum(full) in {0, 2, 3}", lambda x, _: sum(x.full) in {0, 2, 3}),
-    ("sum(selective) // 2 == 1", lambda x, _: sum(x.selective) in {2, 3}),
-    ("sum(full) % 3 != 1", lambda x, _: sum(x.full) % 3 != 1),
-    ("sum(full) % 2 == 0", lambda x, _: sum(x.full) % 2 == 0),
+    ("sum(full) <= sum(layers) / 3", lambda x, _: 3 * sum(full(x)) <= sum(x.layers)),
+    ("sum(full) in {0, 2, 3}", lambda x, _: sum(full(x)) in {0, 2, 3}),
+    ("sum(selective) // 2 == 1", lambda x, _: sum(x.counts("selective")) in {2, 3}),
+    ("sum(full) % 3 != 1", lambda x, _: sum(full(x)) % 3 != 1),
+    ("sum(full) % 2 == 0", lambda x, _: sum(full(x)) % 2 == 0),
     ("layers[0] * layers[-1] <= 8", lambda x, _: x.layers[0] * x.layers[-1] <= 8),
     ("mbs * max(layers) <= 6", lambda x, _: x.microbatch * max(x.layers) <= 6),
-    ("zero == 1 or full[0] == 0", lambda x, _: x.zero == 1 or x.full[0] == 0),
-    ("sum(selective) == 0 or sum(full) == 0", lambda x, _: not sum(x.selective) or not sum(x.full)),
+    ("zero == 1 or full[0] == 0", lambda x, _: x.zero == 1 or full(x)[0] == 0),
+    (
+        "sum(selective) == 0 or sum(full) == 0",
+        lambda x, _: not sum(x.counts("selective")) or not sum(full(x)),
+    ),
     ("not layers[0] == layers[-1] or pp == 1", lambda x, _: x.layers[0] != x.layers[-1] or x.pp == 1),
     ("layers[0] divides 12", lambda x, _: 12 % x.layers[0] == 0),
-    ("layers[-1] // full[-1] <= 2 + full[0]", lambda x, _: x.full[-1] and divided(x) <= 2 + x.full[0]),
+    ("layers[-1] // full[-1] <= 2 + full[0]", lambda x, _: full(x)[-1] and divided(x) <= 2 + full(x)[0]),
 ]
 
 
@@ -50,9 +58,9 @@ def batches(job, x):
 
 def again(x, stage):
     """Return the layers of a stage that are recomputed."""
-    return x.full[stage] + x.selective[stage]
+    return sum(counts[stage] for _, counts in x.recomputed)
 
 
 def divided(x):
     """Return the layers of the last stage for each that is recomputed whole."""
-    return x.layers[-1] // x.full[-1]
+    return x.layers[-1] // full(x)[-1]

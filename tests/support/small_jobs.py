@@ -14,6 +14,7 @@ from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.recompute import MODES
 from autoplan.schema.stage_layers import even_stages
 
 NODES = ("dgx-a100-80gb", "dgx-h100", "8x-l40s", "8x-v100-32gb")
@@ -106,8 +107,7 @@ def choices(job: Job) -> Iterator[Layout]:
         for mbs, zero, (schedule, vpp) in itertools.product(sizes, range(4), schedules):
             for sp in (False, True)[: 1 + (tp > 1)]:
                 held = even_stages(layers, pp, vpp) if pp <= layers else (1,) * pp
-                none = (0,) * pp
-                yield Layout(tp, pp, dp, mbs, held, none, none, zero, vpp, sp, schedule, cp)
+                yield Layout(tp, pp, dp, mbs, held, (), zero, vpp, sp, schedule, cp)
 
 
 def layouts(job: Job, first: Layout) -> Iterator[Layout]:
@@ -129,20 +129,17 @@ def layouts(job: Job, first: Layout) -> Iterator[Layout]:
         modes = (first.mode,)
     for held in splits:
         for mix in itertools.product(*(_mixes(n, modes) for n in held)):
-            yield replace(
-                first, layers=held, selective=tuple(s for s, _ in mix), full=tuple(f for _, f in mix)
-            )
+            recomputed = tuple((mode.name, tuple(x[i] for x in mix)) for i, mode in enumerate(MODES))
+            yield replace(first, layers=held, recomputed=recomputed)
 
 
-def _mixes(layers: int, modes: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return all (selective, full) counts of a stage."""
+def _mixes(layers: int, modes: tuple[str, ...]) -> list[tuple[int, ...]]:
+    """Return all counts of a stage, one for each recompute mode."""
+    counts = [range(layers + 1) if mode.name in modes else (0,) for mode in MODES]
     return [
-        (s, f)
-        for s, f in itertools.product(range(layers + 1), repeat=2)
-        if s + f <= layers
-        and ("selective" in modes or not s)
-        and ("full" in modes or not f)
-        and ("none" in modes or s + f == layers)
+        mix
+        for mix in itertools.product(*counts)
+        if sum(mix) <= layers and ("none" in modes or sum(mix) == layers)
     ]
 
 

@@ -1,6 +1,7 @@
 """The kinds of jobs: what is done with each exists, is called alike, and is asked for in one place."""
 
 import inspect
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 import autoplan
 from autoplan.catalog import entry_names
 from autoplan.kinds import KINDS, SERVING, TRAINING, Kind, kind_of, kind_of_document, loaded_job
+from autoplan.report.document_fields import front_document
+from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.results import Front, Plan
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 
@@ -46,6 +49,47 @@ def test_plans_and_fronts_say_their_kind():
     """What answers a job is of its kind."""
     assert {KINDS[each.kind] for each in (Front, Plan)} == {TRAINING}
     assert {KINDS[each.kind] for each in (ServingFront, ServingPlan)} == {SERVING}
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "front", "layout"),
+    [
+        ("llama3.2-1b-2x-rtx3090", autoplan.Job, Front, "tp=2"),
+        ("llama3.1-8b-1x-h100", autoplan.ServingJob, ServingFront, "tp=1"),
+    ],
+)
+def test_the_library_takes_a_job_of_either_kind_by_the_same_names(name, job, front, layout, tmp_path):
+    """A loaded job is planned, evaluated, explained, compared, verified and emitted, whatever it is."""
+    loaded = autoplan.load_job(name)
+    planned = autoplan.plan(loaded)
+    plan = autoplan.evaluate(loaded, layout)
+    compared = autoplan.compare(loaded, [layout, f"{layout},{'mbs=2' if job is autoplan.Job else 'seqs=8'}"])
+    saved = tmp_path / "plan.json"
+    saved.write_text(json.dumps(_document(planned)), encoding="utf-8")
+
+    assert (type(loaded), type(planned)) == (job, front)
+    assert plan.layout_string.startswith(layout)
+    assert len(compared.layouts) == 2
+    assert type(autoplan.explain(loaded, layout)) is not type(autoplan.explain(loaded))
+    assert autoplan.verify(saved, job=loaded).verified
+    assert autoplan.emit(plan, "megatron-lm" if job is autoplan.Job else "vllm", job=loaded).files
+
+
+def _document(front):
+    if isinstance(front, ServingFront):
+        return serving_front_document(front)
+    return front_document(front)
+
+
+def test_a_function_of_one_kind_says_so_of_a_job_of_the_other():
+    """Engines have no communication of a step, and training no capacity; what has no kinds says so."""
+    serving, training = (autoplan.load_job(name) for name in ("llama3.1-8b-1x-h100", "llama3-8b-8x-a100"))
+    with pytest.raises(autoplan.UnsupportedError, match="one of serving, and this takes one of training"):
+        autoplan.communication(serving, "tp=1")
+    with pytest.raises(autoplan.UnsupportedError, match="one of training, and this takes one of serving"):
+        autoplan.capacity(training)
+    with pytest.raises(autoplan.UnsupportedError, match="no kinds of them"):
+        autoplan.compare(serving, ["tp=1"], axes=True)
 
 
 def test_one_place_asks_for_the_kind_of_a_job():

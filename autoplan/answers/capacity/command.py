@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
     Format,
@@ -19,11 +20,14 @@ __all__ = [
 ]
 
 
+@takes_job_options
 def capacity(
     job: Annotated[
         str,
         typer.Argument(
-            metavar="JOB", help="A serving job file, or the name of a shipped one.", show_default=False
+            metavar="JOB",
+            help="A serving job file, or the name of a shipped one; left out with --model and --hardware.",
+            show_default=False,
         ),
     ],
     layout: Annotated[

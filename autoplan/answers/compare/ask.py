@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args, overload
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, engine_load, served
 from autoplan.deadline import Deadline, check_deadline
 from autoplan.errors import InfeasibleError, LayoutError, UnsupportedError
+from autoplan.kinds import kind_of
 from autoplan.planning.communicating import communication
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
@@ -59,6 +60,7 @@ __all__ = [
     "axis_seconds",
     "compare",
     "compare_engines",
+    "compare_layouts",
     "layout_traffic",
     "tensor_splits",
 ]
@@ -248,26 +250,34 @@ _LEAST: Final[dict[ServingObjective, Callable[[ServingPlan], float | None]]] = {
 
 def compare_engines(
     job: ServingJob | str | Path,
-    layouts: Sequence[EngineLayout | str],
+    layouts: Sequence[EngineLayout | str] = (),
     *,
+    names: Sequence[str] | None = None,
+    axes: bool = False,
+    replan: bool = False,
+    progress: object = None,  # noqa: ARG001 - as of any kind: engines are few
     deadline: Deadline | float | None = None,
 ) -> EngineComparison:
     """Return two to six layouts of a serving job side by side, and the loads between which each is best.
 
-    A layout that is alone is compared with the best plan of the job by its first objective. At other loads
-    limits on means decide, in closed form. Raises LayoutError as ``evaluate`` does, UnsupportedError for too
-    many layouts or none, and InfeasibleError for a layout alone where nothing is feasible.
+    ``names`` are what the layouts are called, by default themselves. A layout that is alone is compared with
+    the best plan of the job by its first objective. At other loads limits on means decide, in closed form.
+    Raises LayoutError as ``evaluate`` does, UnsupportedError for too many layouts or none, and
+    InfeasibleError for a layout alone where nothing is feasible.
     """
+    if axes or replan:
+        raise UnsupportedError("engines are compared by their layouts: there are no kinds of them")
     job = serving_job(job)
     if not 1 <= len(layouts) <= _MOST:
         raise UnsupportedError(f"compare takes one to {_MOST} layouts: there are {len(layouts)}")
     with Deadline.of(deadline, job.deadline).in_force():
-        compared = [ComparedEngines(str(layout), *evaluate_serving(job, layout)) for layout in layouts]
+        called = zip(names or map(str, layouts), layouts, strict=True)
+        compared = [ComparedEngines(name, *evaluate_serving(job, layout)) for name, layout in called]
         if len(compared) == 1:
             compared.append(_best_of_job(job, deadline))
         loads = tuple(_loads(job, compared))
-    names = dict.fromkeys((*job.objectives, "throughput_per_device", "time_per_output_token"))
-    best = ((name, _best([one.plan for one in compared], name)) for name in names)
+    shown = dict.fromkeys((*job.objectives, "throughput_per_device", "time_per_output_token"))
+    best = ((name, _best([one.plan for one in compared], name)) for name in shown)
     known = tuple((name, place) for name, place in best if place is not None)
     return EngineComparison(job, tuple(compared), known, loads)
 
@@ -374,7 +384,57 @@ MOST_COMPARED: Final = 6
 BEST: Final = "the best layout"
 
 
+@overload
 def compare(
+    job: Job,
+    layouts: Sequence[Layout | str] = (),
+    *,
+    names: Sequence[str] | None = None,
+    axes: bool = False,
+    replan: bool = False,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+    deadline: Deadline | float | None = None,
+) -> LayoutComparison: ...
+
+
+@overload
+def compare(
+    job: ServingJob,
+    layouts: Sequence[EngineLayout | str] = (),
+    *,
+    names: Sequence[str] | None = None,
+    deadline: Deadline | float | None = None,
+) -> EngineComparison: ...
+
+
+@overload
+def compare(
+    job: str | Path,
+    layouts: Sequence[Layout | EngineLayout | str] = (),
+    *,
+    names: Sequence[str] | None = None,
+    axes: bool = False,
+    replan: bool = False,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+    deadline: Deadline | float | None = None,
+) -> LayoutComparison | EngineComparison: ...
+
+
+def compare(
+    job: Job | ServingJob | str | Path,
+    layouts: Sequence[Layout | EngineLayout | str] = (),
+    **asked: Any,
+) -> LayoutComparison | EngineComparison:
+    """Return ``layouts`` of ``job`` side by side, and where their order changes.
+
+    Of training: at which values of links and workload, see ``compare_layouts``, which has the keywords. Of
+    serving: at which loads, see ``compare_engines``.
+    """
+    answer: LayoutComparison | EngineComparison = kind_of(job).compare(job, layouts, **asked)
+    return answer
+
+
+def compare_layouts(
     job: Job | str | Path,
     layouts: Sequence[Layout | str] = (),
     *,

@@ -7,43 +7,44 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from autoplan.answers.configure.engine_launches import emit_engines, read_engine_file
 from autoplan.catalog import read_file
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.launch.header import header_lines
 from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
+from autoplan.lazy import Later
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
-from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results import Front, Plan
+from autoplan.results.front import ParetoFront
 from autoplan.results.merged_front import at_batch, choice_key, target_of
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.resolved_job import job_from, values_from
+from autoplan.schema.resolved_job import job_from
 from autoplan.schema.saved_front import front_from, read_document
-from autoplan.schema.serving.saved_serving import serving_front_from
-from autoplan.schema.serving.serving_spec import ServingJob
+
+if TYPE_CHECKING:
+    from autoplan.launch.engines.served_run import EngineConfiguration
+    from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
+    "LARGEST_ANSWER",
     "EmitOptions",
     "emit",
-    "emit_serving",
     "emit_training",
     "expressible_number",
     "is_saved_plan",
     "missing_part",
+    "numbered",
     "read",
     "read_text",
     "read_values",
-    "saved_engines",
     "saved_plan",
     "sibling_reader",
     "text_of_file",
@@ -53,6 +54,10 @@ __all__ = [
 # Read files of launches: what a configuration of a framework says, as a layout and a job.
 
 
+#: What reads files of engines, which no training job needs.
+_READ_ENGINES: Final[Later[[LaunchFile, str | None], EngineConfiguration | None]] = Later(
+    "autoplan.answers.configure.engine_launches", "read_engine_file"
+)
 #: Largest file of a launch [byte].
 _LARGEST_SCRIPT: Final = 2**20
 #: Endings of files that launch files name, and how many folders above they may be named from.
@@ -86,7 +91,7 @@ def read(
         str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
     )
     _refuse_binary(given)
-    engines = read_engine_file(given, framework)
+    engines = _READ_ENGINES(given, framework)
     return read_text(given, framework) if engines is None else engines
 
 
@@ -164,7 +169,7 @@ def read_values(
 
 
 #: Largest saved answer [byte].
-_LARGEST: Final = 2**28
+LARGEST_ANSWER: Final = 2**28
 P = TypeVar("P")
 #: Most layouts tried on the way to one that a target can express.
 _MOST_TRIED: Final = 400
@@ -238,28 +243,13 @@ def emit_training(job: Job, plan: Plan, target: str, options: EmitOptions) -> Em
         raise UnsupportedError(_refusal(chosen_target, run, plan, error)) from error
 
 
-def emit_serving(job: ServingJob, plan: ServingPlan, target: str, options: EmitOptions) -> Emission:
-    """Return the engines of a serving plan as the files of ``target``, as ``emit`` does."""
-    if options.framework or options.program:
-        raise UnsupportedError("engines serve: they start no framework and no training program")
-    return emit_engines(
-        job,
-        plan,
-        target,
-        command=options.command,
-        checkpoint=options.checkpoint,
-        draft_checkpoint=options.draft_checkpoint,
-        image=options.image,
-    )
-
-
 def _planned_job(
     plan: Front | Plan | ServingFront | ServingPlan, job: Job | ServingJob | str | Path | None, number: int
 ) -> tuple[Job | ServingJob, Plan | ServingPlan]:
     """Return the job and the plan to emit: plan ``number`` of a front, or one plan, whose job is ``job``."""
-    if isinstance(plan, Front | ServingFront):
+    if isinstance(plan, ParetoFront):
         plans: Sequence[Plan | ServingPlan] = plan.plans
-        return plan.job, _numbered(plans, number)
+        return plan.job, numbered(plans, number)
     if job is None:
         raise UnsupportedError("a single plan is emitted with its job: emit(plan, target, job=job)")
     loaded = loaded_job(job)
@@ -268,7 +258,7 @@ def _planned_job(
     return loaded, plan
 
 
-def _numbered(plans: Sequence[P], number: int, where: str = "") -> P:
+def numbered(plans: Sequence[P], number: int, where: str = "") -> P:
     """Return plan ``number`` of a front, from 1."""
     if not 1 <= number <= len(plans):
         have = f"plans are 1 to {len(plans)}" if plans else "nothing is feasible"
@@ -300,7 +290,7 @@ def is_saved_plan(reference: str) -> bool:
     if not reference.endswith(".json"):
         return False
     try:
-        document = json.loads(read_file(Path(reference), largest=_LARGEST))
+        document = json.loads(read_file(Path(reference), largest=LARGEST_ANSWER))
     except (ValueError, RecursionError):
         return True  # the reader of saved answers says what is wrong
     return isinstance(document, Mapping) and "certificate" in document
@@ -313,31 +303,14 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     plan.
     """
     name = str(file)
-    saved = front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
+    saved = front_from(read_document(read_file(Path(file), largest=LARGEST_ANSWER), name=name), name=name)
     job = plannable(job_from(saved.resolved, name=name))
-    chosen = _numbered(saved.front, number, f" in {name}")
+    chosen = numbered(saved.front, number, f" in {name}")
     key = tuple(chosen.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
     for choice in job.choices:
         if choice_key(choice) == key:
             job = choice
     return job, evaluate(job, read_layout(job, chosen.layout_string))
-
-
-def saved_engines(file: str | Path, number: int = 1) -> tuple[ServingJob, ServingPlan]:
-    """Return plan ``number`` of a saved answer to a serving job and its job, priced again.
-
-    Raises as ``saved_plan`` does, and UnsupportedError for a plan of engines that differ.
-    """
-    name = str(file)
-    saved = serving_front_from(read_document(read_file(Path(file), largest=_LARGEST), name=name), name=name)
-    job = values_from(ServingJob, saved.resolved, name=name)
-    plan = _numbered(saved.front, number, f" in {name}")
-    if " + " in plan.layout_string:
-        raise UnsupportedError(
-            f"plan {number} in {name} has engines that differ, whose shares of the load are planned again:"
-            " name the job, with --plan"
-        )
-    return evaluate_serving(job, plan.layout_string)
 
 
 def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:

@@ -24,7 +24,8 @@ from autoplan.results import Front, Plan
 from autoplan.results.plan import layout_fields
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE, Layout, RecomputeMode, parse_layout
+from autoplan.schema.layout import Layout, parse_layout
+from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
 __all__ = [
@@ -353,7 +354,6 @@ def _with_tensor(layout: Layout, best: Layout) -> Layout:
 
 def _with_stages(layout: Layout, best: Layout) -> Layout:
     """Return ``layout`` with the pipeline of ``best``, and its own recompute if uniform."""
-    none = (0,) * best.pp
     mode = layout.mode or "none"
     changed = replace(
         layout,
@@ -361,8 +361,7 @@ def _with_stages(layout: Layout, best: Layout) -> Layout:
         vpp=best.vpp,
         schedule=best.schedule,
         layers=best.layers,
-        selective=none,
-        full=none,
+        recomputed=(),
         recompute_num_layers=1,
     )
     return changed.with_uniform_recompute(mode)
@@ -371,16 +370,14 @@ def _with_stages(layout: Layout, best: Layout) -> Layout:
 def _with_recompute(layout: Layout, best: Layout) -> Layout:
     """Return ``layout`` with the recompute of ``best``: the same counts, or its mode on other stages."""
     if layout.layers == best.layers:
-        return replace(
-            layout, selective=best.selective, full=best.full, recompute_num_layers=best.recompute_num_layers
-        )
+        return replace(layout, recomputed=best.recomputed, recompute_num_layers=best.recompute_num_layers)
     return layout.with_uniform_recompute(best.mode or "none")
 
 
 def _small_changes(own: Layout) -> Iterator[_Change]:
     """Yield changes of one choice that need not be those of the best layout."""
-    for mode in RECOMPUTE:
-        yield _Change("recompute", partial(_with_mode, mode=mode), mode)
+    for mode in USUAL_MODES:
+        yield _Change("recompute", partial(_with_mode, mode=mode), str(mode))
     for count in _BLOCKS:
         if count < max(own.layers):
             yield _Change("recompute", partial(_with_blocks, count=count), str(count))
@@ -424,8 +421,8 @@ def _with_degree(layout: Layout, *, tp: int) -> Layout:
 
 def _with_depth(layout: Layout, *, pp: int) -> Layout:
     """Return ``layout`` with so many even stages, one virtual one each."""
-    stages, none = even_stages(sum(layout.layers), pp), (0,) * pp
-    even = replace(layout, pp=pp, vpp=1, schedule="1f1b", layers=stages, selective=none, full=none)
+    stages = even_stages(sum(layout.layers), pp)
+    even = replace(layout, pp=pp, vpp=1, schedule="1f1b", layers=stages, recomputed=())
     return even.with_uniform_recompute(layout.mode or "none")
 
 
@@ -433,11 +430,10 @@ def _with_blocks(layout: Layout, count: int) -> Layout:
     """Return ``layout`` with full recompute of the first layers of each virtual stage."""
     chunks = chunks_of(layout.layers, layout.vpp)
     full = tuple(sum(min(count, n) for n in stage) for stage in chunks)
-    return replace(layout, selective=(0,) * layout.pp, full=full, recompute_num_layers=1)
+    return replace(layout, recomputed=((FULL, full),), recompute_num_layers=1)
 
 
 def _interleaved(layout: Layout, vpp: int) -> Layout:
     stages = even_stages(sum(layout.layers), layout.pp, vpp)
-    none = (0,) * layout.pp
-    even = replace(layout, vpp=vpp, schedule="interleaved", layers=stages, selective=none, full=none)
+    even = replace(layout, vpp=vpp, schedule="interleaved", layers=stages, recomputed=())
     return even.with_uniform_recompute(layout.mode or "none")

@@ -9,6 +9,7 @@ import typer
 
 from autoplan.answers.configure.engine_commands import AskedEmission, words_of
 from autoplan.answers.configure.read_command import arguments_of
+from autoplan.catalog.roots import is_folder
 from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.options import DeadlineOption
 from autoplan.commands.output import complain, standard_output, write
@@ -170,7 +171,7 @@ def asked_training(asked: AskedEmission) -> Emission:
 def _written(emission: Emission, output: Path | None) -> None:
     """Write the files of an emission: one to a file or standard output, several into a folder."""
     files = emission.files
-    if output is None or (len(files) == 1 and not output.is_dir()):
+    if output is None or (len(files) == 1 and not is_folder(output)):
         if len(files) > 1:
             names = ", ".join(file.name for file in files)
             raise typer.BadParameter(

@@ -67,8 +67,8 @@ def words_of(options: Mapping[str, str | None]) -> list[str]:
 
 def asked_engines(asked: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
-    from autoplan.answers.configure.ask import is_saved_plan, saved_engines
-    from autoplan.answers.configure.engine_launches import emit_engines
+    from autoplan.answers.configure.ask import is_saved_plan
+    from autoplan.answers.configure.engine_launches import emit_engines, saved_engines
     from autoplan.launch.engines.engine_registry import engine_target
 
     if asked.framework or asked.program:

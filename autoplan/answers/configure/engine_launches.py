@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
@@ -27,7 +28,10 @@ from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.rules.pool_rules import broken_pool_rules
+from autoplan.schema.resolved_job import values_from
+from autoplan.schema.saved_front import read_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.saved_serving import serving_front_from
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
@@ -37,9 +41,11 @@ __all__ = [
     "ReadEngines",
     "better_plan",
     "emit_engines",
+    "emit_serving",
     "engine_file",
     "evaluate_engine_file",
     "read_engine_file",
+    "saved_engines",
 ]
 
 
@@ -375,3 +381,37 @@ def _differences(job: ServingJob, configuration: EngineConfiguration) -> list[st
         if weights not in job.precision.weights
     ]
     return said
+
+
+def emit_serving(job: ServingJob, plan: ServingPlan, target: str, options: EmitOptions) -> Emission:
+    """Return the engines of a serving plan as the files of ``target``, as ``emit`` does."""
+    if options.framework or options.program:
+        raise UnsupportedError("engines serve: they start no framework and no training program")
+    return emit_engines(
+        job,
+        plan,
+        target,
+        command=options.command,
+        checkpoint=options.checkpoint,
+        draft_checkpoint=options.draft_checkpoint,
+        image=options.image,
+    )
+
+
+def saved_engines(file: str | Path, number: int = 1) -> tuple[ServingJob, ServingPlan]:
+    """Return plan ``number`` of a saved answer to a serving job and its job, priced again.
+
+    Raises as ``saved_plan`` does, and UnsupportedError for a plan of engines that differ.
+    """
+    name = str(file)
+    saved = serving_front_from(
+        read_document(read_file(Path(file), largest=LARGEST_ANSWER), name=name), name=name
+    )
+    job = values_from(ServingJob, saved.resolved, name=name)
+    plan = numbered(saved.front, number, f" in {name}")
+    if " + " in plan.layout_string:
+        raise UnsupportedError(
+            f"plan {number} in {name} has engines that differ, whose shares of the load are planned again:"
+            " name the job, with --plan"
+        )
+    return evaluate_serving(job, plan.layout_string)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.output import (
     Format,
     FormatOption,
@@ -86,6 +87,7 @@ RunsOutputOption = Annotated[
 ]
 
 
+@takes_job_options
 def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,

@@ -6,23 +6,34 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.answers.explain.remedies import remedies_of
-from autoplan.costs.core.candidates import uniform_recompute_mode
+from autoplan.costs.core.codes import recompute_mode
 from autoplan.costs.core.prediction import TimePrediction
 from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import facts_of, predict, time_on
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
+from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.explanation import BottleneckShare, Explanation
+from autoplan.results.merged_front import choice_key
 from autoplan.results.standing import Choice, Contrast, Refusal, Standing, differences
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
+
+if TYPE_CHECKING:
+    from autoplan.results.serving.serving_explanation import (
+        ServingExplanation,
+        ServingRefusal,
+        ServingStanding,
+    )
+    from autoplan.results.serving.serving_front import ServingFront
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "FastestPlan",
@@ -30,6 +41,7 @@ __all__ = [
     "bottlenecks",
     "explain",
     "explain_choice",
+    "explain_training",
     "fastest_within",
     "other_choices",
     "refusal_of",
@@ -153,7 +165,7 @@ def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) ->
         return FastestPlan(None, f"not solved: {deadline.reason}", proven=False)
     if least is None:
         return FastestPlan(None, "every such layout violates a rule")
-    within = job.limits.step_time is not None or bool(job.relations)
+    within = job.limits.step_time is not None or bool(job.rules)
     why = "no such layout is within the limits" if within else "no such layout fits"
     return FastestPlan(None, why, least_bytes=least)
 
@@ -186,25 +198,42 @@ def explain_choice(
     where no layout is feasible.
     """
     job = plannable(job)
-    if job.choices:
+    deadline = Deadline.of(deadline, job.deadline)
+    best_job, best, others = _fastest_program(job, deadline)
+    choices = list(other_choices(best_job, best.layout))
+    alternatives = list(others)
+    for done, (key, value, restricted) in enumerate(choices):
+        progress(done, len(choices), f"{key} {value}")
+        alternatives.append(best_under(best, key, value, restricted, deadline))
+    return Choice(best, tuple(alternatives))
+
+
+def _fastest_program(job: Job, deadline: Deadline) -> tuple[Job, Plan, list[Contrast]]:
+    """Return the job of the fastest plan, the plan, and the fastest plan of each other program."""
+    if len({choice_key(choice)[:2] for choice in job.choices}) > 1:
         raise UnsupportedError(
             "a choice is explained for one number of devices and one batch size: set devices and"
             " workload.global_batch_size to one value each, or name a layout"
         )
     from autoplan.search import search
 
-    timed_job = replace(job, objectives=("step_time",))
-    deadline = Deadline.of(deadline, job.deadline)
-    front = search(timed_job, deadline=deadline)
+    timed = [replace(choice, objectives=("step_time",)) for choice in job.choices or (job,)]
+    fronts = [search(choice, deadline=deadline) for choice in timed]
+    feasible = [front for front in fronts if front.plans]
+    if not feasible:
+        raise InfeasibleError(tuple(dict.fromkeys(reason for front in fronts for reason in front.reasons)))
+    first = min(feasible, key=lambda front: front.fastest.predicted.step_seconds)
+    others = [_of_program(front, first.fastest) for front in fronts if front is not first]
+    return first.job, replace(first.fastest, program=first.job.program), others
+
+
+def _of_program(front: Front, best: Plan) -> Contrast:
+    """Return the fastest plan of another program, whose front is ``front``, and where it loses."""
+    title = front.job.program.words if front.job.program else front.job.stack.title
     if not front.plans:
-        raise InfeasibleError(front.reasons)
-    best = front.plans[0]
-    choices = list(other_choices(timed_job, best.layout))
-    alternatives = []
-    for done, (key, value, restricted) in enumerate(choices):
-        progress(done, len(choices), f"{key} {value}")
-        alternatives.append(best_under(best, key, value, restricted, deadline))
-    return Choice(best, tuple(alternatives))
+        return Contrast("program", title, None, "no layout fits or keeps the rules")
+    plan = front.fastest
+    return Contrast("program", title, plan, "", differences(plan.predicted, best.predicted))
 
 
 def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -> Contrast:
@@ -217,8 +246,8 @@ def best_under(best: Plan, key: str, value: str, job: Job, deadline: Deadline) -
 
 def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
     """Yield each choice other than the best layout's: its key, its value, and the job restricted to it."""
+    from autoplan.rules.user_constraints import recompute_menu
     from autoplan.search.space.candidate_space import valid_choices
-    from autoplan.search.space.choices import listed_recompute_modes
 
     groups = list(valid_choices(job))
     columns = {
@@ -238,16 +267,15 @@ def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
         )
         for value in sorted(nearest[:_MOST_VALUES]):
             yield key, str(value), restricted(job, key, value)
-    yield from _other_modes(job, best, listed_recompute_modes(job))
+    yield from _other_modes(job, best, recompute_menu(job))
 
 
 def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
     if best.tp > 1 and job.search.sequence_parallel == "any":
         other = "off" if best.sequence_parallel else "on"
         yield "sequence_parallel", other, restricted(job, "sequence_parallel", other)
-    used = {"selective"} if any(best.selective) else set()
-    used |= {"full"} if any(best.full) else set()
-    used |= {"none"} if sum(best.selective) + sum(best.full) < sum(best.layers) else set()
+    used: set[str] = {mode for mode, _ in best.recomputed}
+    used |= {"none"} if best.recomputed_layers < sum(best.layers) else set()
     for mode in modes:
         if len(modes) > 1 and used != {mode}:
             yield "recompute", mode, restricted(job, "recompute", mode)
@@ -331,27 +359,27 @@ def _nearest_layouts(job: Job, layout: Layout) -> Iterator[Layout]:
     by_distance: list[tuple[float, int, Layout]] = []
     for group in valid_choices(job):
         for i in range(len(group)):
-            layers, selective, full = _stages(job, layout, group.pp, int(group.vpp[i]))
-            choice = group.layout(i, layers, selective, full)
-            if only := uniform_recompute_mode(int(group.offload[i])):
+            choice = group.layout(i, *_stages(job, layout, group.pp, int(group.vpp[i])))
+            if only := recompute_mode(int(group.uniform_recompute[i])):
                 choice = choice.with_uniform_recompute(only)
             by_distance.append((_distance(choice, layout), len(by_distance), choice))
     for *_, choice in sorted(by_distance, key=lambda item: item[:2])[:_MOST_NEAREST]:
         yield choice
 
 
-def _stages(job: Job, layout: Layout, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+def _stages(
+    job: Job, layout: Layout, pp: int, vpp: int
+) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
     """Return the stages of ``layout`` where valid, else an even split with the same share of recompute."""
     total = job.model.layers
     same_split = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
     if same_split and (layout.even or job.stack.rules.uneven_stages):
-        return layout.layers, layout.selective, layout.full
+        return layout.layers, dict(layout.recomputed)
     layers, own_layers = even_stages(total, pp, vpp), sum(layout.layers)
-    full = tuple(n * sum(layout.full) // own_layers for n in layers)
-    selective = tuple(
-        min(n - f, n * sum(layout.selective) // own_layers) for n, f in zip(layers, full, strict=True)
-    )
-    return layers, selective, full
+    # Rounded down, the shares of all modes have no more layers than a stage.
+    return layers, {
+        mode: tuple(n * sum(counts) // own_layers for n in layers) for mode, counts in layout.recomputed
+    }
 
 
 def _distance(one: Layout, other: Layout) -> float:
@@ -361,20 +389,75 @@ def _distance(one: Layout, other: Layout) -> float:
     return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
 
 
+@overload
 def explain(
-    job: Job | str | Path,
+    job: Job,
     layout: Layout | str,
     *,
     progress: Callable[[int, float], None] | None = None,
     deadline: Deadline | float | None = None,
-) -> Explanation | Refusal:
+) -> Explanation | Refusal: ...
+
+
+@overload
+def explain(
+    job: Job,
+    layout: None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> Choice: ...
+
+
+@overload
+def explain(
+    job: ServingJob,
+    layout: str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal: ...
+
+
+@overload
+def explain(
+    job: str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> object: ...
+
+
+def explain(
+    job: Job | ServingJob | str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> object:
     """Return the explanation of ``layout``: its prediction, remedies, and standing relative to the front.
 
-    For a layout that does not fit, the remedies are the changes that make it fit; for one that fits, those
+    Without a layout: why the best plan is the best, and what every other choice loses. For a layout of
+    training that does not fit, the remedies are the changes that make it fit; for one that fits, those
     that save memory. Only for the latter the front is searched, with ``progress`` and ``deadline`` as in
-    ``plan``. For a layout that violates rules, return these and the nearest valid layout. Raises LayoutError
+    ``plan``. For a layout that violates rules, return these and, of training, the nearest valid layout. A
+    serving job is explained by values of its own kind; without a plan that is its front. Raises LayoutError
     for a text that is no layout.
     """
+    return kind_of(job).explain(job, layout, progress=progress, deadline=deadline)
+
+
+def explain_training(
+    job: Job | str | Path,
+    layout: Layout | str | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+    deadline: Deadline | float | None = None,
+) -> Explanation | Refusal | Choice:
+    """Return what ``explain`` does of a training job."""
+    if layout is None:
+        return explain_choice(job, deadline=deadline)
     job = chosen(plannable(job), layout)
     limit = Deadline.of(deadline, job.deadline)
     layout = read_layout(job, layout)

@@ -175,6 +175,9 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
         answer = planning.explain_choice(job, progress=bar, deadline=deadline)
 
     from autoplan.answers.explain.blocks import choice_document, choice_table
+    from autoplan.results.merged_front import at_batch
+
+    job = at_batch(job, answer.best)
 
     def page() -> str:
         from autoplan.answers.explain.page import choice_page

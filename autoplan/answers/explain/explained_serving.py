@@ -26,9 +26,8 @@ from autoplan.results.serving.serving_explanation import (
     ServingExplanation,
     ServingRefusal,
     ServingStanding,
-    loss,
 )
-from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan, loss
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES, least_rate_per_device
 from autoplan.schema.serving.class_jobs import class_sets
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
@@ -49,6 +48,7 @@ from autoplan.units import format_bytes, format_seconds, format_share
 
 __all__ = [
     "contrasts",
+    "explain_engines",
     "explain_serving",
     "explain_serving_layout",
     "limit_slacks",
@@ -323,6 +323,19 @@ _TOKENS = (2048, 8192, 16384)
 T = TypeVar("T")
 
 
+def explain_engines(
+    job: ServingJob | str | Path,
+    layout: str | None = None,
+    *,
+    progress: object = None,  # noqa: ARG001 - as of any kind: nothing tells how far the search is
+    deadline: Deadline | float | None = None,
+) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal:
+    """Return why the best plan of ``job`` is the best, or where ``layout`` stands against its front."""
+    if layout is None:
+        return explain_serving(job, deadline=deadline)
+    return explain_serving_layout(job, str(layout), deadline=deadline)
+
+
 def explain_serving(
     job: ServingJob | str | Path, *, deadline: Deadline | float | None = None
 ) -> ServingExplanation | ServingFront:
@@ -337,8 +350,7 @@ def explain_serving(
     front = plan_serving(job, deadline=limit)
     if not front.feasible:
         return front
-    objective = job.objectives[0]
-    best = min(front.plans, key=lambda plan: loss(front.plans[0], plan, objective))
+    objective, best = job.objectives[0], front.best
     search = ServingSearch(_asked(job, best), serving_costs(job))
     with limit.in_force():
         limits = _until_the_deadline(limit_slacks(search, best))

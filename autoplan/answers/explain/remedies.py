@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from autoplan.catalog.job_edits import edited_file
 from autoplan.costs.core.divisors import divisors
@@ -17,10 +17,12 @@ from autoplan.results import Explanation
 from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
 from autoplan.rules import broken_rules
+from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, Schedule
+from autoplan.schema.recompute import FULL, MODES, USUAL_MODES
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = [
@@ -143,10 +145,11 @@ def _deeper(layout: Layout, zero: int, schedule: Schedule, vpp: int) -> tuple[La
     """Return ``layout`` with twice the stages, split evenly with the same share recomputed, and the step."""
     total, pp = sum(layout.layers), 2 * layout.pp
     layers = even_stages(total, pp, vpp)
-    full = tuple(-(-n * sum(layout.full) // total) for n in layers)
-    selective = tuple(
-        min(n - f, -(-n * sum(layout.selective) // total)) for n, f in zip(layers, full, strict=True)
-    )
+    left, recomputed = layers, []
+    for mode, counts in reversed(layout.recomputed):
+        share = [min(x, -(-n * sum(counts) // total)) for n, x in zip(layers, left, strict=True)]
+        recomputed.append((mode, tuple(share)))
+        left = tuple(x - n for x, n in zip(left, share, strict=True))
     deeper = replace(
         layout,
         pp=pp,
@@ -155,8 +158,7 @@ def _deeper(layout: Layout, zero: int, schedule: Schedule, vpp: int) -> tuple[La
         vpp=vpp,
         schedule=schedule,
         layers=layers,
-        selective=selective,
-        full=full,
+        recomputed=tuple(recomputed),
     )
     step = f"pipeline of {pp} stages instead of {layout.pp}, dp={deeper.dp}"
     changes = (("zero", zero, layout.zero), ("schedule", schedule, layout.schedule), ("vpp", vpp, layout.vpp))
@@ -235,18 +237,17 @@ def _allowed_offload(job: Job, layout: Layout) -> bool:
     return layout.offload in (requested if isinstance(requested, tuple) else (requested,))
 
 
-def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
+def _recompute(mode: str) -> SavingKind:
     """Return the kind of change that recomputes ever more layers of every stage."""
 
     def steps(start: SavingStep) -> Iterator[SavingStep]:
-        requested = start.job.search.recompute
-        if requested != "any" and mode not in (requested if isinstance(requested, tuple) else (requested,)):
+        if mode not in recompute_menu(start.job):
             return
         if start.layout.activation_offload:
             # Then all layers have the same mode, see ``_activation_offload``.
             return
         # The layers of one recompute unit are recomputed together.
-        unit, most = start.layout.recompute_num_layers if mode == "full" else 1, max(start.layout.layers)
+        unit, most = start.layout.recompute_num_layers if mode == FULL else 1, max(start.layout.layers)
         previous = start.layout
         for count in [*range(unit, most, unit), most]:
             layout = _recomputing(start.layout, mode, count)
@@ -255,22 +256,32 @@ def _recompute(mode: Literal["selective", "full"]) -> SavingKind:
             previous = layout
 
     def named(start: SavingStep, layout: Layout) -> SavingStep:
-        count, total = sum(getattr(layout, mode)), sum(layout.layers)
-        mode_words = {"selective": "selectively", "full": "in full"}[mode]
-        return start.to(layout, f"recompute {count} of {total} layers {mode_words}")
+        count, total = sum(layout.counts(mode)), sum(layout.layers)
+        return start.to(layout, f"recompute {count} of {total} layers {_HOW.get(mode, f'by {mode}')}")
 
     return SavingKind(steps, named)
 
 
-def _recomputing(layout: Layout, mode: Literal["selective", "full"], count: int) -> Layout:
-    """Return ``layout`` with recompute of at least ``count`` layers of every stage, or of all."""
-    if mode == "full":
-        full = tuple(max(f, min(count, n)) for n, f in zip(layout.layers, layout.full, strict=True))
-        stages = zip(layout.layers, layout.selective, full, strict=True)
-        return replace(layout, full=full, selective=tuple(min(s, n - f) for n, s, f in stages))
-    stages = zip(layout.layers, layout.selective, layout.full, strict=True)
-    return replace(layout, selective=tuple(max(s, min(count, n - f)) for n, s, f in stages))
+def _recomputing(layout: Layout, mode: str, count: int) -> Layout:
+    """Return ``layout`` with recompute of at least ``count`` layers of every stage, or of all.
 
+    They take the place of layers with modes that free less.
+    """
+    stages = [_stage_recomputing(layout, mode, count, i) for i in range(layout.pp)]
+    return layout.with_recompute({x.name: [stage[x.name] for stage in stages] for x in MODES})
+
+
+def _stage_recomputing(layout: Layout, mode: str, count: int, stage: int) -> dict[str, int]:
+    left, wanted, counts = layout.layers[stage], False, dict[str, int]()
+    for name in (x.name for x in reversed(MODES)):
+        n = layout.counts(name)[stage]
+        counts[name] = max(n, min(count, left)) if name == mode else min(n, left) if wanted else n
+        left, wanted = left - counts[name], wanted or name == mode
+    return counts
+
+
+#: How layers are recomputed, in words.
+_HOW: Final = {"selective": "selectively", "full": "in full"}
 
 #: In the order in which two are combined: recompute last, so that it is no more than still needed.
 KINDS: Final = (
@@ -285,8 +296,7 @@ KINDS: Final = (
     SavingKind(_split_loss),
     SavingKind(_offload),
     SavingKind(_activation_offload),
-    _recompute("selective"),
-    _recompute("full"),
+    *(_recompute(mode.name) for mode in MODES),
 )
 
 
@@ -366,9 +376,8 @@ def _changes(job: Job, layout: Layout) -> list[tuple[str, str]]:
 
 def _modes(layout: Layout) -> str:
     """Return the recompute modes that layers of ``layout`` have, as YAML."""
-    none = sum(layout.layers) - sum(layout.selective) - sum(layout.full)
-    counts = {"none": none, "selective": sum(layout.selective), "full": sum(layout.full)}
-    used = [mode for mode, count in counts.items() if count]
+    none = ["none"] if layout.recomputed_layers < sum(layout.layers) else []
+    used = none + [mode for mode, _ in layout.recomputed]
     return used[0] if len(used) == 1 else f"[{', '.join(used)}]"
 
 
@@ -376,7 +385,8 @@ def _stage_rules(layout: Layout) -> list[str]:
     """Return rules that fix layers and recompute of every stage, where the search leaves them open."""
     counts: list[tuple[str, Sequence[int]]] = [("layers", layout.layers)] if layout.pp > 1 else []
     if layout.mode is None:
-        counts += [("selective", layout.selective), ("full", layout.full)]
+        counts += [(mode.name, layout.counts(mode.name)) for mode in MODES if mode.usual]
+        counts += [(mode, n) for mode, n in layout.recomputed if mode not in USUAL_MODES]
     return [
         " and ".join(f"{name}[{stage}] == {count}" for stage, count in enumerate(stages))
         for name, stages in counts
@@ -484,10 +494,8 @@ def _least_recompute(job: Job, plans: Sequence[Plan]) -> Layout | None:
         if not fitting:
             return None
         picked.append(fitting[0])
-    return replace(
-        layouts[0],
-        selective=tuple(layouts[k].selective[i] for i, k in enumerate(picked)),
-        full=tuple(layouts[k].full[i] for i, k in enumerate(picked)),
+    return layouts[0].with_recompute(
+        {mode.name: [layouts[k].counts(mode.name)[i] for i, k in enumerate(picked)] for mode in MODES}
     )
 
 

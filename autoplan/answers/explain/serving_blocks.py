@@ -33,9 +33,8 @@ from autoplan.results.serving.serving_explanation import (
     ServingExplanation,
     ServingRefusal,
     ServingStanding,
-    objective_value,
 )
-from autoplan.results.serving.serving_front import ServingPlan
+from autoplan.results.serving.serving_front import ServingPlan, objective_value
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share

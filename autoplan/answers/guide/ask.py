@@ -35,8 +35,8 @@ from autoplan.planning.plan_and_evaluate import plan, plannable, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.standing import Contrast, differences
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE
 from autoplan.schema.precision import Precision
+from autoplan.schema.recompute import USUAL_MODES
 
 __all__ = [
     "amdahl_speedup",
@@ -291,7 +291,7 @@ def memory_needs(job: Job) -> MemoryNeeds:
     """
     facts = facts_of(job)
     alone = replace(job, cluster=replace(job.cluster, devices=1), choices=(), rules=())
-    stages = {mode: _stage(alone, mode) for mode in RECOMPUTE}
+    stages = {mode: _stage(alone, mode) for mode in USUAL_MODES}
     first = stages["none"]
     weights, gradients, optimizer = (_most(first, x) for x in ("parameters", "gradients", "optimizer"))
     return MemoryNeeds(

@@ -107,7 +107,7 @@ def _degree_text(plan: Plan | None) -> str:
     named = ("tp", "pp", "dp", "cp", "ep", "zero")
     parts = [f"{name}={getattr(layout, name)}" for name in named if getattr(layout, name) > (name == "ep")]
     parts = [part for part in parts if not part.endswith("=1") or part.startswith("zero")]
-    recomputed = sum(layout.full) + sum(layout.selective)
+    recomputed = layout.recomputed_layers
     parts.append(f"mbs={layout.microbatch}")
     if recomputed:
         parts.append(f"recompute in {recomputed} of {sum(layout.layers)} layers")

@@ -68,6 +68,13 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     all_plans: Annotated[
         bool, typer.Option("--all", help="Print every plan of the front, however many.")
     ] = False,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            help="Below the first screen, what was rejected and why, counts, and sources of figures.",
+        ),
+    ] = False,
     deadline: DeadlineOption = None,
     cache: CacheOption = None,
     apply: ApplyOption = None,
@@ -114,7 +121,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
             write(kind.applied(front, apply, output.parent if output else None), output)
         else:
             where = (form, output, typed_command(context))
-            kind.show_front(front, where, all_plans=all_plans, pictures=pictures)
+            kind.show_front(front, where, all_plans=all_plans, details=details, pictures=pictures)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     if apply is None and not front.answered:
@@ -122,7 +129,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
 
 def show_front(
-    front: Front, where: tuple[Format, Path | None, str], *, all_plans: bool, pictures: bool
+    front: Front, where: tuple[Format, Path | None, str], *, all_plans: bool, details: bool, pictures: bool
 ) -> None:
     """Write the front of a training job; ``where`` is the form, the file and the command."""
     form, output, command = where
@@ -134,10 +141,13 @@ def show_front(
 
     def table(terminal: Terminal) -> str:
         from autoplan.answers.configure.ask import expressible_number
-        from autoplan.report.front_report import front_table
+        from autoplan.answers.plan.ask import narrower_intervals
+        from autoplan.answers.plan.blocks import front_table
 
-        emitted = expressible_number(front) if front.feasible else 1
-        text = front_table(front, terminal, all_plans=all_plans, emitted=emitted)
+        said: dict[str, Any] = {"all_plans": all_plans, "details": details}
+        if front.feasible:
+            said |= {"emitted": expressible_number(front), "intervals": narrower_intervals(front)}
+        text = front_table(front, terminal, **said)
         return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
 
     def trace() -> str:

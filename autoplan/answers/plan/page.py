@@ -96,7 +96,7 @@ def _feasible(front: Front, pictures_of: PicturesOf) -> Iterator[str]:
         yield element(
             "p", f"{number_words(len(details), 'plan')} can be chosen; evaluate draws any layout", "quiet"
         )
-    yield from _answers(document["answers"])
+    yield from _answers(front, document["answers"])
     yield from proof_section(front, [*question_sentences(front), *front_sentences(front)])
 
 
@@ -135,20 +135,23 @@ def _detail(front: Front, document: Document, number: int, pictures_of: Pictures
     ]
 
 
-def _answers(answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the answer for each number of devices and each batch, where the job asks for several."""
+def _answers(front: Front, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the answer for each program, number of devices and batch, where the job asks for several."""
     if not answers:
         return
-    heads = [(head, "number") for head in ("devices", "batch", "fastest step", "plans", "on the front")]
-    yield element("h2", "By devices and batch")
-    yield table("answers", heads, map(_answer, answers))
+    titles = {choice.program.key: choice.program.words for choice in front.job.choices if choice.program}
+    heads = [("program", "")] if titles else []
+    heads += [(head, "number") for head in ("devices", "batch", "fastest step", "plans", "on the front")]
+    yield element("h2", "By program" if titles else "By devices and batch")
+    yield table("answers", heads, [_answer(answer, titles) for answer in answers])
 
 
-def _answer(answer: Mapping[str, Any]) -> str:
+def _answer(answer: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     plans = answer["plans"]
     step = plans[0]["step_seconds"] if plans else None
     best = sum(plan["on_front"] for plan in plans)
     cells = [
+        *([text_cell(titles[answer["program"]])] if titles else []),
         number_cell(answer["devices"], f"{answer['devices']:,}"),
         number_cell(answer["global_batch_size"], f"{answer['global_batch_size']:,}"),
         number_cell(step, "none fits" if step is None else format_seconds(step)),

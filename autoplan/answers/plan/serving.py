@@ -18,11 +18,12 @@ def show_serving_front(
     where: tuple[Format, Path | None, str],
     *,
     all_plans: bool,
+    details: bool,
     pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
 ) -> None:
     """Write the front of a serving job; ``where`` is the form, the file and the command."""
+    from autoplan.answers.plan.serving_screen import serving_screen
     from autoplan.report.serving.serving_document import serving_front_document
-    from autoplan.report.serving.serving_report import serving_front_table
 
     def page() -> str:
         from autoplan.report.pages.serving_page import serving_front_page
@@ -34,6 +35,6 @@ def show_serving_front(
         form,
         output,
         document=lambda: serving_front_document(front),
-        table=lambda terminal: serving_front_table(front, terminal, all_plans=all_plans),
+        table=lambda terminal: serving_screen(front, terminal, all_plans=all_plans, details=details),
         page=page,
     )

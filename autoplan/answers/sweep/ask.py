@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import TypeAdapter
 
@@ -34,10 +34,13 @@ from autoplan.catalog.file_writing import check_target, write_whole
 from autoplan.errors import AutoplanError, CatalogError, Problem, SpecError, UnsupportedError
 from autoplan.planning.caching.planner_identity import fingerprint, planner_name
 from autoplan.planning.cell_planner import refusal
-from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import AnyCellAnswer, CellAnswer, Sweep, SweepRow, answer_type
 from autoplan.schema.grids.grid_spec import Cell, Grid, text_of
 from autoplan.schema.job import Job
 from autoplan.schema.yaml.document import Plain
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "Journal",
@@ -59,9 +62,13 @@ def check_results_path(path: Path) -> None:
     """Raise UnsupportedError for a format that cannot be written here, CatalogError for a folder."""
     if path.suffix not in _SUFFIXES:
         raise UnsupportedError(f"{path}: results are written as {' or '.join(_SUFFIXES)}")
-    if path.is_dir():
+    try:
+        kind = path.stat().st_mode
+    except OSError:
+        kind = stat.S_IFREG  # whether it can be made is for the next check
+    if stat.S_ISDIR(kind):
         raise CatalogError(f"cannot write {path}: {path} is a folder")
-    if path.exists() and not path.is_file():
+    if not stat.S_ISREG(kind):
         raise CatalogError(f"cannot write {path}: it is not an ordinary file")
     _check(path)
     if path.suffix == ".parquet" and find_spec("pyarrow") is None:
@@ -84,7 +91,7 @@ def _unwritable(path: Path, error: Exception) -> CatalogError:
 def write_results(sweep: Sweep, path: Path) -> None:
     """Write the rows of ``sweep`` to ``path`` whole or not at all; raises CatalogError where that fails."""
     columns = _columns(sweep)
-    data = _csv(columns) if path.suffix == ".csv" else _parquet(columns)
+    data = _csv(columns) if path.suffix == ".csv" else _parquet(columns, answer_type(sweep.kind))
     try:
         write_whole(path, data)
     except (OSError, ValueError) as error:
@@ -93,7 +100,8 @@ def write_results(sweep: Sweep, path: Path) -> None:
 
 def _columns(sweep: Sweep) -> dict[str, list[Plain]]:
     """Return the values of each column, the same columns for every sweep of one grid."""
-    names = list(dict.fromkeys(["cell", *sweep.keys, *(field.name for field in fields(CellAnswer))]))
+    answers = fields(answer_type(sweep.kind))
+    names = list(dict.fromkeys(["cell", *sweep.keys, *(field.name for field in answers)]))
     rows = list(sweep.values())
     columns = {name: [row.get(name) for row in rows] for name in names}
     return {name: _of_one_kind(values) for name, values in columns.items()}
@@ -119,15 +127,13 @@ def _cell(value: Plain) -> Any:  # noqa: ANN401 - what the csv module writes
     return str(value).lower() if isinstance(value, bool) else value
 
 
-def _parquet(columns: dict[str, list[Plain]]) -> bytes:
+def _parquet(columns: dict[str, list[Plain]], answers: type[AnyCellAnswer]) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     # A column without a value would have no type, and files of two sweeps could not be joined.
-    known = {
-        field.name: kinds.get(str(field.type).split(" ")[0], pa.string()) for field in fields(CellAnswer)
-    }
+    known = {field.name: kinds.get(str(field.type).split(" ")[0], pa.string()) for field in fields(answers)}
     arrays = {name: pa.array(values, type=known.get(name)) for name, values in columns.items()}
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.table(arrays), sink)
@@ -143,8 +149,6 @@ def _parquet(columns: dict[str, list[Plain]]) -> bytes:
 # counts, unless its digest says that it was altered since: then there is none, and the job is planned anew.
 # The lock of the database is held until the journal is closed, or the process ends, however that ends.
 
-
-_ANSWER: Final[TypeAdapter[CellAnswer]] = TypeAdapter(CellAnswer)
 
 #: What tells our databases from others, "apjl", and the version of their form.
 _OURS: Final = 0x61706A6C
@@ -178,14 +182,16 @@ def journal_path(output: Path) -> Path:
 class Journal:
     """Answers by the fingerprint of their job, in a file that one sweep writes at a time.
 
-    ``altered`` are the fingerprints of answers that were asked for, and changed since they were written.
+    ``answers`` is what they are: of jobs of training, or of serving. ``altered`` are the fingerprints of
+    answers that were asked for, and changed since they were written.
 
     Raises CatalogError for a file that cannot be read or written, SpecError for one that no sweep wrote or
     that was damaged, and AutoplanError where another sweep is writing it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, answers: type[AnyCellAnswer] = CellAnswer) -> None:
         self.path = path
+        self._reader: TypeAdapter[AnyCellAnswer] = TypeAdapter(answers)
         self.altered: set[str] = set()
         try:
             self._check_file()
@@ -208,7 +214,7 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    def answer(self, fingerprint: str) -> CellAnswer | None:
+    def answer(self, fingerprint: str) -> AnyCellAnswer | None:
         """Return the last answer to the job with ``fingerprint``; None if there is none or it was altered."""
         asked = "SELECT cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
         try:
@@ -217,12 +223,12 @@ class Journal:
             raise self._error(error) from error
         if row is None:
             return None
-        answer = _read(fingerprint, row)
+        answer = _read(fingerprint, row, self._reader)
         if answer is None:
             self.altered.add(fingerprint)
         return answer
 
-    def add(self, fingerprint: str, label: str, answer: CellAnswer) -> None:
+    def add(self, fingerprint: str, label: str, answer: AnyCellAnswer) -> None:
         """Write one answer; it is on the disk when this returns."""
         text = json.dumps(dataclasses.asdict(answer), allow_nan=False)
         row = (fingerprint, label, text, _digest(fingerprint, label, text))
@@ -288,13 +294,15 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _read(fingerprint: str, row: tuple[object, object, object]) -> CellAnswer | None:
+def _read(
+    fingerprint: str, row: tuple[object, object, object], reader: TypeAdapter[AnyCellAnswer]
+) -> AnyCellAnswer | None:
     """Return the answer of a row; None where it is not what was written."""
     cell, text, digest = row
     if not isinstance(cell, str) or not isinstance(text, str) or digest != _digest(fingerprint, cell, text):
         return None
     try:
-        return _ANSWER.validate_python(json.loads(text))
+        return reader.validate_python(json.loads(text))
     except (ValueError, RecursionError):  # ValidationError is a ValueError
         return None
 
@@ -321,7 +329,7 @@ _SNAPSHOT_SHARE: Final = 0.02
 class _Task:
     """A job to plan, and the cells that ask for it: those after the first have the same job."""
 
-    job: Job
+    job: Job | ServingJob
     fingerprint: str
     cells: list[Cell]
     losses: int = 0
@@ -335,7 +343,7 @@ def sweep(
     executor: Executor | None = None,
     progress: SweepProgress | None = None,
 ) -> Sweep:
-    """Plan every cell of ``grid``: a loaded grid, a path to its file or a shipped name.
+    """Plan every cell of ``grid``, of training or of serving: a loaded grid, a path or a shipped name.
 
     Args:
         grid: what to plan.
@@ -358,7 +366,8 @@ def sweep(
     if path is not None:
         check_results_path(path)
     with ExitStack() as stack:
-        journal = stack.enter_context(Journal(journal_path(path))) if path else None
+        kept = Journal(journal_path(path), answer_type(grid.kind)) if path else None
+        journal = stack.enter_context(kept) if kept else None
         run = _Run(grid, path, journal, progress or _silent)
         if run.tasks:
             count = min(workers or usable_cores(), len(run.tasks))
@@ -380,7 +389,7 @@ class _Run:
     output: Path | None
     journal: Journal | None
     progress: SweepProgress
-    answers: dict[int, CellAnswer] = field(default_factory=dict)
+    answers: dict[int, AnyCellAnswer] = field(default_factory=dict)
     tasks: list[_Task] = field(default_factory=list)
     reused: int = 0
     next_snapshot: float = 0.0
@@ -396,10 +405,10 @@ class _Run:
         for cell in self.grid.cells:
             try:
                 job = cell_job(self.grid, cell)
+                key = fingerprint(job)
             except AutoplanError as error:
-                self.answers[cell.number] = refusal(error)
+                self.answers[cell.number] = refusal(error, self.grid.kind)
                 continue
-            key = fingerprint(job)
             known = self.journal.answer(key) if self.journal else None
             if known is not None and known.status != "failed":
                 self.answers[cell.number] = known
@@ -418,7 +427,7 @@ class _Run:
             self.save()
             raise
 
-    def finished(self, task: _Task, answer: CellAnswer) -> None:
+    def finished(self, task: _Task, answer: AnyCellAnswer) -> None:
         """Take the answer of one task."""
         if answer.planner not in ("", planner_name()):
             raise UnsupportedError(
@@ -446,7 +455,9 @@ class _Run:
         rows = (SweepRow(c, self.answers[c.number]) for c in self.grid.cells if c.number in self.answers)
         output = None if self.output is None else str(self.output)
         altered = 0 if self.journal is None else len(self.journal.altered)
-        return Sweep(self.grid.name, self.grid.keys, tuple(rows), self.reused, output, altered)
+        return Sweep(
+            self.grid.name, self.grid.keys, tuple(rows), self.reused, output, altered, self.grid.kind
+        )
 
 
 class _Dispatch:
@@ -456,12 +467,12 @@ class _Dispatch:
     running is planned again one by one, so that the second loss tells.
     """
 
-    def __init__(self, worker_pool: WorkerPool, finished: Callable[[_Task, CellAnswer], None]) -> None:
+    def __init__(self, worker_pool: WorkerPool, finished: Callable[[_Task, AnyCellAnswer], None]) -> None:
         self.worker_pool = worker_pool
         self.finished = finished
         self.waiting: deque[_Task] = deque()
         self.doubtful: deque[_Task] = deque()
-        self.running: dict[Future[CellAnswer], _Task] = {}
+        self.running: dict[Future[AnyCellAnswer], _Task] = {}
         self.breaks = 0
         self.answered = False
 
@@ -498,7 +509,7 @@ class _Dispatch:
         tasks.popleft()
         return True
 
-    def _take(self, future: Future[CellAnswer], task: _Task, error: BaseException | None) -> None:
+    def _take(self, future: Future[AnyCellAnswer], task: _Task, error: BaseException | None) -> None:
         """Take one future that is done; an error that is not ours is the loss of a worker."""
         if error is None:
             self.answered = True
@@ -513,7 +524,8 @@ class _Dispatch:
         if task.losses < _MOST_LOSSES:
             retries.appendleft(task)
         else:
-            self.finished(task, CellAnswer("failed", (f"tried twice and lost twice: {reason}",)))
+            failed = answer_type(task.job.kind)("failed", (f"tried twice and lost twice: {reason}",))
+            self.finished(task, failed)
 
     def _mend(self) -> None:
         """Take what finished before the executor broke, put the rest back, and start new workers."""

@@ -9,11 +9,15 @@ from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, heading, items
 from autoplan.report.render.columns import COLUMN_GAP, total_width
 from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.serving.engine_layout_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import AnyCellAnswer, ServingCellAnswer
 from autoplan.schema.grids.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.serving.engine_layout import engines_of
+from autoplan.units import format_seconds
 from autoplan.version import __version__
 
 __all__ = [
@@ -40,6 +44,7 @@ def sweep_document(sweep: Sweep) -> Document:
         "schema": SCHEMA,
         "sweep": {
             "name": sweep.name,
+            "kind": sweep.kind,
             "keys": list(sweep.keys),
             "cells": len(sweep.rows),
             "counts": sweep.counts(),
@@ -64,7 +69,11 @@ def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) ->
 def sweep_blocks(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:
     """Return the cells as blocks."""
     rows = sweep.rows if all_cells else sweep.rows[:MOST_CELLS_SHOWN]
-    parts: list[Block] = [*heading([*_head(sweep)]), _table(sweep.keys, rows, terminal)]
+    common = _common(rows)
+    parts: list[Block] = [*heading([*_head(sweep)])]
+    if common:
+        parts.append(Sentence(f"every engine: {f' {terminal.dot} '.join(common)}", "quiet"))
+    parts.append(_table(sweep.keys, rows, common, terminal))
     if len(rows) < len(sweep.rows):
         parts.append(Sentence(f"({len(sweep.rows) - len(rows)} more: --all or --format json)", "quiet"))
     return [*parts, *_reasons(sweep.rows)]
@@ -79,13 +88,25 @@ def _head(sweep: Sweep) -> Iterator[str]:
         yield f"all rows are in {sweep.output}{reused}"
 
 
-def _table(keys: Sequence[str], rows: Sequence[SweepRow], terminal: Terminal) -> DataTable:
+def _common(rows: Sequence[SweepRow]) -> list[str]:
+    """Return what the engines of all cells with a plan have in common; nothing of training."""
+    plans = [
+        [list(engine_layout_parts(engine)) for engine in engines_of(answer.layout)]
+        for answer in (row.answer for row in rows)
+        if isinstance(answer, ServingCellAnswer) and answer.layout is not None
+    ]
+    return common_parts(plans) if plans else []
+
+
+def _table(
+    keys: Sequence[str], rows: Sequence[SweepRow], common: Sequence[str], terminal: Terminal
+) -> DataTable:
     numbers = Column("cell", tuple(str(row.cell.number) for row in rows))
     settings = [_setting(key, rows) for key in keys]
-    figures = _figures([row.answer for row in rows], terminal)
+    figures = _figures(rows, terminal)
     taken = total_width([numbers, *settings, *figures]) + COLUMN_GAP
     width = max(_LEAST_LAYOUT, terminal.width - taken)
-    layouts = tuple(_folded(row.answer, width, terminal) for row in rows)
+    layouts = tuple(_folded(row.answer, common, width, terminal) for row in rows)
     columns = (numbers, *settings, Column("best layout", layouts, "text"), *figures)
     return DataTable(columns, anchors="cell")
 
@@ -99,15 +120,30 @@ def _setting(key: str, rows: Sequence[SweepRow]) -> Column:
     )
 
 
-def _folded(answer: CellAnswer, width: int, terminal: Terminal) -> str:
-    """Return a layout in lines of ``width``, or the status of a cell without one."""
-    if answer.layout is None or answer.layers is None or answer.devices_used is None:
+def _folded(answer: AnyCellAnswer, common: Sequence[str], width: int, terminal: Terminal) -> str:
+    """Return a layout without ``common`` parts in lines of ``width``, or the status of a cell without one."""
+    if answer.layout is None:
+        return answer.status
+    if isinstance(answer, ServingCellAnswer):
+        engines = (engine_layout_parts(engine) for engine in engines_of(answer.layout))
+        told = ([part for part in parts if part not in common] for parts in engines)
+        return "\n".join(wrap_parts(parts, width, terminal) for parts in told)
+    if answer.layers is None or answer.devices_used is None:
         return answer.status
     layout = parse_layout(answer.layout, layers=answer.layers, devices=answer.devices_used)
     return wrap_parts(layout_parts(layout, terminal), width, terminal)
 
 
-def _figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
+def _figures(rows: Sequence[SweepRow], terminal: Terminal) -> list[Column]:
+    """Return the columns of the plans of jobs, which are all of one kind."""
+    answers = [row.answer for row in rows]
+    serving = [answer for answer in answers if isinstance(answer, ServingCellAnswer)]
+    if serving:
+        return _serving_figures(serving, terminal)
+    return _training_figures([answer for answer in answers if isinstance(answer, CellAnswer)], terminal)
+
+
+def _training_figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
     step = Column("step\n(s)", tuple(_number(a.step_seconds, ".2f") for a in answers), look="strong")
     within = Column("90 % interval\n(s)", tuple(_interval(a, terminal) for a in answers))
     tokens = Column(
@@ -124,6 +160,29 @@ def _figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list[Column]:
     if terminal.width < _ROOMY:
         return [step, tokens, use, memory]
     return [step, within, tokens, use, memory, fits, planned]
+
+
+def _serving_figures(answers: Sequence[ServingCellAnswer], terminal: Terminal) -> list[Column]:
+    token = Column(
+        "time\n/token",
+        tuple(_seconds(a.time_per_output_token_seconds) for a in answers),
+        look="strong",
+    )
+    first = Column("first\ntoken", tuple(_seconds(a.time_to_first_token_seconds) for a in answers))
+    each = Column(
+        "tokens/s\n/device", tuple(_number(a.output_tokens_per_second_per_device, ",.0f") for a in answers)
+    )
+    rate = Column("tokens/s", tuple(_number(a.output_tokens_per_second, ",.0f") for a in answers))
+    memory = Column(
+        "memory\n(GiB)", tuple(_number(a.peak_memory_bytes_per_device, ".1f", 1 / GIB) for a in answers)
+    )
+    planned = Column("planned\nin (s)", tuple(f"{a.planning_seconds:.2f}" for a in answers), look="quiet")
+    columns = [token, first, each, rate]
+    return columns if terminal.width < _ROOMY else [*columns, memory, planned]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
 
 
 def _interval(answer: CellAnswer, terminal: Terminal) -> str:

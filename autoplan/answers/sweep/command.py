@@ -16,6 +16,7 @@ from autoplan.commands.output import (
     FormatOption,
     asks_for_page,
     complain,
+    form_of_suffix,
     present,
     standard_output,
 )
@@ -42,7 +43,7 @@ ResultsOption = Annotated[
         "-o",
         metavar="FILE",
         help="A .csv or .parquet file for the rows. FILE.journal next to it keeps each answer as it comes."
-        " Or a page (.html), which keeps no journal.",
+        " Or a page (.html), .json or .yaml, which keep no journal.",
         show_default=False,
     ),
 ]
@@ -89,14 +90,14 @@ def sweep(
     """
     if output is not None and standard_output(output) is None:
         raise typer.BadParameter(
-            "rows need a file, since a journal is written next to it: name one that ends in .csv or .parquet,"
-            " or leave --output out and take --format json",
+            "rows need a file, since a journal is written next to it: name one that ends in .csv, .parquet,"
+            " .json or .yaml, or leave --output out and take --format json",
             param_hint="--output",
         )
     if dask is not None and workers is not None:
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
-    on_page = asks_for_page(form, output)
-    answer = _planned(grid, None if on_page else output, workers, dask)
+    whole = asks_for_page(form, output) or form_of_suffix(output) is not None
+    answer = _planned(grid, None if whole else output, workers, dask)
 
     from autoplan.answers.sweep.blocks import sweep_document, sweep_table
 
@@ -107,7 +108,7 @@ def sweep(
 
     present(
         form,
-        output if on_page else None,
+        output if whole else None,
         document=lambda: sweep_document(answer),
         table=lambda terminal: sweep_table(answer, terminal, all_cells=all_cells),
         page=page,

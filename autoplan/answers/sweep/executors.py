@@ -13,13 +13,16 @@ from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from autoplan.answers.sweep.lifeline import begin_work
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.cell_planner import plan_cell
-from autoplan.results.sweep import CellAnswer
+from autoplan.results.sweep import AnyCellAnswer
 from autoplan.schema.job import Job
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "ForeignExecutor",
@@ -49,7 +52,7 @@ class WorkerPool(Protocol):
 
     in_flight: int
 
-    def submit(self, job: Job) -> Future[CellAnswer]:
+    def submit(self, job: Job | ServingJob) -> Future[AnyCellAnswer]:
         """Return the future answer to ``job``."""
 
     def renew(self) -> None:
@@ -75,7 +78,7 @@ class LocalCrew:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self.close(at_once=failed is not None)
 
-    def submit(self, job: Job) -> Future[CellAnswer]:
+    def submit(self, job: Job | ServingJob) -> Future[AnyCellAnswer]:
         """Return the future answer to ``job``."""
         with deaf_children():
             return self._pool.submit(plan_cell, job)
@@ -140,7 +143,7 @@ class ForeignExecutor:
     def __init__(self, executor: Executor) -> None:
         self.in_flight = _IN_FLIGHT
         self._executor = executor
-        self._futures: set[Future[CellAnswer]] = set()
+        self._futures: set[Future[AnyCellAnswer]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +151,7 @@ class ForeignExecutor:
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         self.close(at_once=failed is not None)
 
-    def submit(self, job: Job) -> Future[CellAnswer]:
+    def submit(self, job: Job | ServingJob) -> Future[AnyCellAnswer]:
         """Return the future answer to ``job``; raises AutoplanError where the executor takes no more."""
         try:
             future = self._executor.submit(plan_cell, job)

@@ -15,7 +15,8 @@ from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Sweep, SweepRow
+from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import ServingCellAnswer
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
 
@@ -56,52 +57,84 @@ def sweep_page(sweep: Sweep, command: str) -> str:
 
 
 def _answer(sweep: Sweep) -> list[str]:
-    """Return the cell whose best plan is the fastest."""
-    timed = [(row.answer.step_seconds, row) for row in sweep.rows if row.answer.step_seconds is not None]
-    if not timed:
+    """Return the cell whose best plan is the fastest; of serving, the one with most tokens of each device."""
+    figures = [(figure, row) for row in sweep.rows if (figure := _figure(row)) is not None]
+    if not figures:
         return []
-    seconds, row = min(timed, key=lambda x: x[0])
-    words = f"Fastest: cell {row.cell.number} ({row.cell.label}), {format_seconds(seconds)} a step"
+    figure, row = min(figures, key=lambda x: x[0])
+    said = f"{-figure:,.0f} tokens/s of each device" if figure < 0 else f"{format_seconds(figure)} a step"
+    words = f"{'Most' if figure < 0 else 'Fastest'}: cell {row.cell.number} ({row.cell.label}), {said}"
     return [element("p", words, "answer")]
 
 
+def _figure(row: SweepRow) -> float | None:
+    """Return what the best cell has least of: the step time, or less the tokens a second of each device."""
+    answer = row.answer
+    if isinstance(answer, CellAnswer):
+        return answer.step_seconds
+    each = answer.output_tokens_per_second_per_device
+    return None if each is None else -each
+
+
 def _picture(sweep: Sweep) -> list[str]:
-    """Return the planned cells as points of step time and memory."""
+    """Return the planned cells as points of step time and memory, or of time per token and throughput."""
     points = [point for row in sweep.rows for point in _point(row)]
     if not points:
         return []
-    across = ScatterAxis("step time", "data-step-seconds", format_seconds, from_zero=True)
-    up = ScatterAxis(
+    serving = sweep.kind == "serving"
+    title = "time per token and throughput" if serving else "step time and memory"
+    axes = _SERVING_AXES if serving else _TRAINING_AXES
+    return [scatter_picture("cells", f"planned cells: {title}", axes, points)]
+
+
+#: The axes of the picture: across and up.
+_TRAINING_AXES: Final = (
+    ScatterAxis("step time", "data-step-seconds", format_seconds, from_zero=True),
+    ScatterAxis(
         "peak memory of a device (GiB)",
         "data-memory-bytes",
         lambda size: f"{size / GIB:g}",
         unit=GIB,
         from_zero=True,
-    )
-    return [scatter_picture("cells", "planned cells: step time and memory", (across, up), points)]
+    ),
+)
+_SERVING_AXES: Final = (
+    ScatterAxis("time per token", "data-token-seconds", format_seconds, from_zero=True),
+    ScatterAxis("tokens/s of each device", "data-tokens-per-second", "{:,.0f}".format, from_zero=True),
+)
 
 
 def _point(row: SweepRow) -> list[ScatterPoint]:
-    seconds, size = row.answer.step_seconds, row.answer.peak_memory_bytes_per_device
-    if seconds is None or size is None:
+    answer = row.answer
+    if isinstance(answer, CellAnswer):
+        across, up = answer.step_seconds, answer.peak_memory_bytes_per_device
+    else:
+        across, up = answer.time_per_output_token_seconds, answer.output_tokens_per_second_per_device
+    if across is None or up is None:
         return []
+    serving = isinstance(answer, ServingCellAnswer)
+    unit = "a token" if serving else "a step"
+    size = f"{up:,.0f} tokens/s per device" if serving else f"{format_bytes(up)} per device"
     words = (
-        f"cell {row.cell.number} ({row.cell.label}): {format_seconds(seconds)} a step,"
-        f" {format_bytes(size)} per device, {row.answer.layout}"
+        f"cell {row.cell.number} ({row.cell.label}): {format_seconds(across)} {unit}, {size}, {answer.layout}"
     )
     # Labels of so many cells as can be told apart; each is placed where there is room.
     label = f"cell {row.cell.number}" if row.cell.number <= _MOST_LABELS else ""
-    return [ScatterPoint(seconds, size, f"#cell-{row.cell.number}", words, label=label)]
+    return [ScatterPoint(across, up, f"#cell-{row.cell.number}", words, label=label)]
 
 
 def _origin(sweep: Sweep) -> list[str]:
     """Return what planned the cells; the coefficients of a cell are on the page of its job."""
-    stacks = sorted({row.answer.stack_used for row in sweep.rows if row.answer.stack_used})
+    used = (
+        answer.engine_used if isinstance(answer, ServingCellAnswer) else answer.stack_used
+        for answer in (row.answer for row in sweep.rows)
+    )
+    stacks = sorted({name for name in used if name})
     proofs = sorted({row.answer.certificate for row in sweep.rows if row.answer.certificate})
     planners = sorted({row.answer.planner for row in sweep.rows if row.answer.planner})
     versions = ", ".join(planners) or f"autoplan {__version__}"
     return [
         f"planned by {versions}; certificates: {', '.join(proofs) or 'none'}",
-        f"stacks: {', '.join(stacks) or 'none'}",
+        f"{'engines' if sweep.kind == 'serving' else 'stacks'}: {', '.join(stacks) or 'none'}",
         "every coefficient of a cell and its source: the page of autoplan plan of that cell's job",
     ]

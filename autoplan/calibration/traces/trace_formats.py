@@ -10,6 +10,7 @@ from autoplan.calibration.traces.byte_stream import first_bytes
 from autoplan.calibration.traces.kineto import read_kineto
 from autoplan.calibration.traces.nsight import read_nsight
 from autoplan.calibration.traces.timeline_record import DeviceTrace
+from autoplan.catalog.roots import is_folder
 from autoplan.errors import CatalogError
 
 __all__ = ["read_trace", "trace_files"]
@@ -23,7 +24,7 @@ def trace_files(paths: Iterable[Path]) -> list[Path]:
     """Return the files to read: those named, and the traces in folders that are named, by name."""
     files: list[Path] = []
     for path in paths:
-        if path.is_dir():
+        if is_folder(path):
             inside = sorted(x for x in path.iterdir() if x.name.endswith(_SUFFIXES) and x.is_file())
             if not inside:
                 raise CatalogError(f"{path} has no trace: no file ends in {', '.join(_SUFFIXES)}")

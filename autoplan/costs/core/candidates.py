@@ -6,7 +6,7 @@ the code that prices the single layout of ``evaluate``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -15,27 +15,32 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.codes import OffloadCode, RecomputeCode, ScheduleCode
+from autoplan.costs.core.codes import ANY_RECOMPUTE, OffloadCode, ScheduleCode, recompute_code
 
 if TYPE_CHECKING:
-    from autoplan.schema.layout import Layout, Offload, RecomputeMode
+    from autoplan.schema.layout import Layout, Offload
+    from autoplan.schema.recompute import RecomputeMode
 
 __all__ = [
     "Array",
+    "ByMode",
     "Candidates",
     "Ints",
     "Linear",
     "column",
     "distinct",
     "flag",
-    "host_code",
+    "host_choice",
     "joined",
     "mapped",
+    "of_uniform_mode",
     "taken",
-    "uniform_recompute_mode",
 ]
 
 Array: TypeAlias = NDArray[np.floating[Any]]
+#: A number of each recompute mode of ``autoplan.schema.recompute``: layers of a stage with it, bytes that one
+#: saves, or seconds that it adds. Counts may leave out modes that no layer has.
+ByMode: TypeAlias = Mapping[str, Array]
 Ints: TypeAlias = NDArray[np.int64]
 
 
@@ -48,7 +53,10 @@ def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever nu
 
 
 def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
-    """Return a dataclass of arrays, or of such dataclasses, with ``function`` applied to every array."""
+    """Return a dataclass of arrays, or of such dataclasses, with ``function`` applied to every array.
+
+    Arrays by recompute mode are a mapping.
+    """
     values = _values_of(cast("Hashable", type(record)))(record)
     # Nearly all records within records are linear costs: a call less for each.
     return type(record)(
@@ -57,6 +65,8 @@ def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
             if isinstance(x, np.ndarray)
             else Linear(function(x.fixed), function(x.layer))
             if type(x) is Linear
+            else {mode: function(array) for mode, array in x.items()}
+            if type(x) is dict
             else mapped(x, function)
             for x in values
         ]
@@ -75,6 +85,8 @@ def joined(records: Sequence[_Arrays]) -> _Arrays:
 def _joined_column(values: Sequence[Any]) -> Any:  # noqa: ANN401 - a field of any dataclass of arrays
     if isinstance(values[0], np.ndarray):
         return np.concatenate(values)
+    if isinstance(values[0], dict):
+        return {mode: np.concatenate([value[mode] for value in values]) for mode in values[0]}
     return joined(values) if is_dataclass(values[0]) else values[0]
 
 
@@ -127,27 +139,34 @@ def distinct(codes: NDArray[Any]) -> Ints:
     return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
 
 
-def host_code(offload: Offload, mode: RecomputeMode, every: int = 1) -> int:
-    """Return the code of what is offloaded to host memory, and of the recompute of all layers with it.
+def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[int, int, int]:
+    """Return the codes of what is offloaded to host memory, of the recompute of all layers, and n.
 
-    1 for optimizer states; for activations 2, 4 or 6 by the recompute of all layers, plus 8 (n - 1) if one
-    layer in n is offloaded.
+    With activation offload all layers use one recompute ``mode``, and one layer in n has its activations
+    offloaded; without, layers may differ.
 
-    >>> host_code("optimizer", "full"), host_code("activations", "none"), host_code("activations", "full", 4)
-    (1, 2, 30)
+    >>> host_choice("optimizer", "full", 4), host_choice("activations", "none", 4)
+    ((1, 0, 1), (2, 1, 4))
     """
     code = OffloadCode.of(offload)
-    activations = 2 * RecomputeCode.of(mode) + 8 * (every - 1) if code & OffloadCode.ACTIVATIONS else 0
-    return int(code & OffloadCode.OPTIMIZER) + activations
+    if not code & OffloadCode.ACTIVATIONS:
+        return int(code), ANY_RECOMPUTE, 1
+    return int(code), recompute_code(mode), every
 
 
-def uniform_recompute_mode(code: int) -> RecomputeMode | None:
-    """Return the recompute of all layers in a ``host_code``; None where layers may differ in recompute.
+def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
+    """Return of ``values`` [C] the one of the recompute mode of all layers, with activation offload; else 0.
 
-    >>> uniform_recompute_mode(1), uniform_recompute_mode(6)
-    (None, 'full')
+    >>> from autoplan.schema.layout import parse_layout
+    >>> texts = ("tp=8", "tp=8,offload=activations", "tp=8,recompute=full,offload=activations")
+    >>> three = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
+    >>> of_uniform_mode(three, {"none": np.full(3, 5.0), "full": np.full(3, 2.0)}).tolist()
+    [0.0, 5.0, 2.0]
     """
-    return RecomputeCode(code // 2 % 4).mode
+    chosen: Array = np.zeros(len(candidates))
+    for mode, value in values.items():
+        chosen = np.where(candidates.uniform_recompute == recompute_code(mode), value, chosen)
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +175,8 @@ class Candidates:
 
     Layers per stage and recompute are not part of a candidate: they are chosen, or given, for it.
     ``dp_shard`` is the size of a shard group, 0 for all data-parallel ranks; ``schedule`` indexes
-    ``autoplan.schema.layout.SCHEDULES``; ``offload`` is a ``host_code``; ``order`` indexes
-    ``autoplan.schema.layout.ORDERS``.
+    ``autoplan.schema.layout.SCHEDULES``; ``offload``, ``uniform_recompute`` and ``offload_every`` are a
+    ``host_choice``; ``order`` indexes ``autoplan.schema.layout.ORDERS``.
     """
 
     pp: int
@@ -173,6 +192,8 @@ class Candidates:
     schedule: Ints
     recompute_num_layers: Ints
     offload: Ints
+    uniform_recompute: Ints
+    offload_every: Ints
     dp_shard: Ints
     order: Ints
 
@@ -200,38 +221,29 @@ class Candidates:
     @property
     def optimizer_offload(self) -> Ints:
         """1 where optimizer states are offloaded to host memory."""
-        return self.offload % 2
+        return self.offload & OffloadCode.OPTIMIZER
 
     @property
     def activation_offload(self) -> NDArray[np.bool_]:
         """Which candidates offload activations to host memory."""
-        offloaded: NDArray[np.bool_] = self.uniform_recompute != RecomputeCode.ANY
+        offloaded: NDArray[np.bool_] = self.uniform_recompute != ANY_RECOMPUTE
         return offloaded
-
-    @property
-    def uniform_recompute(self) -> Ints:
-        """``RecomputeCode`` of all layers with activation offload; ``ANY`` (0) without."""
-        return self.offload // 2 % 4
-
-    @property
-    def offload_every(self) -> Ints:
-        """Interval of activation offload: n where one layer in n is offloaded; 1 without offload."""
-        return self.offload // 8 + 1
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or indices)."""
         arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
         return Candidates(pp=self.pp, **arrays)
 
-    def layout(self, i: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]) -> Layout:
+    def layout(self, i: int, layers: Sequence[int], recomputed: Mapping[str, Sequence[int]]) -> Layout:
         """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.
 
         >>> from autoplan.schema.layout import parse_layout
         >>> layout = parse_layout("tp=2,pp=2,schedule=gpipe,recompute=full:3", layers=32, devices=8)
-        >>> Candidates.of([layout]).layout(0, layout.layers, layout.selective, layout.full) == layout
+        >>> Candidates.of([layout]).layout(0, layout.layers, dict(layout.recomputed)) == layout
         True
         """
         from autoplan.schema.layout import ORDERS, Layout
+        from autoplan.schema.recompute import FULL
 
         return Layout(
             tp=int(self.tp[i]),
@@ -242,14 +254,13 @@ class Candidates:
             expert_tensor=int(self.etp[i]),
             microbatch=int(self.microbatch[i]),
             layers=tuple(layers),
-            selective=tuple(selective),
-            full=tuple(full),
+            recomputed=tuple((mode, tuple(counts)) for mode, counts in recomputed.items()),
             zero=int(self.zero[i]),
             vpp=int(self.vpp[i]),
             sequence_parallel=bool(self.sequence_parallel[i]),
             schedule=ScheduleCode(int(self.schedule[i])).schedule,
             # Without full recompute there are no recompute units.
-            recompute_num_layers=int(self.recompute_num_layers[i]) if any(full) else 1,
+            recompute_num_layers=int(self.recompute_num_layers[i]) if any(recomputed.get(FULL, ())) else 1,
             optimizer_offload=bool(self.optimizer_offload[i]),
             activation_offload=bool(self.activation_offload[i]),
             offload_every=int(self.offload_every[i]),
@@ -265,6 +276,8 @@ class Candidates:
         def ints(values: Sequence[int]) -> Ints:
             return np.array(values, dtype=np.int64)
 
+        host = [host_choice(x.offload, x.mode or "none", x.offload_every) for x in layouts]
+        offload, recompute, every = map(ints, zip(*host, strict=True))
         return Candidates(
             pp=layouts[0].pp,
             tp=ints([x.tp for x in layouts]),
@@ -278,7 +291,9 @@ class Candidates:
             vpp=ints([x.vpp for x in layouts]),
             schedule=ints([ScheduleCode.of(x.schedule) for x in layouts]),
             recompute_num_layers=ints([x.recompute_num_layers for x in layouts]),
-            offload=ints([host_code(x.offload, x.mode or "none", x.offload_every) for x in layouts]),
+            offload=offload,
+            uniform_recompute=recompute,
+            offload_every=every,
             dp_shard=ints([x.dp_shard for x in layouts]),
             order=ints([ORDERS.index(x.order) for x in layouts]),
         )

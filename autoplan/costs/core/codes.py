@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from typing import Final
 
-from autoplan.schema.layout import OFFLOADS, RECOMPUTE, SCHEDULES, Offload, RecomputeMode, Schedule
+from autoplan.schema.layout import OFFLOADS, SCHEDULES, Offload, Schedule
+from autoplan.schema.recompute import RECOMPUTE, RecomputeMode
 
-__all__ = ["OffloadCode", "RecomputeCode", "ScheduleCode", "ShardCode"]
+__all__ = [
+    "ANY_RECOMPUTE",
+    "OffloadCode",
+    "ScheduleCode",
+    "ShardCode",
+    "recompute_code",
+    "recompute_mode",
+]
 
 _SCHEDULES: tuple[str, ...] = SCHEDULES
 _RECOMPUTE: tuple[str, ...] = RECOMPUTE
@@ -35,27 +44,22 @@ class ScheduleCode(IntEnum):
         return SCHEDULES[self]
 
 
-class RecomputeCode(IntEnum):
-    """How all layers of a candidate are recomputed; ``ANY`` where each layer is chosen on its own.
+#: Code of a candidate each of whose layers chooses its recompute mode on its own.
+ANY_RECOMPUTE: Final = 0
 
-    >>> RecomputeCode.of("full"), RecomputeCode(1).mode, RecomputeCode.ANY.mode
-    (<RecomputeCode.FULL: 3>, 'none', None)
+
+def recompute_code(mode: str) -> int:
+    """Return the code of a candidate all of whose layers use recompute ``mode``.
+
+    >>> recompute_code("none"), recompute_mode(recompute_code("full")), recompute_mode(ANY_RECOMPUTE)
+    (1, 'full', None)
     """
+    return 1 + _RECOMPUTE.index(mode)
 
-    ANY = 0
-    NONE = 1
-    SELECTIVE = 2
-    FULL = 3
 
-    @classmethod
-    def of(cls, mode: str) -> RecomputeCode:
-        """Return the code of ``mode``."""
-        return cls(1 + _RECOMPUTE.index(mode))
-
-    @property
-    def mode(self) -> RecomputeMode | None:
-        """The mode's name in a layout string; None where each layer is chosen on its own."""
-        return RECOMPUTE[self - 1] if self else None
+def recompute_mode(code: int) -> RecomputeMode | None:
+    """Return the recompute mode of all layers; None where each layer chooses its own."""
+    return RECOMPUTE[code - 1] if code else None
 
 
 class OffloadCode(IntFlag):

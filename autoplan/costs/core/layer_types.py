@@ -2,14 +2,14 @@
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, with selective and full recompute     [1]
-    K        layer types                                                        [1]
-    v        virtual stages of a device                                         [1]
+    l, n_r  layers of a stage; of these, with recompute mode r                  [1]
+    K       layer types                                                         [1]
+    v       virtual stages of a device                                          [1]
 
-A model may have dense and MoE layers, or layers with and without sliding window. Layers of a stage are in the
-order of the model, chunk by chunk under the interleaved schedule: the first f have full recompute, the next s
-selective recompute. Source: Megatron-LM, megatron/core/transformer/transformer_block.py, --recompute-method
-block.
+A model may have dense and MoE layers, layers with and without sliding window, or with linear attention.
+Layers of a stage are in the order of the model, chunk by chunk under the interleaved schedule: the first have
+full recompute, the next the modes before it in ``autoplan.schema.recompute.MODES``. Source: Megatron-LM,
+megatron/core/transformer/transformer_block.py, --recompute-method block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.candidates import Array, ByMode, Ints
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
+from autoplan.schema.recompute import in_order
 from autoplan.schema.stage_layers import orders_of
 
 __all__ = [
@@ -66,7 +67,8 @@ class LayerTypes:
 def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
     """Return the layer types of ``model`` for a sequence length [1], in order of appearance.
 
-    Layers differ in being dense or MoE, and in a sliding window that is shorter than the sequence.
+    Layers differ in being dense or MoE, in softmax or linear attention, and in a sliding window that is
+    shorter than the sequence.
 
     >>> from autoplan.catalog import load_entry
     >>> layer_types_of(load_entry("model", "deepseek-v3"), 4096).sequence[:5]  # the first three are dense
@@ -84,48 +86,52 @@ def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
 
 @lru_cache(maxsize=64)
 def _layer_types(model: ModelSpec, s: int) -> LayerTypes:
-    indices: dict[tuple[bool, int | None], int] = {}
+    indices: dict[tuple[bool, int | None, bool], int] = {}
     sequence = []
     for layer in range(model.layers):
-        window = model.attention_window(layer)
-        layer_type = (model.is_moe_layer(layer), None if window is None or window >= s else window)
+        linear = model.is_linear_layer(layer)
+        window = None if linear else model.attention_window(layer)
+        window = None if window is None or window >= s else window
+        layer_type = (model.is_moe_layer(layer), window, linear)
         sequence.append(indices.setdefault(layer_type, len(indices)))
     if len(indices) == 1:
         return LayerTypes(tuple(sequence), (model,))
     return LayerTypes(tuple(sequence), tuple(_of_one_type(model, *layer_type) for layer_type in indices))
 
 
-def _of_one_type(model: ModelSpec, experts: bool, window: int | None) -> ModelSpec:  # noqa: FBT001 - a type
+def _of_one_type(model: ModelSpec, experts: bool, window: int | None, linear: bool) -> ModelSpec:  # noqa: FBT001 - a type
     """Return ``model`` with all layers of one type."""
     moe = model.moe.model_copy(update={"first_dense_layers": 0, "every": 1}) if model.moe else None
     local = None if window is None else SlidingWindow(window=window, every=None)
-    return model.model_copy(update={"moe": moe if experts else None, "sliding_window": local})
+    recurrent = model.linear_attention.in_all_layers() if model.linear_attention and linear else None
+    parts = {"moe": moe if experts else None, "sliding_window": local, "linear_attention": recurrent}
+    return model.model_copy(update=parts)
 
 
 @dataclass(frozen=True, slots=True)
 class StageLayers:
-    """Numbers of layers of stages by layer type, shape [K, ...]: all, with selective, with full recompute.
+    """Numbers of layers of stages by layer type, shape [K, ...]: all, and those with each recompute mode.
 
     Shapes broadcast. ``first``, ``next`` and ``last`` are the types of a stage's first, next-to-last and last
     layer.
     """
 
     layers: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     first: Ints
     next: Ints
     last: Ints
 
     @property
-    def counts(self) -> tuple[Array, Array, Array]:
-        """Layers of all types [1]; of these, with selective and with full recompute.
+    def counts(self) -> tuple[Array, ByMode]:
+        """Layers of all types [1]; of these, with each recompute mode.
 
-        >>> layers = Prefixes.of([(0, 1, 1)], 2).layer_counts(0, np.array(1.0), np.array(1.0))
-        >>> [float(x) for x in layers.counts]
+        >>> one = np.array(1.0)
+        >>> layers = Prefixes.of([(0, 1, 1)], 2).layer_counts(0, {"selective": one, "full": one})
+        >>> [float(layers.counts[0]), *(float(n) for n in layers.counts[1].values())]
         [3.0, 1.0, 1.0]
         """
-        return self.layers.sum(axis=0), self.selective.sum(axis=0), self.full.sum(axis=0)
+        return self.layers.sum(axis=0), {mode: n.sum(axis=0) for mode, n in self.recomputed.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,36 +160,39 @@ class Prefixes:
         first, following, last = np.array(ends, dtype=np.int64).T
         return Prefixes(table, np.array([len(order) for order in orders]), first, following, last)
 
-    def layer_counts(self, index: Any, selective: Array, full: Array) -> StageLayers:  # noqa: ANN401 - a numpy index
+    def layer_counts(self, index: Any, recomputed: ByMode) -> StageLayers:  # noqa: ANN401 - a numpy index
         """Return the layers of the stages at ``index`` by type, the first of them recomputed [1].
 
-        >>> layers = Prefixes.of([(0, 1, 1)], 2).layer_counts(0, np.array(1.0), np.array(1.0))
-        >>> layers.full.tolist(), layers.selective.tolist()  # the first, dense layer, and one MoE layer
-        ([1.0, 0.0], [0.0, 1.0])
+        >>> one = np.array(1.0)
+        >>> layers = Prefixes.of([(0, 1, 1)], 2).layer_counts(0, {"selective": one, "full": one})
+        >>> {mode: n.tolist() for mode, n in layers.recomputed.items()}  # first the dense layer, in full
+        {'selective': [0.0, 1.0], 'full': [1.0, 0.0]}
         """
         # Numbers of layers have the shape of the index alone, so that all that follows from them stays small.
         index = np.asarray(index)
-        f, recomputed = np.asarray(full, dtype=np.int64), np.asarray(selective + full, dtype=np.int64)
-        full_by_type = self.table[:, index, f]
+        up_to: Array | float = 0.0
+        before: Array | float = 0.0
+        by_mode: dict[str, Array] = {}
+        for mode, count in reversed(in_order(recomputed)):
+            up_to = up_to + count
+            of_types = self.table[:, index, np.asarray(up_to, dtype=np.int64)]
+            by_mode[mode], before = of_types - before, of_types
         return StageLayers(
             layers=self.table[:, index, self.layers[index]],
-            selective=self.table[:, index, recomputed] - full_by_type,
-            full=full_by_type,
+            recomputed=dict(in_order(by_mode)),
             first=self.first[index],
             next=self.next[index],
             last=self.last[index],
         )
 
 
-def stage_layers_of(
-    kinds: LayerTypes, layers: Array, selective: Array, full: Array, v: Sequence[int]
-) -> StageLayers:
+def stage_layers_of(kinds: LayerTypes, layers: Array, recomputed: ByMode, v: Sequence[int]) -> StageLayers:
     """Return the layers of the stages of layouts by layer type [1]; counts have shape [C, p], ``v`` [C].
 
     >>> from autoplan.catalog import load_entry
     >>> kinds = layer_types_of(load_entry("model", "deepseek-v3"), 4096)
-    >>> stages = stage_layers_of(kinds, np.array([[5, 56]]), np.array([[0, 0]]), np.array([[4, 0]]), [1])
-    >>> stages.layers[:, 0].tolist(), stages.full[:, 0].tolist()  # of the first four, three are dense
+    >>> stages = stage_layers_of(kinds, np.array([[5, 56]]), {"full": np.array([[4, 0]])}, [1])
+    >>> stages.layers[:, 0].tolist(), stages.recomputed["full"][:, 0].tolist()  # of the four, three are dense
     ([[3.0, 0.0], [2.0, 56.0]], [[3.0, 0.0], [1.0, 0.0]])
     """
     orders: dict[tuple[int, ...], int] = {}
@@ -193,4 +202,4 @@ def stage_layers_of(
         if row not in indices:
             indices[row] = [orders.setdefault(x, len(orders)) for x in orders_of(kinds.sequence, *row)]
     index = [indices[row] for row in rows]
-    return Prefixes.of(list(orders), len(kinds.models)).layer_counts(np.array(index), selective, full)
+    return Prefixes.of(list(orders), len(kinds.models)).layer_counts(np.array(index), recomputed)

@@ -7,6 +7,7 @@ Notation (all counts; every result is a number of parameters, multiply by bytes 
     f  inner width of an MLP       g  gates: 1 if the MLP is gated, else 0        [1]
     E  routed experts              K  experts that a token visits                 [1]
     b  1 where that part has a bias, else 0                                       [1]
+    K, V  widths of all keys and of all values of linear attention, H heads of values, c taps    [1]
 
 The parts of a layer follow tensor parallelism. *Column-parallel* matrices (query, key, value, up and gate)
 are sharded along their outputs, with their biases. *Row-parallel* matrices (attention output, MLP down) are
@@ -20,10 +21,10 @@ with its publisher's count.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.model import ModelSpec, MultiHeadLatentAttention
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "embedding_parameters",
     "final_norm_parameters",
     "head_parameters",
+    "key_heads_of_layer",
+    "layer_kinds",
     "layer_parameters",
     "layer_tensors",
     "moe_layer_share",
@@ -45,9 +48,11 @@ __all__ = [
 class LayerParameters:
     """Parameters of one layer, by how they are sharded over devices."""
 
-    #: Query projection and its bias, and attention sinks: sharded over tp (by heads).
+    #: Query projection and its bias, and attention sinks: sharded over tp (by heads). Of linear attention
+    #: what belongs to a head of values.
     query: int
-    #: Key and value projections and their biases: sharded over tp, at most to one kv head a rank.
+    #: Key and value projections and their biases: sharded over tp, at most to one kv head a rank. Of linear
+    #: attention what belongs to a head of keys.
     key_value: int
     #: Attention output matrix: sharded over tp.
     attention_output: int
@@ -116,7 +121,8 @@ def layer_parameters(model: ModelSpec, layer_index: int) -> LayerParameters:
     Leaves out: replicas of key-value heads when tp exceeds their number, and buffers without gradients
     (rotary tables, masks).
     """
-    query, key_value, output, replicated = _attention(model)
+    attention = _linear_attention if model.is_linear_layer(layer_index) else _attention
+    query, key_value, output, replicated = attention(model)
     mlp_divided, mlp_replicated = _mlp(model, layer_index)
     experts, experts_replicated, router = _experts(model, layer_index)
     return LayerParameters(
@@ -196,10 +202,34 @@ def total_parameters(model: ModelSpec) -> int:
     return layers + _outside_layers(model)
 
 
+def layer_kinds(model: ModelSpec) -> list[tuple[int, int]]:
+    """Return an index and the number of layers of each kind: dense or MoE, softmax or linear attention [1].
+
+    >>> layer_kinds(_gpt2())
+    [(0, 12)]
+    """
+    kinds: dict[tuple[bool, bool], list[int]] = {}
+    for layer in range(model.layers):
+        kinds.setdefault(model.layer_kind(layer), []).append(layer)
+    return [(layers[0], len(layers)) for layers in kinds.values()]
+
+
+def key_heads_of_layer(model: ModelSpec, layer: int) -> int:
+    """Return the heads of keys in layer ``layer`` (from 0), which tensor parallelism replicates beyond [1].
+
+    >>> key_heads_of_layer(_gpt2(), 0)
+    12
+    """
+    linear = model.linear_attention
+    return linear.key_heads if linear is not None and model.is_linear_layer(layer) else model.kv_heads
+
+
 def layer_tensors(model: ModelSpec) -> int:
     """Return the number of parameter tensors of a layer with a dense MLP [1].
 
-    The projections of queries, keys and values are one tensor, gate and up are one.
+    The projections of queries, keys and values are one tensor, gate and up are one. Linear attention has
+    seven: projections of its wide tensors and of its scalars, convolution, time-step bias, decay, norm and
+    output. Mamba-2 has one projection, and a skip weight and a bias of the convolution besides.
 
     >>> layer_tensors(_gpt2())  # two norms and four matrices, each with a bias
     12
@@ -210,6 +240,10 @@ def layer_tensors(model: ModelSpec) -> int:
     bias = model.bias
     norms = _layer_norms(model) + 2 * model.qk_norm + (2 if model.mla else 0)
     attention = (5 if model.mla else 2) + bias.qkv + bias.attention_output
+    if model.linear_attention is not None and model.is_linear_layer(0):
+        linear = model.linear_attention
+        norms = norms - 2 * model.qk_norm
+        attention = 7 + linear.conv_bias + 2 * linear.bias
     return norms * (1 + bias.norm) + attention + 2 + 2 * bias.mlp
 
 
@@ -254,10 +288,8 @@ def _outside_layers(model: ModelSpec) -> int:
 
 
 def _sum_over_layers(model: ModelSpec, part: Callable[[LayerParameters], int]) -> int:
-    """Return the sum of ``part`` over all layers, dense and MoE."""
-    kinds = Counter(map(model.is_moe_layer, range(model.layers)))
-    examples = {model.is_moe_layer(index): index for index in range(model.layers)}
-    return sum(count * part(layer_parameters(model, examples[kind])) for kind, count in kinds.items())
+    """Return the sum of ``part`` over all layers of each kind."""
+    return sum(count * part(layer_parameters(model, index)) for index, count in layer_kinds(model))
 
 
 def _norm(model: ModelSpec, width: int) -> int:
@@ -276,7 +308,8 @@ def _attention(model: ModelSpec) -> tuple[int, int, int, int]:
     rows = h + model.bias.qkv
     replicated = h * model.bias.attention_output + (2 * _norm(model, d) if model.qk_norm else 0)
     sinks = a if model.attention_sinks else 0
-    return a * d * rows + sinks, 2 * k * d * rows, h * a * d, replicated
+    gated = 2 if model.attention_output_gate else 1
+    return gated * a * d * rows + sinks, 2 * k * d * rows, h * a * d, replicated
 
 
 def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[int, int, int, int]:
@@ -295,6 +328,29 @@ def _latent_attention(model: ModelSpec, mla: MultiHeadLatentAttention) -> tuple[
     replicated = down + latent_norms + h * model.bias.attention_output
     sinks = a if model.attention_sinks else 0
     return query + sinks, key_value, a * mla.v_head_dim * h, replicated
+
+
+def _linear_attention(model: ModelSpec) -> tuple[int, int, int, int]:
+    """Return the same for linear attention; keys and queries are 2K wide, values and output gate 2V.
+
+    A gated delta net has (2K + 2V + 2H)h + c(2K + V) + 2H + a norm of one head, and Vh; Mamba-2
+    (2K + 2V + H)h + c(2K + V) + 3H + a norm of V, and Vh (transformers, models/qwen3_next and
+    models/granitemoehybrid).
+    """
+    linear = model.linear_attention
+    assert linear is not None  # noqa: S101 - the caller asks
+    h, V, H = model.hidden_size, linear.values, linear.value_heads
+    rows, taps = h + linear.bias, linear.conv_kernel + linear.conv_bias
+    query = rows * (2 * V + linear.gates) + taps * V + _vectors_of_heads(linear)
+    replicated = h * linear.bias + (linear.value_dim if linear.kind == "gated-delta-net" else 0)
+    return query, 2 * linear.keys * (rows + taps), H * linear.value_dim * h, replicated
+
+
+def _vectors_of_heads(linear: LinearAttention) -> int:
+    """Return the parameters of single heads: decay, time-step bias, and of Mamba-2 the skip and its norm."""
+    if linear.kind == "gated-delta-net":
+        return 2 * linear.value_heads
+    return 3 * linear.value_heads + linear.values
 
 
 def _mlp_of_width(model: ModelSpec, f: int) -> tuple[int, int]:

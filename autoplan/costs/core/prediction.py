@@ -189,10 +189,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class LayerType:
-    """A type of layers: with experts or dense, with a sliding window shorter than a sequence or without."""
+    """A type of layers: with experts or dense, with a sliding window shorter than a sequence or without.
+
+    ``linear`` has linear attention instead of softmax attention.
+    """
 
     experts: bool
     window: bool
+    linear: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from autoplan.costs.core.candidates import Array, Candidates, column
 from autoplan.costs.core.parameters import (
     embedding_norm_parameters,
     final_norm_parameters,
+    key_heads_of_layer,
+    layer_kinds,
     layer_parameters,
     moe_layer_share,
     position_parameters,
@@ -129,7 +131,7 @@ def _part(total: Array, vectors: Array, largest: Array, excess: Array, *, frozen
 def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
     model = job.model
     mean = _mean_layer(model)
-    heads = mean("key_value") / np.minimum(t, model.kv_heads)
+    heads = _key_value(model, mean, t)
     divided = (mean("tensor_parallel") - mean("key_value")) / t + heads
     vectors = np.full_like(t, mean("replicated") - mean("router"))
     ep, etp = column(candidates.ep), column(candidates.etp)
@@ -144,6 +146,8 @@ def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
 
 def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
     """Return what gives a part's parameters in the average layer."""
+    if model.linear_attention is not None:
+        return _mean_of_kinds(model)
     layers = range(model.layers)
     first = {moe: next((i for i in layers if model.is_moe_layer(i) == moe), 0) for moe in (False, True)}
     dense, sparse = (layer_parameters(model, first[moe]) for moe in (False, True))
@@ -155,15 +159,38 @@ def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
     return mean
 
 
+def _mean_of_kinds(model: ModelSpec) -> Callable[[str], float]:
+    """Return the same for a model in which layers differ in attention."""
+    kinds = [(layer_parameters(model, index), number) for index, number in layer_kinds(model)]
+    return lambda name: sum(number * getattr(part, name) for part, number in kinds) / model.layers
+
+
+def _key_value(model: ModelSpec, mean: Callable[[str], float], t: Array) -> Array:
+    """Return the parameters of keys and values of the average layer on one rank, at least of one head [1]."""
+    if model.linear_attention is None:
+        return np.asarray(mean("key_value") / np.minimum(t, model.kv_heads))
+    parts = (
+        number * layer_parameters(model, index).key_value / np.minimum(t, key_heads_of_layer(model, index))
+        for index, number in layer_kinds(model)
+    )
+    return np.asarray(sum(parts, np.zeros_like(t)) / model.layers)
+
+
 def _largest(model: ModelSpec, candidates: Candidates, t: Array) -> Array:
     """Return the largest weight of a layer: h f / t of the MLP, or all experts of a rank as one tensor."""
     moe = model.moe
-    dense = max(model.heads * model.head_dim, model.ffn_size if moe_layer_share(model) < 1 else 0)
+    dense = max(_widest_projection(model), model.ffn_size if moe_layer_share(model) < 1 else 0)
     if moe is None:
         return model.hidden_size * dense / t
     experts = moe.experts * moe.expert_ffn_size / column(candidates.ep * candidates.etp)
     largest: Array = model.hidden_size * np.maximum(experts, dense / t)
     return largest
+
+
+def _widest_projection(model: ModelSpec) -> int:
+    """Return the width of the largest matrix of attention [1]."""
+    queries = model.heads * model.head_dim * (2 if model.attention_output_gate else 1)
+    return queries if model.linear_attention is None else max(queries, model.linear_attention.projected)
 
 
 def adapter_extents(job: Job, t: Array) -> list[tuple[Array, Array]]:

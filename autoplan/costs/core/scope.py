@@ -74,7 +74,8 @@ class Scope:
     def gradients_sharded(self) -> Array:
         """1 where accumulated gradients are sharded over the data axis [1], shape [C, 1].
 
-        ZeRO-2 in a stack that accumulates locally has unreduced gradients until the last microbatch.
+        A stack that accumulates locally has unreduced gradients until the last microbatch: under ZeRO-2, or
+        under ZeRO-3 as well.
 
         >>> from autoplan.catalog import load_job, stack
         >>> from autoplan.schema.layout import parse_layout
@@ -85,11 +86,26 @@ class Scope:
 
         Source: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.2.
         """
-        local = self.job.stack.overlap.reduced_each_microbatch_from > 2
-        unreduced = (
-            (self.zero == 2) & (self.microbatches > 1) if local else np.zeros_like(self.shards, dtype=bool)
-        )
+        unreduced = (self.microbatches > 1) & (self.reduced_each_microbatch == 0)
         return flag((self.zero >= 2) & ~unreduced & (self.shards > 1))
+
+    @property
+    def reduced_each_microbatch(self) -> Array:
+        """1 where gradients are reduced behind each microbatch, 0 where once a step [1], shape [C, 1].
+
+        >>> from autoplan.catalog import load_job, stack
+        >>> from autoplan.schema.layout import parse_layout
+        >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (2, 3)]
+        >>> jobs = [replace(load_job("llama3-8b-8x-a100"), stack=stack(x)) for x in ("fsdp2", "hf-fsdp2")]
+        >>> [scope_of(job, Candidates.of(both)).reduced_each_microbatch.T.tolist() for job in jobs]
+        [[[1.0, 1.0]], [[0.0, 0.0]]]
+
+        Source: PyTorch, torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, post_backward with
+        reduce_grads; the stack's file names who switches it off.
+        """
+        policy = self.job.stack.overlap
+        once = policy.reduced_once_in_pipelines and self.candidates.pp > 1
+        return flag((self.zero >= policy.reduced_each_microbatch_from) & (not once))
 
     @property
     def padding(self) -> Array:

@@ -24,6 +24,7 @@ __all__ = [
     "data_ranks",
     "dropout_masks",
     "element_bytes",
+    "residual_bytes",
     "sequence_parallel_degree",
     "shard_ranks",
 ]
@@ -39,6 +40,25 @@ def element_bytes(job: Job) -> float:
     Source: the sizes of torch.bfloat16, torch.float16 and torch.float32.
     """
     return 4.0 if job.precision == "fp32" else 2.0
+
+
+def residual_bytes(job: Job) -> float:
+    """Return the bytes of an element between blocks [byte]: 4 under autocast of fp32 parameters, else e.
+
+    Autocast casts the inputs of products. The embedding, norms and additions are in the format of the
+    parameters, and so is what is passed from block to block; a frozen model is in 16 bits itself.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> [residual_bytes(replace(job, stack=stack(name))) for name in ("megatron-core", "ddp")]
+    [2.0, 4.0]
+
+    Source: PyTorch, docs/source/amp.md, ops that autocast to float16, bfloat16 and float32; counted in the
+    graphs that AOTAutograd of PyTorch 2.13 makes of a GPT block: 38 bytes an element of the hidden states.
+    """
+    cast = job.stack.memory.autocast_bytes > 0 and job.adapters is None
+    return 4.0 if cast else element_bytes(job)
 
 
 def sequence_parallel_degree(candidates: Candidates) -> Array:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable, WaveRounding
+from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable, Ratios, WaveRounding
 
 __all__ = [
     "AttentionGrid",
@@ -151,14 +151,26 @@ def gemm_inside(m: ArrayLike, n: ArrayLike, k: ArrayLike, table: GemmGrid) -> Ma
     return within(table.shares, outputs, k)
 
 
-def attention_grid(table: AttentionTable, *, backward: bool = False) -> AttentionGrid:
-    """Return the interpolation table of forward or backward for ``attention_efficiency``."""
-    shares = np.asarray(table.forward.shares)
-    if backward:
-        ratios = grid([table.backward.at], table.backward.values)
-        shares = np.minimum(1.0, shares * interpolated(ratios, table.forward.sequences)[:, None])
+def attention_grid(table: AttentionTable, *, backward: bool = False, flash2: bool = False) -> AttentionGrid:
+    """Return the interpolation table of forward or backward for ``attention_efficiency``.
+
+    With ``flash2`` that of FlashAttention-2, where the table has it: newer kernels are much faster on long
+    sequences, and hardly on short ones.
+    """
+    older = table.flash2 if flash2 else None
+    shares, head_dim = np.asarray(table.forward.shares), (older or table).head_dim
+    for ratio in (table.training, table.backward if backward else None, older):
+        if ratio is not None:
+            ratios = _plain_ratio(ratio, table.forward.sequences)
+            shares = np.minimum(1.0, shares * ratios[:, None])
     axes = [table.forward.sequences, table.forward.rows]
-    return AttentionGrid(grid(axes, shares), grid([table.head_dim.at], table.head_dim.values))
+    return AttentionGrid(grid(axes, shares), grid([head_dim.at], head_dim.values))
+
+
+def _plain_ratio(ratio: Ratios, extents: Sequence[int]) -> Array:
+    """Return a ratio at ``extents``, linear in their logarithm; beyond those of ``at`` it stays."""
+    found: Array = np.interp(np.log(extents), np.log(ratio.at), ratio.values)
+    return found
 
 
 def attention_efficiency(

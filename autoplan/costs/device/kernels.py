@@ -14,6 +14,7 @@ GEMM tables ``gemm_seconds`` has a median error of 4 to 8 % over all shapes with
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +39,14 @@ __all__ = [
     "gemm_work",
     "memory_bound_seconds",
     "smooth_maximum",
+    "unaligned_gemm_seconds",
 ]
 
 #: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
+
+#: Kernels read and write matrices at multiples of so many bytes.
+_ALIGNMENT = 16
 
 #: Bytes of a kernel over those of the last-level cache at which half of its traffic stays in the cache, and
 #: how sharply that falls: fitted to activations and norms of the RTX 4090 (72 MiB) and RTX PRO 6000 (128):
@@ -134,6 +139,30 @@ def gemm_seconds_at_rate(
         return np.where(gemm_inside(m, n, k, rate.table), 0.0, seconds) if rate.beyond else seconds
     compute = _compute_seconds(flops, (m, n, k), rate)
     return smooth_maximum(compute, hbm_bytes / bandwidth, _BLEND) + rate.launch
+
+
+def unaligned_gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, width: Array) -> Array:
+    """Return the time of GEMMs of which some operand has rows of ``width`` elements [s].
+
+    Kernels load and store 16 bytes at once. Where rows do not begin at multiples of that, slower ones run, at
+    ``machine.unaligned_share`` of the rate.
+
+    >>> from types import SimpleNamespace
+    >>> rates = {"gemm": Rate(1e12, (), 0.0), "unaligned_share": 0.5}
+    >>> machine = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, **rates)
+    >>> v = np.array([50_304.0, 50_257.0])
+    >>> (unaligned_gemm_seconds(1000, v, 1000, machine, v) / (2e6 * v / 1e12)).tolist()
+    [1.0, 2.0]
+
+    Leaves out: rows that begin at multiples of 4 or 8 bytes, whose kernels are a little faster.
+    Source: cuBLAS, "Tensor Core Usage"; pytorch/pytorch#181718 for the kernels' names (align1, align8).
+    """
+    slow = replace(machine.gemm, peak=machine.gemm.peak * machine.unaligned_share)
+    plain = gemm_seconds(m, n, k, machine)
+    if machine.unaligned_share == 1.0:
+        return plain
+    slower = gemm_seconds_at_rate((m, n, k), slow, machine.hbm_bandwidth, machine.element_bytes)
+    return np.where(width * machine.element_bytes % _ALIGNMENT == 0, plain, slower)
 
 
 def gemm_work(extents: tuple[Array, Array, Array], element_bytes: int, groups: Array) -> tuple[Array, Array]:

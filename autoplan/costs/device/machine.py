@@ -33,6 +33,7 @@ __all__ = [
     "attention_rate_of",
     "gemm_rate_of",
     "ideal",
+    "linear_attention_rate_of",
     "links_of",
     "machine_of",
     "serial",
@@ -44,6 +45,11 @@ _EFFECTIVELY_FREE = 1e18
 #: Rate of FlashAttention-1 in Triton over CUDA: FlashAttention-2 is 1.3 to 2.5 times as fast as the
 #: Triton kernel, 1.7 to 3.0 times as the CUDA one (Dao 2023, arXiv 2307.08691, section 4.1). Geometric means.
 _TRITON_OVER_CUDA: Final = 1.25
+#: A guess: rate of the products of linear attention over chunks, over the peak. With the bytes that they
+#: move, forward passes of FLA's Triton kernels fit shares of 0.36 on an H100 and 0.09 on a B200
+#: (flashinfer-ai/flashinfer#3788 and #4078, 64 heads of values, 8,192 tokens: 1.045 and 0.797 ms); tiles are
+#: of 64 tokens and of a head's width.
+_LINEAR_ATTENTION_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +109,18 @@ class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 
     ``host_link`` is the bandwidth between device and host, ``host_copy`` that of activation offload.
-    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows.
+    ``linear_attention`` is the rate of products over chunks in linear attention.
+    ``vector_flops`` is the rate of fp32 without tensor cores, of makers whose tensor cores need aligned rows;
+    ``unaligned_share`` that of products whose rows are not aligned, over that of others.
     """
 
     peak_flops: float
     vector_flops: float | None
     gemm: Rate
+    unaligned_share: float
     attention_forward: Rate
     attention_backward: Rate
+    linear_attention: Rate
     hbm_bandwidth: float
     memory_bound_launch: float
     cache_bytes: float
@@ -145,12 +155,15 @@ def machine_of(job: Job) -> Machine:
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
     attention_peak = peak_flops(job.cluster, "bf16") if job.precision in NARROW else peak
     share = _attention_share(job) * sustained_share(kernels, job.cluster.device)
+    older = job.stack.block.attention != "flash"
     return Machine(
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
         gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
-        attention_forward=_attention_rate(kernels, attention_peak * share, backward=False),
-        attention_backward=_attention_rate(kernels, attention_peak * share, backward=True),
+        unaligned_share=kernels.gemm.unaligned_share.value if kernels.gemm.unaligned_share else 1.0,
+        attention_forward=_attention_rate(kernels, attention_peak * share, backward=False, flash2=older),
+        attention_backward=_attention_rate(kernels, attention_peak * share, backward=True, flash2=older),
+        linear_attention=_linear_attention_rate(attention_peak),
         hbm_bandwidth=job.cluster.device.memory.bandwidth.value * memory_bound.bandwidth_share.value,
         memory_bound_launch=memory_bound.launch.value,
         cache_bytes=job.cluster.device.l2_cache.value if job.cluster.device.l2_cache else 0.0,
@@ -176,7 +189,9 @@ def _host_optimizer_bandwidth(stack: StackSpec) -> float:
 def _attention_share(job: Job) -> float:
     """Return the rate of the stack's attention over that of the measured kernels, at the same clock [1]."""
     block, measured = job.stack.block, job.kernels.attention
-    flash2 = 1.0 if block.attention == "flash" else measured.flash2_share.value
+    table = job.kernels.attention_table
+    as_measured = block.attention == "flash" or (table is not None and table.flash2 is not None)
+    flash2 = 1.0 if as_measured else measured.flash2_share.value
     flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
     older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
     return block.attention_share.value * flash2 * older
@@ -213,11 +228,11 @@ def _narrow_share(kernels: KernelSpec, precision: Precision) -> float:
     return share.value if share else 1.0
 
 
-def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool) -> Rate:
+def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool, flash2: bool = False) -> Rate:
     """Return the rate of attention in forward or backward: from the measured table, or a curve."""
     curve, table = kernels.attention, kernels.attention_table
     if table is not None:
-        return Rate(peak, (), table.launch, attention_grid(table, backward=backward))
+        return Rate(peak, (), table.launch, attention_grid(table, backward=backward, flash2=flash2))
     ceiling = curve.backward_ceiling if backward else curve.forward_ceiling
     return Rate(peak * ceiling.value, (curve.half_sequence.value, curve.half_rows.value), curve.launch.value)
 
@@ -278,6 +293,21 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
     share = sustained_share(kernels, cluster.device)
     return _attention_rate(kernels, peak_flops(cluster, precision) * share, backward=False)
+
+
+def linear_attention_rate_of(cluster: Cluster) -> Rate:
+    """Return the rate of products over chunks in linear attention, in 16 bits [FLOP/s].
+
+    >>> from autoplan.catalog import load_job
+    >>> linear_attention_rate_of(load_job("llama3-8b-8x-a100").cluster).peak / 1e12  # a quarter
+    78.0
+    """
+    precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
+    return _linear_attention_rate(peak_flops(cluster, precision))
+
+
+def _linear_attention_rate(peak: float) -> Rate:
+    return Rate(peak * _LINEAR_ATTENTION_SHARE, (), 0.0)
 
 
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
@@ -354,8 +384,10 @@ def ideal(machine: Machine, job: Job) -> Machine:
         machine,
         vector_flops=None,
         gemm=peak,
+        unaligned_share=1.0,
         attention_forward=peak,
         attention_backward=peak,
+        linear_attention=peak,
         hbm_bandwidth=_EFFECTIVELY_FREE,
         memory_bound_launch=0.0,
         host_launch=0.0,

@@ -26,11 +26,11 @@ class Overheads(NamedTuple):
 
 
 def overheads_of(job: Job) -> Overheads:
-    """Return s [1] and the CUDA context [byte], and at the upper end s (1 + u) and its most.
+    """Return s [1] and the CUDA context [byte], and their upper ends: s (1 + u), at most the stack's own.
 
     >>> from autoplan.catalog import load_job
     >>> overheads = overheads_of(load_job("llama3-8b-8x-a100"))
-    >>> overheads.fragmentation < overheads.high_fragmentation, overheads.context < overheads.high_context
+    >>> overheads.fragmentation <= overheads.high_fragmentation, overheads.context < overheads.high_context
     (True, True)
 
     Leaves out: communicators, see costs/memory/communicator_buffers.py.
@@ -38,7 +38,8 @@ def overheads_of(job: Job) -> Overheads:
     """
     policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.memory.value
     share, context = policy.allocator_fragmentation, policy.cuda_context
-    return Overheads(share.value, context.value, share.value * upper, context.high)
+    most = max(share.value, min(share.value * upper, share.high))
+    return Overheads(share.value, context.value, most, context.high)
 
 
 def memory_limit_bytes(job: Job) -> float:

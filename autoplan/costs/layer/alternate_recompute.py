@@ -12,6 +12,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import Gemm
 from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
+from autoplan.costs.layer.linear_attention import linear_gemms
 from autoplan.costs.layer.mla import mla_gemms
 from autoplan.schema.model import ModelSpec
 
@@ -38,6 +39,8 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
     attention = attention_gemms(model, tokens, tp)
     if model.mla is not None:
         attention = mla_gemms(model, tokens, tp, sp_degree)
+    if model.linear_attention is not None:
+        attention = linear_gemms(model, tokens, tp)
     return [*attention, *mlp_gemms(model, tokens, tp)][1::2]
 
 

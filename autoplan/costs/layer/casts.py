@@ -92,6 +92,11 @@ def _cast_extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array
         inner = routed * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
         f, h = f + moe_share * inner, h + moe_share * routed * h / 2
     up_projections = 2 if model.gated else 1
+    if model.linear_attention is not None:
+        inner_width, packed = model.linear_attention.values / t, model.linear_attention.projected / t
+        return 2 * h + inner_width + f, 2 * h + packed + up_projections * f, h
+    if model.attention_output_gate:
+        return 2 * h + q + f, 2 * h + 2 * q + 2 * k + up_projections * f, h
     return 2 * h + q + f, 2 * h + q + 2 * k + up_projections * f, h
 
 

@@ -26,7 +26,7 @@ from autoplan.costs.layer.mla import mla_elements
 from autoplan.costs.layer.moe import expert_elements, permute_elements
 from autoplan.schema.job import Job
 
-__all__ = ["DROPOUT_ACCESSES", "elementwise_seconds"]
+__all__ = ["DROPOUT_ACCESSES", "elementwise_seconds", "mlp_elementwise_seconds"]
 
 #: Memory-bound kernels of a layer: norms, rotary embedding, activation, additions.
 _MEMORY_BOUND_KERNELS = 7
@@ -34,6 +34,10 @@ _MEMORY_BOUND_KERNELS = 7
 DROPOUT_ACCESSES: Final = 2.5
 #: Accesses of a residual addition per element, in forward and in backward: two reads and a write.
 _ADDITION = 3
+#: Accesses of the output gate of attention: a sigmoid and a product, in backward three kernels (transformers,
+#: models/qwen3_next/modeling_qwen3_next.py, Qwen3NextAttention.forward).
+_GATE = 5
+_GATE_BACKWARD = 9
 #: Accesses of forward dropout per element where it is fused with the addition: the mask.
 _FUSED_DROPOUT = 0.5
 
@@ -89,6 +93,38 @@ def elementwise_seconds(
     )
 
 
+def mlp_elementwise_seconds(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> Array:
+    """Return the memory-bound forward time of a dense MLP and its norm [s], by its share of layers, [C].
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.costs.device.machine import machine_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
+    >>> seconds, block = mlp_elementwise_seconds(job, np.full(1, 8192.0), one, machine), job.stack.block
+    >>> norm, activation = block.norm_traffic.value * 2 * 4096 / 8, 3 * 14336 / 8
+    >>> elements = norm + block.elementwise_traffic.value * activation
+    >>> bool(np.isclose(seconds[0], 2 * 8192 * elements / 1e12))
+    True
+
+    Leaves out: separate kernels of biases.
+    Source: as of ``elementwise_seconds``.
+    """
+    accesses, block = _Accesses.of(job), job.stack.block
+    dense = 1.0 - moe_layer_share(job.model)
+    h = job.model.hidden_size / sequence_parallel_degree(candidates)
+    _, _, f = _widths(job, candidates)
+    seconds = np.zeros(1)
+    for factor, elements in (
+        (block.norm_traffic.value, dense * accesses.norm * h),
+        (block.elementwise_traffic.value, accesses.activation * f),
+    ):
+        size = machine.element_bytes * tokens * elements
+        seconds = seconds + factor * size * from_memory(size, machine)
+    return memory_bound_seconds(seconds, machine, calls=2 * dense)
+
+
 def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     """Return accesses per token of norms, residual additions and dropout [1], forward and backward.
 
@@ -114,6 +150,9 @@ def _attention_and_mlp(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     if job.stack.block.attention == "eager":
         forward = forward + 2 * q
         backward = backward + 2 * q + 2 * (q + 2 * k)
+    if model.attention_output_gate:
+        forward = forward + _GATE * q
+        backward = backward + _GATE_BACKWARD * q
     return forward, backward
 
 
@@ -149,9 +188,14 @@ def _mla_moe_cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Arr
 
 
 def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
-    """Return q, k and f on a rank [1]; f is weighted by the share of layers with a dense MLP."""
+    """Return q, k and f on a rank [1]; f is weighted by the share of layers with a dense MLP.
+
+    q and k are those of softmax attention.
+    """
     model, t = job.model, candidates.tp.astype(np.float64)
     q, k = attention_widths(model, t)
+    if model.linear_attention is not None:  # Its kernels are in ``linear_seconds``.
+        q, k = 0.0 * q, 0.0 * k
     return q, k, (1.0 - moe_layer_share(model)) * model.ffn_size / t
 
 

@@ -31,6 +31,7 @@ def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the forward GEMMs of attention on one rank [1]: queries, keys, values and output.
 
     [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one key head.
+    With an output gate the first has 2q/t columns.
 
     >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
@@ -42,7 +43,8 @@ def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.3.
     """
     h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, tp)
-    return [*(Gemm(tokens, width, h) for width in (q, k, k)), Gemm(tokens, h, q)]
+    queries = 2 * q if model.attention_output_gate else q
+    return [*(Gemm(tokens, width, h) for width in (queries, k, k)), Gemm(tokens, h, q)]
 
 
 def mlp_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:

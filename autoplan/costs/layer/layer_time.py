@@ -16,6 +16,7 @@ parallelism Korthikanti et al. 2022 (arXiv:2205.05198).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,32 +38,58 @@ from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.eager_attention import eager_attention_seconds
-from autoplan.costs.layer.elementwise import elementwise_seconds
+from autoplan.costs.layer.elementwise import elementwise_seconds, mlp_elementwise_seconds
 from autoplan.costs.layer.gemm_shapes import (
     dense_gemms,
     input_gradient_gemms,
     packed_gemms,
     weight_gradient_gemms,
 )
+from autoplan.costs.layer.linear_attention import linear_gemms, linear_kernels, linear_seconds
 from autoplan.costs.layer.mla import head_widths, mla_gemms
-from autoplan.costs.layer.moe import expert_gemms, expert_kernels
+from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
 from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import document_pieces
+from autoplan.schema.recompute import listed_modes
 
-__all__ = ["LayerTimes", "attention_kernel_seconds", "layer_gemms", "layer_times", "mean_keys"]
+__all__ = [
+    "LayerTimes",
+    "RecomputeTimes",
+    "attention_kernel_seconds",
+    "layer_gemms",
+    "layer_times",
+    "mean_keys",
+]
 
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.
 _BACKWARD_KERNELS = 2
 #: Host time of a collective over that of a kernel launch: besides the launch it records and waits for CUDA
 #: events. An estimate: runs of small models (benchmarks/accuracy) distinguish 4 from 0, but not from 8.
 _COLLECTIVE_LAUNCHES = 4
+#: Time that the device idles where the host waits for it, over that of a kernel launch: a copy to the host,
+#: and the launches of the copy and of the next kernel.
+_WAIT_LAUNCHES = 3
 #: Exponent of the smooth maximum of host launches and compute: the host may be late at small kernels although
 #: it is early at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
 _LAUNCH_SHARPNESS = 1.75
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeTimes:
+    """Seconds that recompute of one layer adds to backward for one microbatch, arrays of shape [C].
+
+    Compute, exposed tensor-parallel and context-parallel communication, and MoE dispatch and combine.
+    """
+
+    compute: Array
+    tensor: Array
+    context: Array
+    dispatch: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +97,22 @@ class LayerTimes:
     """Seconds of one layer for one microbatch, arrays of shape [C].
 
     ``forward`` and ``backward`` are compute; ``weight`` is the part of ``backward`` for weight gradients.
-    ``selective`` and ``full`` are compute that selective and full recompute add to backward. ``tensor_*`` is
-    exposed tensor-parallel communication of forward, of backward (``tensor_weight``: the part in a split
-    weight-gradient pass), of selective and of full recompute; ``context_*`` is exposed context-parallel
-    communication.
-    ``dispatch`` is MoE dispatch and combine, the same in forward, backward and full recompute;
-    ``dispatch_selective`` is that of selective recompute.
+    ``recompute`` is what each recompute mode adds to backward. ``tensor_*`` is exposed tensor-parallel
+    communication of forward and of backward (``tensor_weight``: the part in a split weight-gradient pass);
+    ``context_*`` is exposed context-parallel communication. ``dispatch`` is MoE dispatch and combine, the
+    same in forward and backward.
     """
 
     forward: Array
     backward: Array
     weight: Array
-    selective: Array
-    full: Array
+    recompute: Mapping[str, RecomputeTimes]
     tensor_forward: Array
     tensor_backward: Array
     tensor_weight: Array
-    tensor_selective: Array
-    tensor_full: Array
     context_forward: Array
     context_backward: Array
-    context_selective: Array
-    context_full: Array
     dispatch: Array
-    dispatch_selective: Array
 
 
 def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTimes:
@@ -127,7 +146,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     adapted, adapted_backward = _adapter_seconds(job, tokens, candidates, machine)
     forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
-    recompute = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
+    waits = _WAIT_LAUNCHES * machine.host_launch * expert_waits(job, candidates)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
         input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
@@ -136,34 +155,72 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     backward, context_backward = _with_launches(
         backward_compute, attention.exposed_backward, launches_backward
     )
-    attention_only = job.stack.block.selective == "attention"
     dispatch = dispatch_seconds(job, candidates, machine)
-    recomputed_gemms: Array = np.zeros(1)
-    repeated: Array = np.zeros(1)
-    if not attention_only:
-        # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
-        recomputed_gemms = _total_seconds(_recomputed_gemms(job, tokens, candidates), machine)
-        repeated = tensor_exposed(job, candidates, machine, calls.recompute, recomputed_gemms)
+    repeated = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
+    recompute = {
+        "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
+        "mlp": _mlp_times(job, candidates, machine, dispatch),
+        "full": RecomputeTimes(
+            compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS) + waits,
+            tensor=tensor_exposed(job, candidates, machine, calls.recompute["layer"], forward_gemm),
+            context=context_forward,
+            dispatch=dispatch,
+        ),
+    }
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
-        forward=forward,
+        forward=forward + waits,
         backward=backward,
         # Launch overhead is split in proportion between the input-gradient and the weight-gradient pass.
         weight=(weight_gemm + accumulation) / backward_compute * backward,
-        selective=attention.forward if attention_only else memory_bound + recomputed_gemms,
-        full=smooth_maximum(recompute, launches, _LAUNCH_SHARPNESS),
+        recompute={mode: recompute[mode] for mode in listed_modes(job.stack.rules.recompute)},
         tensor_forward=tensor_exposed(job, candidates, machine, calls.forward, forward_gemm),
         tensor_backward=_tensor_backward(job, candidates, machine, calls.backward, input_gemm) + regathered,
         tensor_weight=regathered,
-        tensor_selective=repeated,
-        tensor_full=tensor_exposed(job, candidates, machine, calls.recompute, forward_gemm),
         context_forward=context_forward,
         context_backward=context_backward,
-        context_selective=attention.exposed_forward * attention_only,
-        context_full=context_forward,
         dispatch=dispatch,
-        dispatch_selective=dispatch * float(not attention_only),
     )
+
+
+def _mlp_times(job: Job, candidates: Candidates, machine: Machine, dispatch: Array) -> RecomputeTimes:
+    """Return what recompute of the dense MLP adds to backward [s]: its whole forward.
+
+    Megatron-Core's checkpoint does not stop early. Leaves out adapters, casts to fp8 and host launches.
+    """
+    tokens, zero = tokens_of(job, candidates), np.zeros(1)
+    gemms = _total_seconds(dense_gemms(job.model, tokens, candidates.tp.astype(np.float64)), machine)
+    calls = tensor_calls(job, candidates).recompute["mlp"]
+    return RecomputeTimes(
+        compute=gemms + mlp_elementwise_seconds(job, tokens, candidates, machine),
+        tensor=tensor_exposed(job, candidates, machine, calls, gemms),
+        context=zero,
+        dispatch=0.0 * dispatch,
+    )
+
+
+def _selective_times(
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    attention: _Attention,
+    memory_bound: Array,
+    dispatch: Array,
+) -> RecomputeTimes:
+    """Return what selective recompute adds to backward [s]: attention, or all but the outputs of GEMMs."""
+    zero: Array = np.zeros(1)
+    linear = job.model.linear_attention is not None
+    if job.stack.block.selective == "attention":
+        # Recompute of core attention leaves linear attention alone.
+        repeated = attention.forward * (not linear)
+        return RecomputeTimes(repeated, zero, attention.exposed_forward, 0.0 * dispatch)
+    # Outputs of expert GEMMs are not saved: experts are recomputed, with their dispatch and combine.
+    gemms = _total_seconds(_recomputed_gemms(job, tokens_of(job, candidates), candidates), machine)
+    # Kernels of linear attention are not in the list of saved operations.
+    gemms = gemms + attention.forward * linear
+    calls = tensor_calls(job, candidates).recompute["layer"]
+    exposed = tensor_exposed(job, candidates, machine, calls, gemms)
+    return RecomputeTimes(memory_bound + gemms, exposed, 0.0 * attention.exposed_forward, dispatch)
 
 
 def _launch_seconds(
@@ -174,6 +231,7 @@ def _launch_seconds(
     The host launches them one by one; a device that is faster idles.
     """
     kernels = job.stack.block.kernels + expert_kernels(job, candidates) + adapter_kernels(job)
+    kernels = kernels + linear_kernels(job.model)
     hooks = _hook_launches(job, candidates)
     forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
     backward = _BACKWARD_KERNELS * kernels + hooks + _COLLECTIVE_LAUNCHES * calls.backward.number
@@ -232,6 +290,8 @@ def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     attention = packed_gemms(model, tokens, t)
     if model.mla is not None:
         attention = mla_gemms(model, tokens, t, sequence_parallel_degree(candidates))
+    if model.linear_attention is not None:
+        attention = linear_gemms(model, tokens, t)
     return [*attention, *dense_gemms(model, tokens, t), *expert_gemms(job, tokens, candidates)]
 
 
@@ -260,6 +320,8 @@ def _column_gemms(job: Job, candidates: Candidates) -> list[Gemm]:
     up = dense_gemms(model, tokens, t)[:1]
     if model.mla is not None:
         return [*mla_gemms(model, tokens, t, sequence_parallel_degree(candidates))[-3:-1], *up]
+    if model.linear_attention is not None:
+        return [*linear_gemms(model, tokens, t)[:1], *up]
     return [*packed_gemms(model, tokens, t)[:1], *up]
 
 
@@ -326,7 +388,8 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
 def mean_keys(job: Job) -> float:
     """Return the mean number of keys that a token attends to, over tokens and layers [1].
 
-    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s. Of documents packed into the
+    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s; 0 in layers with linear
+    attention. Of documents packed into the
     sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
 
     >>> from autoplan.catalog import load_job
@@ -345,12 +408,17 @@ def mean_keys(job: Job) -> float:
     model, work = job.model, job.workload
     whole = ((float(work.sequence_length), 1.0),)
     pieces = document_pieces(work.documents, work.sequence_length) if work.documents else whole
-    windows = [model.attention_window(layer) or np.inf for layer in range(model.layers)]
+    windows = [_window(model, layer) for layer in range(model.layers)]
     keys = {
         window: sum(share * float(causal_keys(np.asarray(s), window)) for s, share in pieces)
         for window in set(windows)
     }
     return sum(keys[window] for window in windows) / model.layers
+
+
+def _window(model: ModelSpec, layer: int) -> float:
+    """Return the most keys that a token attends to in a layer: none in linear attention."""
+    return 0.0 if model.is_linear_layer(layer) else model.attention_window(layer) or np.inf
 
 
 def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
@@ -387,6 +455,9 @@ class _Attention:
 
 
 def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention:
+    if job.model.linear_attention is not None:
+        zero = np.zeros(len(candidates))
+        return _Attention(*linear_seconds(job, candidates, machine), zero, zero)
     if job.stack.block.attention == "eager":
         zero = np.zeros(len(candidates))
         return _Attention(*eager_attention_seconds(job, candidates, machine), zero, zero)

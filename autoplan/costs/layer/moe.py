@@ -31,6 +31,7 @@ __all__ = [
     "expert_gemms",
     "expert_kernels",
     "expert_saved_bytes",
+    "expert_waits",
     "load_factor",
     "permute_elements",
     "routed_per_token",
@@ -219,7 +220,7 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     >>> expert_kernels(load_job("mixtral-8x7b-8x-h200"), one).tolist()  # 40, and 2 for each of 2 experts
     [44.0]
 
-    Leaves out: host synchronisation to read the number of routed tokens.
+    Leaves out: that the host waits to read the number of routed tokens, see ``expert_waits``.
     Source: the stack's file.
     """
     moe, policy = job.model.moe, job.stack.experts
@@ -230,6 +231,35 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
         policy.routing_kernels + policy.kernels_per_expert * local_experts
     )
     return kernels
+
+
+def expert_waits(job: Job, candidates: Candidates) -> Array:
+    """Return how often the host waits for the device in the average layer's forward [1], shape [C].
+
+    Counts of routed tokens are read on the host: once a layer, to tell other ranks, or for each expert of a
+    loop. Until it has launched more, the device idles.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+    >>> from autoplan.schema.layout import parse_layout
+    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
+    >>> loop = with_software(stack("fsdp2"), SoftwareSpec(experts="loop"))
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=loop)
+    >>> expert_waits(job, one).tolist()  # one, and two for each of two experts
+    [5.0]
+
+    Leaves out: what the device has left to do when the host begins to wait.
+    Source: the stack's file.
+    """
+    moe, policy = job.model.moe, job.stack.experts
+    if moe is None or policy is None:
+        return np.zeros(len(candidates))
+    told = np.where(candidates.ep > 1, policy.host_waits_exchanging, policy.host_waits)
+    waits: Array = moe_layer_share(job.model) * (
+        told + policy.host_waits_per_expert * moe.experts / candidates.ep
+    )
+    return waits
 
 
 def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float) -> Array:

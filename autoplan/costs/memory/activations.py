@@ -19,16 +19,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
-from autoplan.costs.core.sizes import attention_widths, dropout_masks, element_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    attention_widths,
+    dropout_masks,
+    element_bytes,
+    residual_bytes,
+    sequence_parallel_degree,
+)
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
+from autoplan.costs.layer.linear_attention import linear_saved_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
+from autoplan.schema.recompute import listed_modes
 
 __all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
 
@@ -40,14 +48,13 @@ _NVFP4_BYTES = 0.5 + 1 / 16
 class Saved:
     """Saved activations of one token, arrays of shape [C].
 
-    ``none``, ``selective`` and ``full`` are those of one layer under each recompute mode; ``mlp`` is the part
-    of ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
+    ``none`` and ``recomputed`` are those of one layer under each recompute mode; ``mlp`` is the part of
+    ``none`` that is freed before backward reaches attention. ``entry`` is the input of a stage's first
     layer, ``embedding_mask`` its dropout mask, ``head_inputs`` what the output layer saves, without logits.
     """
 
     none: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     mlp: Array
     entry: Array
     embedding_mask: Array
@@ -92,9 +99,9 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     """Return the saved activations of one token, for each candidate [byte], shape [C].
 
     Without recompute a GPT block with flash attention saves 32h + 4a + 16 (34h with dropout), a gated
-    block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused); tensor parallelism divides
-    the tensors inside attention and MLP (keys only up to their number of heads), sequence parallelism also
-    the residual stream. Full recompute saves 2h per recompute unit.
+    block 8h + 2(q+2k) + 2q + 8f + 4a + 8 (6f where the activation is fused), each 4h more under autocast.
+    Tensor parallelism divides the tensors inside attention and MLP (keys only up to their number of heads),
+    sequence parallelism also the residual stream. Full recompute saves 2h per recompute unit.
 
     >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.layout import parse_layout
@@ -103,7 +110,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     >>> saved = saved_bytes_per_token(job, one)
     >>> float(saved.none[0])  # Megatron: (8h + 2(q+2k) + 2(q+k) + 2q + 6f + 4a + 8) / 8
     18705.0
-    >>> float(saved.full[0])  # 2h / 8
+    >>> float(saved.recomputed["full"][0])  # 2h / 8
     1024.0
 
     Leaves out: buffers shared between layers; rotary tables; differences between layer types, as the model
@@ -119,14 +126,19 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     core = _core_attention(job, e, t)
     mlp = _mlp(job, candidates, e)
     none = residual + attention + core + mlp
-    full = e * job.model.hidden_size / sp / candidates.recompute_num_layers
-    selective = _selective(job, e, t, sp, none - core)
+    passed = residual_bytes(job) * job.model.hidden_size / sp
+    recomputed = {
+        "selective": _selective(job, e, t, sp, none - core),
+        "mlp": none - _freed_by_mlp(job, e, t, sp),
+        "full": passed / candidates.recompute_num_layers,
+    }
     return Saved(
         none=none,
-        selective=np.minimum(selective, none),
-        full=np.minimum(full, none),
+        recomputed={
+            mode: np.minimum(recomputed[mode], none) for mode in listed_modes(job.stack.rules.recompute)
+        },
         mlp=mlp + product_input(job, e, t, sp),
-        entry=e * job.model.hidden_size / sp,
+        entry=passed,
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,
         head_inputs=product_input(job, e, t, sp) + _norm_copies(job, e, sp, norms=1),
     )
@@ -176,7 +188,7 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
     model = job.model
     norms = 4 if model.post_norms else 2
     inputs = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
-    local = (norms * e + 2.0 * dropout_masks(job)) * model.hidden_size / sp
+    local = (norms * residual_bytes(job) + 2.0 * dropout_masks(job)) * model.hidden_size / sp
     return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
 
 
@@ -204,6 +216,10 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     model = job.model
     if model.mla is not None:
         return mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
+    if model.linear_attention is not None:
+        narrow = model.linear_attention.values / t if input_bytes(job, e) < e else 0.0
+        fused = job.stack.block.fused_norms
+        return linear_saved_bytes(model, candidates, e, fused_norm=fused) + narrow
     q, k = attention_widths(model, t)
     saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
@@ -212,6 +228,9 @@ def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
         saved = saved + e * (q + k)
     if model.qk_norm:
         saved = saved + e * (q + k)
+    if model.attention_output_gate:
+        # The gate beside the queries, its sigmoid, and the gated output.
+        saved = saved + 3 * e * q
     return saved + adapter_saved_bytes(job, e, t, ATTENTION_MODULES)
 
 
@@ -257,6 +276,8 @@ def _all_to_all_output(job: Job, e: float, candidates: Candidates) -> Array:
 
 def _core_attention(job: Job, e: float, t: Array) -> Array:
     """Scores, softmax and mask of eager attention, or the log-sum-exp of flash attention."""
+    if job.model.linear_attention is not None:
+        return np.zeros_like(t)
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
     scores = 2 * e + 1 if dropout_masks(job) else e
@@ -265,17 +286,38 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
 
 def _mlp(job: Job, candidates: Candidates, e: float) -> Array:
     """Inner tensors of the MLP; of experts also the dispatched tokens, by the share of MoE layers."""
-    model, t = job.model, candidates.tp.astype(np.float64)
-    last_input = input_bytes(job, e)
-    up = (2 if job.stack.block.fused_activation else 3) if model.gated else 1
-    if not _input_saved(job, MLP_MODULES[2:]):
-        last_input = 0.0
-    inner = e * up + last_input
-    dense: Array = inner * model.ffn_size / t + adapter_saved_bytes(job, e, t, MLP_MODULES)
-    if model.moe is None:
+    dense = _dense_mlp(job, e, candidates.tp.astype(np.float64))
+    if job.model.moe is None:
         return dense
-    share = moe_layer_share(model)
-    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, inner, e)
+    share = moe_layer_share(job.model)
+    return (1.0 - share) * dense + share * expert_saved_bytes(job, candidates, _inner_bytes(job, e), e)
+
+
+def _dense_mlp(job: Job, e: float, t: Array) -> Array:
+    """Inner tensors of a dense MLP."""
+    inner: Array = _inner_bytes(job, e) * job.model.ffn_size / t
+    return inner + adapter_saved_bytes(job, e, t, MLP_MODULES)
+
+
+def _inner_bytes(job: Job, e: float) -> float:
+    """Bytes for each element of the inner width of an MLP: outputs of up and gate, and the input of down."""
+    up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
+    return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
+
+
+def _freed_by_mlp(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """What recompute of a dense MLP frees: its norm's output and statistics, and its inner tensors.
+
+    Its input is the residual stream, which the norm saves anyway. Source: Megatron-LM,
+    megatron/core/transformer/transformer_layer.py, recompute_mlp: a checkpoint of the MLP, whose first GEMM
+    is fused with its norm; MoE layers have none.
+    """
+    model = job.model
+    shared_norm = model.parallel_block and model.shared_block_norm
+    norm = _norm_copies(job, e, sp, norms=1)
+    norm = norm + _input_saved(job, MLP_MODULES[:2]) * product_input(job, e, t, sp)
+    freed: Array = _dense_mlp(job, e, t) + (0.0 if shared_norm else norm)
+    return (1.0 - moe_layer_share(model)) * freed
 
 
 def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array) -> Array:
@@ -290,10 +332,14 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
         attention = e * ((latents + mla.qk_rope_head_dim) / sp + model.heads * heads / t)
         attention = attention + 4.0 * model.heads / t
+    if model.attention_output_gate:
+        attention = attention + e * q
+    if model.linear_attention is not None:
+        attention = e * model.linear_attention.projected / t
     if job.stack.block.selective == "every-second-matmul":
         attention = attention - alternate_bytes(model, t, sp, e)
     # Outputs of row-parallel GEMMs are saved before their reduction, with full width.
-    residual = e * model.hidden_size / sp + e * model.hidden_size
+    residual = residual_bytes(job) * model.hidden_size / sp + e * model.hidden_size
     up, share = 2 if model.gated else 1, moe_layer_share(model)
     mlp = e * (model.hidden_size + up * model.ffn_size / t)
     if model.moe is not None:

@@ -17,8 +17,9 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_parallel_degree
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
+from autoplan.costs.layer.linear_attention import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
 from autoplan.costs.memory.model_states import gradients_persist
@@ -101,7 +102,7 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     job, e, tokens = scope.job, element_bytes(scope.job), scope.tokens
     model = job.model
     sp = column(sequence_parallel_degree(scope.candidates))
-    residual = e * model.hidden_size * tokens / sp
+    residual = residual_bytes(job) * model.hidden_size * tokens / sp
     dropout = residual if job.stack.block.dropout and not model.gated else 0.0
     gathered = np.where(sp > 1, e * model.hidden_size * tokens, 0.0)
     inner = e * _inner_width(scope) * tokens
@@ -111,7 +112,7 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     all_unreduced = unreduced_bytes(scope, scope.weights.layer.trained)
     weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched + dequantized_bytes(scope)
     activation = (2 if model.gated else 1) * inner + persist * largest_unreduced
-    attention = persist * all_unreduced + _score_bytes(scope) - tokens * column(saved.mlp)
+    attention = persist * all_unreduced + _core_attention_bytes(scope) - tokens * column(saved.mlp)
     attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
     workspace: Array = residual + np.maximum(np.maximum(weight_gradient, activation), attention)
     return workspace
@@ -166,8 +167,12 @@ def _dispatched_tokens(scope: Scope) -> Array:
     return column(np.where(exchanged, routed_per_token(scope.job, c), 0.0))
 
 
-def _score_bytes(scope: Scope) -> Array:
-    job = scope.job
+def _core_attention_bytes(scope: Scope) -> Array:
+    """Return the gradient of the scores of eager attention, or what linear attention allocates [byte]."""
+    job, linear = scope.job, scope.job.model.linear_attention
+    if linear is not None:
+        elements = element_bytes(job) * linear_workspace_elements(linear)
+        return elements * scope.tokens / column(scope.candidates.tp)
     if job.stack.block.attention != "eager":
         return np.zeros_like(scope.tokens)
     scores = element_bytes(job) * job.model.heads * job.workload.sequence_length

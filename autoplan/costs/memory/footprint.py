@@ -2,13 +2,13 @@
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, with selective and with full recompute             [1]
+    l, n_r   layers of a stage; of these, with recompute mode r                              [1]
     K        saved activations of one microbatch, with the stage's input                  [byte]
     k        microbatches in flight                                                          [1]
     D        peak of transient memory                                                     [byte]
     S        persistent memory                                                            [byte]
 
-``Footprint`` has, for each candidate and stage, the numbers that do not depend on (l, s, f). A device uses
+``Footprint`` has, for each candidate and stage, the numbers that do not depend on (l, n_r). A device uses
 S + D x share + framework: ``share`` is the fragmentation of the caching allocator for transient memory,
 ``framework`` the memory of CUDA context and communicators. The solver's coefficients, ``evaluate`` and the
 reports all use these functions. Examples set all fields of a footprint to 1, except those they name.
@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Linear, flag, mapped, taken
+from autoplan.costs.core.candidates import Array, ByMode, Linear, flag, mapped, taken
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
@@ -31,6 +31,7 @@ from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import SavedActivations, saved_of, timeline_of
+from autoplan.schema.recompute import FULL, MODES, in_order, total
 
 __all__ = [
     "Footprint",
@@ -54,17 +55,17 @@ __all__ = [
 class Footprint:
     """Bytes of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 
-    ``persistent`` is S. ``before``, ``last``, ``next``, ``second``, ``late`` and ``update`` are maxima
-    of transient memory over the events of a phase (see ``timeline``). ``share`` and ``framework`` are
-    central values, ``high_*`` those at the upper end of the 90 % interval, ``high_limit`` is the memory limit
-    for that end.
+    ``persistent`` is S; ``none`` and ``recomputed`` are saved activations of a layer and microbatch by the
+    layer's recompute mode; ``block`` is what one recompute unit recomputes. ``before``, ``last``, ``next``,
+    ``second``, ``late`` and ``update`` are maxima of transient memory over the events of a phase (see
+    ``timeline``). ``share`` and ``framework`` are central values, ``high_*`` those at the upper end of the
+    90 % interval, ``high_limit`` is the memory limit for that end.
     """
 
     persistent: Linear
     in_flight: Array
     none: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     entry: Array
     block: Array
     before: Linear
@@ -85,9 +86,13 @@ class Footprint:
 
     @classmethod
     def uniform(cls, value: Any, **others: Any) -> Footprint:  # noqa: ANN401 - numbers or arrays
-        """Return coefficients that all are ``value``, except ``others``: for examples."""
+        """Return coefficients that all are ``value``, except ``others``: for examples.
+
+        A recompute mode among ``others`` is its saved activations.
+        """
         linear = dict.fromkeys(("persistent", *PHASES), Linear(value, value))
-        return cls(**dict.fromkeys(cls.__slots__, value) | linear | others)
+        recomputed = {mode.name: others.pop(mode.name, value) for mode in MODES}
+        return cls(**dict.fromkeys(cls.__slots__, value) | linear | {"recomputed": recomputed} | others)
 
 
 def footprint_of(scope: Scope) -> Footprint:
@@ -129,8 +134,7 @@ def _footprint(scope: Scope, saved: SavedActivations, transient: Mapping[Phase, 
         persistent=persistent_bytes(scope),
         in_flight=saved.in_flight,
         none=saved.none,
-        selective=saved.selective,
-        full=saved.full,
+        recomputed=saved.recomputed,
         entry=saved.entry,
         block=saved.block,
         before=transient["before"],
@@ -201,100 +205,113 @@ def _device_numbers(scope: Scope) -> _DeviceNumbers:
     }
 
 
-def saved_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
-    """Return K [byte]: l S_none - s (S_none - S_selective) - f (S_none - S_full) + the stage's input.
+def saved_bytes(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
+    """Return K [byte]: l S_none - sum of n_r (S_none - S_r) over the modes r + the stage's input.
 
     >>> stage = Footprint.uniform(1.0, none=10.0, selective=8.0)
-    >>> saved_bytes(stage, 4, 1, 2)  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
+    >>> saved_bytes(stage, 4, {"selective": 1, "full": 2})  # 4 x 10 - 1 x (10 - 8) - 2 x (10 - 1) + 1
     21.0
     """
-    saved: Array = (
-        layers * footprint.none
-        - selective * (footprint.none - footprint.selective)
-        - full * (footprint.none - footprint.full)
-        + footprint.entry
-    )
-    return saved
+    saved: Array = layers * footprint.none
+    for mode, count in in_order(recomputed):
+        saved = saved - count * (footprint.none - footprint.recomputed[mode])
+    return saved + footprint.entry
 
 
-def recompute_workspace(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+_NONE: Final = np.zeros(())
+
+
+def _in_part(recomputed: ByMode) -> list[tuple[str, Array]]:
+    """Return the layers of the modes that recompute a part of a layer, those of the last layers first."""
+    return [(mode, count) for mode, count in in_order(recomputed) if mode != FULL]
+
+
+def recompute_workspace(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return recomputed activations in backward of a stage's last layer [byte].
 
     Recomputed layers are first in a stage, so the last one is recomputed only where all are.
 
     Source: counted on real PyTorch modules, benchmarks/memory.
     >>> stage = Footprint.uniform(1.0, block=9.0)
-    >>> float(recompute_workspace(stage, 3, 0, 3))
+    >>> float(recompute_workspace(stage, 3, {"full": 3}))
     9.0
     """
-    all_recomputed = selective + full >= layers
-    recomputed = np.where(selective > 0, footprint.none - footprint.selective, footprint.block)
-    workspace: Array = np.where(all_recomputed & (layers > 0), recomputed, 0.0)
+    all_recomputed = total(recomputed, _NONE) >= layers
+    of_layer = footprint.block
+    for mode, count in reversed(_in_part(recomputed)):
+        of_layer = np.where(count > 0, footprint.none - footprint.recomputed[mode], of_layer)
+    workspace: Array = np.where(all_recomputed & (layers > 0), of_layer, 0.0)
     return workspace
 
 
-def next_layer_workspace(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def next_layer_workspace(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return recomputed activations in backward of the next-to-last layer, less the last one's [byte].
 
     Source: counted on real PyTorch modules, benchmarks/memory.
     >>> stage = Footprint.uniform(1.0, block=9.0)
-    >>> float(next_layer_workspace(stage, 3, 0, 2))
+    >>> float(next_layer_workspace(stage, 3, {"full": 2}))
     9.0
     """
-    recomputed = selective + full
-    partly = selective > np.where(recomputed < layers, 0, 1)
-    one_layer = footprint.none - footprint.full
-    same_unit = (footprint.block > 1.5 * one_layer) & (full >= layers)
-    unit_bytes = np.where(same_unit, footprint.block - one_layer, footprint.block)
-    layer_bytes = np.where(partly, footprint.none - footprint.selective, unit_bytes)
-    workspace: Array = np.where(recomputed >= layers - 1, layer_bytes, 0.0)
+    all_layers, in_part = total(recomputed, _NONE), _in_part(recomputed)
+    one_layer = footprint.none - footprint.recomputed[FULL]
+    same_unit = (footprint.block > 1.5 * one_layer) & (recomputed.get(FULL, _NONE) >= layers)
+    layer_bytes = np.where(same_unit, footprint.block - one_layer, footprint.block)
+    behind = np.where(all_layers < layers, 0, 1)
+    for i in reversed(range(len(in_part))):
+        up_to = total(dict(in_part[: i + 1]), _NONE)
+        of_mode = footprint.none - footprint.recomputed[in_part[i][0]]
+        layer_bytes = np.where(up_to > behind, of_mode, layer_bytes)
+    workspace: Array = np.where(all_layers >= layers - 1, layer_bytes, 0.0)
     return workspace
 
 
-def last_layer_bytes(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def last_layer_bytes(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return saved activations of a stage's last layer, of one microbatch [byte].
 
     Recomputed layers are first in a stage.
 
-    >>> float(last_layer_bytes(Footprint.uniform(1.0, full=2.0), 3, 0, 3))
+    >>> float(last_layer_bytes(Footprint.uniform(1.0, full=2.0), 3, {"full": 3}))
     2.0
     """
-    recomputed = np.where(selective > 0, footprint.selective, footprint.full)
-    saved: Array = np.where(selective + full < layers, footprint.none, recomputed)
+    of_layer = footprint.recomputed[FULL]
+    for mode, count in reversed(_in_part(recomputed)):
+        of_layer = np.where(count > 0, footprint.recomputed[mode], of_layer)
+    saved: Array = np.where(total(recomputed, _NONE) < layers, footprint.none, of_layer)
     return saved
 
 
-def first_layer_bytes(footprint: Footprint, selective: Array, full: Array) -> Array:
+def first_layer_bytes(footprint: Footprint, recomputed: ByMode) -> Array:
     """Return saved activations of a stage's first layer, of one microbatch [byte].
 
     Recomputed layers are first in a stage.
 
-    >>> float(first_layer_bytes(Footprint.uniform(1.0, full=2.0), 0, 1))
+    >>> float(first_layer_bytes(Footprint.uniform(1.0, full=2.0), {"full": 1}))
     2.0
     """
-    not_full = np.where(selective > 0, footprint.selective, footprint.none)
-    saved: Array = np.where(full > 0, footprint.full, not_full)
+    saved = footprint.none
+    for mode, count in in_order(recomputed):
+        saved = np.where(count > 0, footprint.recomputed[mode], saved)
     return saved
 
 
-def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def stage_dynamic(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return D [byte]: the peak of transient memory over the events of a step.
 
     >>> stage = Footprint.uniform(1.0, none=10.0)
-    >>> float(stage_dynamic(stage, 3, 0, 0))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
+    >>> float(stage_dynamic(stage, 3, {}))  # before backward: K = 3 x 10 + 1, and 1 + 3 x 1
     35.0
     """
-    saved = saved_bytes(footprint, layers, selective, full)
-    workspace = recompute_workspace(footprint, layers, selective, full)
+    saved = saved_bytes(footprint, layers, recomputed)
+    workspace = recompute_workspace(footprint, layers, recomputed)
     before = np.maximum(
         footprint.before.at(layers),
         footprint.last.at(layers) + workspace,
     )
     next_layer = footprint.next.at(layers)
-    next_layer = next_layer + next_layer_workspace(footprint, layers, selective, full)
-    next_layer = next_layer - last_layer_bytes(footprint, layers, selective, full)
+    next_layer = next_layer + next_layer_workspace(footprint, layers, recomputed)
+    next_layer = next_layer - last_layer_bytes(footprint, layers, recomputed)
     before = np.maximum(before, np.where(layers > 1, next_layer, 0.0))
-    first = first_layer_bytes(footprint, selective, full)
+    first = first_layer_bytes(footprint, recomputed)
     second = np.where(layers > 1, footprint.second.fixed + first, 0.0)
     late = np.maximum(footprint.late.fixed, second) + layers * footprint.late.layer
     update = footprint.update.at(layers)
@@ -305,27 +322,27 @@ def stage_dynamic(footprint: Footprint, layers: Array, selective: Array, full: A
     return dynamic
 
 
-def stage_memory(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def stage_memory(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return peak device memory of a rank of the stage [byte]: S + D share + framework.
 
     Source: share and framework are the stack's.
     >>> stage = Footprint.uniform(1.0, none=10.0, share=2.0)
-    >>> float(stage_memory(stage, 3, 0, 0))  # (1 + 3 x 1) + 35 x 2 + 1
+    >>> float(stage_memory(stage, 3, {}))  # (1 + 3 x 1) + 35 x 2 + 1
     75.0
     """
-    dynamic = stage_dynamic(footprint, layers, selective, full)
+    dynamic = stage_dynamic(footprint, layers, recomputed)
     used: Array = footprint.persistent.at(layers) + dynamic * footprint.share + footprint.framework
     return used
 
 
-def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Array) -> Array:
+def stage_needed(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
     """Return the memory that must be within the limit [byte]: upper end of the interval, or central value.
 
     >>> stage = Footprint.uniform(1.0, none=10.0, high_fragmentation=3.0)
-    >>> float(stage_needed(stage, 3, 0, 0))  # (1 + 3 x 1) + 35 x 3 + 1
+    >>> float(stage_needed(stage, 3, {}))  # (1 + 3 x 1) + 35 x 3 + 1
     110.0
     """
-    dynamic = stage_dynamic(footprint, layers, selective, full)
+    dynamic = stage_dynamic(footprint, layers, recomputed)
     upper = np.isfinite(footprint.high_limit)
     share = np.where(upper, footprint.high_fragmentation, footprint.share)
     framework = np.where(upper, footprint.high_framework, footprint.framework)
@@ -334,15 +351,15 @@ def stage_needed(footprint: Footprint, layers: Array, selective: Array, full: Ar
 
 
 def stage_fits(
-    footprint: Footprint, layers: Array, selective: Array, full: Array, limit: Array | float
+    footprint: Footprint, layers: Array, recomputed: ByMode, limit: Array | float
 ) -> tuple[Array, Array]:
     """Return the memory of a stage [byte], and 1 where it is within ``limit`` and its upper end too.
 
     >>> stage = Footprint.uniform(1.0, none=10.0, high_limit=40.0)
-    >>> [[float(x) for x in stage_fits(stage, 3, 0, 0, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
+    >>> [[float(x) for x in stage_fits(stage, 3, {}, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
     [[40.0, 1.0], [40.0, 0.0]]
     """
-    dynamic = stage_dynamic(footprint, layers, selective, full)
+    dynamic = stage_dynamic(footprint, layers, recomputed)
     used = footprint.persistent.at(layers) + dynamic * footprint.share + footprint.framework
     return used, flag((used <= limit) & (dynamic <= _transient_limit(footprint, layers)))
 
@@ -367,8 +384,7 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
     """
     transient_limit = (limit - footprint.framework - footprint.persistent.at(layers)) / footprint.share
     transient_limit = np.minimum(transient_limit, _transient_limit(footprint, layers))
-    none = np.zeros(())
-    saved = saved_bytes(footprint, layers, none, none)
+    saved = saved_bytes(footprint, layers, {})
     k = footprint.in_flight
     before = np.maximum(
         footprint.before.at(layers),

@@ -12,13 +12,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Linear
+from autoplan.costs.core.candidates import Array, ByMode, Linear
 from autoplan.costs.core.layer_types import StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.prediction import EventMemory, MemoryPrediction, StageMemory
 from autoplan.costs.core.rank_parameters import weights_of
@@ -49,6 +49,7 @@ from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import listed_modes
 
 __all__ = ["StageCounts", "memory_predictions"]
 
@@ -61,8 +62,7 @@ class StageCounts:
     """Layers and recompute of each stage, arrays of shape [C, p]."""
 
     layers: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
 
     @staticmethod
     def of(layouts: Sequence[Layout]) -> StageCounts:
@@ -72,8 +72,15 @@ class StageCounts:
         >>> StageCounts.of([parse_layout("pp=2", layers=32, devices=8)]).layers.tolist()
         [[16.0, 16.0]]
         """
-        columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-        return StageCounts(*(np.asarray(counts, dtype=np.float64) for counts in columns))
+        used = {mode for layout in layouts for mode, _ in layout.recomputed}
+
+        def stages(counts: Iterable[Sequence[int]]) -> Array:
+            return np.array(list(counts), dtype=np.float64)
+
+        return StageCounts(
+            stages(layout.layers for layout in layouts),
+            {mode: stages(x.counts(mode) for x in layouts) for mode in listed_modes(used)},
+        )
 
 
 def memory_predictions(
@@ -89,7 +96,7 @@ def memory_predictions(
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,zero=1,recompute=full", layers=32, devices=8)])
-    >>> counts = StageCounts(*(np.array([[float(x)]]) for x in (32, 0, 32)))
+    >>> counts = StageCounts(np.array([[32.0]]), {"full": np.array([[32.0]])})
     >>> memory = memory_predictions(scope_of(load_job("llama3-8b-8x-a100"), one), counts)[0]
     >>> memory.optimizer  # 12 / 4 bytes for each of 4,015,263,744 parameters
     12045791232.0
@@ -102,7 +109,7 @@ def memory_predictions(
     job = scope.job
     layer_types = layer_types_of(job.model, job.workload.sequence_length)
     vpp = scope.candidates.vpp.tolist()
-    stage_layers = stage_layers_of(layer_types, counts.layers, counts.selective, counts.full, vpp)
+    stage_layers = stage_layers_of(layer_types, counts.layers, counts.recomputed, vpp)
     scopes = (
         [_scope_of_type(scope, typed) for typed in layer_types.jobs(job)] if layer_types.several else [scope]
     )
@@ -210,17 +217,17 @@ def _categories(
     corrections: tuple[Array, Array],
 ) -> _Categories:
     """Return the bytes of an event by category, shape [C, p]; 0 where the stage has no such layer."""
-    layers, selective, full = stage_layers.counts
-    saved = saved_bytes(footprint, layers, selective, full)
+    layers, recomputed = stage_layers.counts
+    saved = saved_bytes(footprint, layers, recomputed)
     transient = event.transient.at(layers)
     activations = event.microbatches * saved + event.activations.fixed + layers * event.activations.layer
     if event.phase == "last":
-        transient = transient + recompute_workspace(footprint, layers, selective, full)
+        transient = transient + recompute_workspace(footprint, layers, recomputed)
     if event.phase == "next":
-        transient = transient + next_layer_workspace(footprint, layers, selective, full) + corrections[0]
-        activations = activations - last_layer_bytes(footprint, layers, selective, full)
+        transient = transient + next_layer_workspace(footprint, layers, recomputed) + corrections[0]
+        activations = activations - last_layer_bytes(footprint, layers, recomputed)
     if event.phase == "second":
-        activations = activations + first_layer_bytes(footprint, selective, full) + corrections[1]
+        activations = activations + first_layer_bytes(footprint, recomputed) + corrections[1]
     persist = gradients_persist(scope)
     persistent = sum(n * persist * part.gradients for n, part in states)
     transient = transient + sum(n * part.copies for n, part in states)

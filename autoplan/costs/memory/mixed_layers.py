@@ -22,6 +22,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Ints, Linear
 from autoplan.costs.core.layer_types import StageLayers
 from autoplan.costs.memory.footprint import Footprint, first_layer_bytes, next_layer_workspace
+from autoplan.schema.recompute import in_order
 
 __all__ = [
     "difference_from_last_type",
@@ -49,7 +50,7 @@ def largest_of_types(stage_layers: StageLayers, values: Sequence[Array]) -> Arra
     """Return the largest value among the layer types in each stage, in their unit.
 
     >>> from autoplan.costs.core.layer_types import Prefixes
-    >>> two = Prefixes.of([(0, 0), (0, 1)], 2).layer_counts(np.arange(2), np.zeros(2), np.zeros(2))
+    >>> two = Prefixes.of([(0, 0), (0, 1)], 2).layer_counts(np.arange(2), {})
     >>> largest_of_types(two, [np.array(1.0), np.array(5.0)]).tolist()
     [1.0, 5.0]
     """
@@ -78,8 +79,8 @@ def mixed_footprint(footprints: Sequence[Footprint], stage_layers: StageLayers) 
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint.uniform(np.ones(1))
     >>> large = replace(small, persistent=Linear(np.ones(1), np.full(1, 7.0)), none=np.full(1, 4.0))
-    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), np.zeros(1), np.zeros(1))
-    >>> stage_memory(mixed_footprint([small, large], stages), 2, 0, 0).tolist()  # 9 + (6 + 3) + 1
+    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
+    >>> stage_memory(mixed_footprint([small, large], stages), 2, {}).tolist()  # 9 + (6 + 3) + 1
     [19.0]
 
     Leaves out: a peak at a change of layer type inside the stage, where gradients are allocated while saved
@@ -101,16 +102,18 @@ def mixed_footprint(footprints: Sequence[Footprint], stage_layers: StageLayers) 
         return mixed if correction is None else replace(mixed, fixed=mixed.fixed + correction)
 
     entry = footprints[0].entry + difference(stage_layers.layers, lambda x: x.none)
-    entry = entry - difference(stage_layers.selective, lambda x: x.none - x.selective)
-    entry = entry - difference(stage_layers.full, lambda x: x.none - x.full)
+    for mode, counts in in_order(stage_layers.recomputed):
+        entry = entry - difference(counts, lambda x, mode=mode: x.none - x.recomputed[mode])  # type: ignore[misc]
     next_correction, first_correction = mixed_workspace_correction(footprints, stage_layers)
     persistent = [x.persistent for x in footprints]
     return replace(
         footprints[0],
         persistent=mixed_linear(persistent, stage_layers, persistent[0].fixed),
         none=last(lambda x: x.none),
-        selective=last(lambda x: x.selective),
-        full=last(lambda x: x.full),
+        recomputed={
+            mode: last(lambda x, mode=mode: x.recomputed[mode])  # type: ignore[misc]
+            for mode in footprints[0].recomputed
+        },
         entry=entry,
         block=last(lambda x: x.block),
         before=largest(lambda x: x.before),
@@ -130,7 +133,7 @@ def mixed_linear(costs: Sequence[Linear], stage_layers: StageLayers, fixed: Arra
     ``fixed`` is the constant of the stage, to which the difference sum n_k (x_k - x_last) is added.
 
     >>> from autoplan.costs.core.layer_types import Prefixes
-    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), np.zeros(1), np.zeros(1))
+    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
     >>> mixed_linear([Linear(0.0, 3.0), Linear(0.0, 5.0)], stages, 10.0).at(2).tolist()  # 10 + 3 + 5
     [18.0]
     """
@@ -148,14 +151,14 @@ def mixed_workspace_correction(
 
     >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint.uniform(np.ones(1))
-    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), np.zeros(1), np.zeros(1))
+    >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
     >>> large = replace(small, none=np.full(1, 4.0))
     >>> [x.tolist() for x in mixed_workspace_correction([small, large], stages)]  # 1 - 4
     [[0.0], [-3.0]]
     """
-    counts = stage_layers.counts
-    workspaces = [next_layer_workspace(footprint, *counts) for footprint in footprints]
-    first_saved = [first_layer_bytes(footprint, *counts[1:]) for footprint in footprints]
+    layers, recomputed = stage_layers.counts
+    workspaces = [next_layer_workspace(footprint, layers, recomputed) for footprint in footprints]
+    first_saved = [first_layer_bytes(footprint, recomputed) for footprint in footprints]
     return (
         value_of_type(stage_layers.next, workspaces) - value_of_type(stage_layers.last, workspaces),
         value_of_type(stage_layers.first, first_saved) - value_of_type(stage_layers.last, first_saved),

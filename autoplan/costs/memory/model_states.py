@@ -59,7 +59,8 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     """
     policy = scope.job.stack.memory
     parameters = policy.parameter_bytes * part.trained + base_bytes(scope, part)
-    gradients = policy.gradient_bytes * (part.trained + (1 - scope.gradients_sharded) * part.gradient_excess)
+    excess = (1 - scope.gradients_sharded) * part.gradient_excess
+    gradients = _gradient_bytes(scope) * (part.trained + excess)
     on_device = 1.0 - _offloaded(scope)
     return ModelStates(
         parameters=on_device * scope.spread(scope.parameters_sharded, parameters, part),
@@ -69,6 +70,19 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
         * (_optimizer_bytes(scope, part) - _paged_bytes(scope, part))
         * (1 - column(scope.candidates.optimizer_offload)),
     )
+
+
+def _gradient_bytes(scope: Scope) -> Array:
+    """Return the bytes of a gradient until the optimizer step [byte], shape [C, 1].
+
+    Whole gradients that a layer's unit accumulates before it scatters them have the format in which they are
+    reduced (FSDP2's unsharded_accumulated_grad).
+    """
+    policy = scope.job.stack
+    whole = (scope.zero >= 2) & (scope.shards > 1) & (scope.gradients_sharded == 0)
+    whole = whole & (policy.memory.reduction == "layer")
+    kept: Array = np.where(whole, policy.overlap.gradient_bytes, policy.memory.gradient_bytes)
+    return kept
 
 
 def _offloaded(scope: Scope) -> Array:

@@ -10,9 +10,9 @@ Notation (this file only)::
     C, N  time of forward or backward of a layer; time of its copy, K / W                      [s]
 
 A layer's K is copied to the host after its forward and prefetched before its backward; all layers have the
-same recompute mode (``autoplan.costs.core.candidates.host_code``). *Overlapped* copies run during compute of
-the following layers, up to the next offloaded one; otherwise compute waits for them. All results are of one
-rank, and means over n layers.
+same recompute mode (``autoplan.costs.core.candidates.host_choice``). *Overlapped* copies run during compute
+of the following layers, up to the next offloaded one; otherwise compute waits for them. All results are of
+one rank, and means over n layers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
-from autoplan.costs.core.codes import RecomputeCode
+from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
+from autoplan.costs.core.codes import recompute_code
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token
 from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
+from autoplan.schema.recompute import FULL
 
 __all__ = [
     "exposed_copy_seconds",
@@ -40,11 +41,8 @@ __all__ = [
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 without activation offload, shape [C]."""
-    by_mode = np.stack([np.zeros_like(saved.none), saved.none, saved.selective, saved.full])
-    offloaded: Array = (
-        by_mode[candidates.uniform_recompute, np.arange(len(candidates))] / candidates.offload_every
-    )
-    return offloaded
+    offloaded = of_uniform_mode(candidates, {"none": saved.none, **saved.recomputed})
+    return offloaded / candidates.offload_every
 
 
 def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
@@ -74,7 +72,7 @@ def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=8,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
     >>> resident = saved_on_device(one, saved_bytes_per_token(job, one))
-    >>> resident.none.tolist(), resident.full.tolist()  # 18,705 less 1,024, which is 2h / 8
+    >>> resident.none.tolist(), resident.recomputed["full"].tolist()  # 18,705 less 1,024, which is 2h / 8
     ([17681.0], [0.0])
 
     Leaves out: copies in flight, see ``offloaded_on_device``.
@@ -85,8 +83,7 @@ def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     return replace(
         saved,
         none=np.maximum(saved.none - offloaded, 0.0),
-        selective=np.maximum(saved.selective - offloaded, 0.0),
-        full=np.maximum(saved.full - offloaded, 0.0),
+        recomputed={mode: np.maximum(x - offloaded, 0.0) for mode, x in saved.recomputed.items()},
     )
 
 
@@ -118,7 +115,7 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     c = scope.candidates
     offloaded_share = 1.0 / column(c.offload_every)
     unit = (
-        column(np.where(c.uniform_recompute == RecomputeCode.FULL, c.recompute_num_layers, 1))
+        column(np.where(c.uniform_recompute == recompute_code(FULL), c.recompute_num_layers, 1))
         * offloaded_bytes(scope, saved)
         / offloaded_share
     )

@@ -10,10 +10,10 @@ Notation (this file only)::
 
 Bytes of one rank. Memory without parameters and optimizer states is linear in l and K, so an event is the
 coefficients of its categories, arrays of shape [C, p]. Layers with full recompute are first in a stage, then
-those with selective recompute. Between the first and the last layer the sum is convex, so no middle layer has
-the peak. Two exceptions have events of their own: prefetched parameters, which the second layer has and the
-first has not, and the gradient in reduce-scatter, which is that of the output layer at the last layer, and
-that of a layer at the next-to-last.
+those with the modes before it in ``autoplan.schema.recompute.MODES``. Between the first and the last layer
+the sum is convex, so no middle layer has the peak. Two exceptions have events of their own: prefetched
+parameters, which the second layer has and the first has not, and the gradient in reduce-scatter, which is
+that of the output layer at the last layer, and that of a layer at the next-to-last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Linear, column, flag
+from autoplan.costs.core.candidates import Array, ByMode, Linear, column, flag
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
@@ -39,6 +39,7 @@ from autoplan.costs.memory.model_states import gradients_persist, model_states_o
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
+from autoplan.schema.recompute import FULL
 
 __all__ = ["SavedActivations", "saved_of", "timeline_of"]
 
@@ -47,14 +48,13 @@ __all__ = ["SavedActivations", "saved_of", "timeline_of"]
 class SavedActivations:
     """Saved activations of one microbatch on the device, and microbatches in flight, shape [C, p].
 
-    ``none``, ``selective`` and ``full`` are of one layer by its recompute mode, ``entry`` of the stage's
+    ``none`` and ``recomputed`` are of one layer by its recompute mode, ``entry`` of the stage's
     input, ``inputs`` and ``logits`` of the output layer; ``block`` is what one recompute unit recomputes.
     """
 
     in_flight: Array
     none: Array
-    selective: Array
-    full: Array
+    recomputed: ByMode
     entry: Array
     inputs: Array
     logits: Array
@@ -74,7 +74,7 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
     >>> saved = saved_of(scope, saved_bytes_per_token(scope.job, four))
-    >>> saved.in_flight.tolist(), float(saved.full[0, 0])  # min(m, p - i); 2h / 2 of each of 8,192 tokens
+    >>> saved.in_flight.tolist(), float(saved.recomputed["full"][0, 0])  # min(m, p - i); 2h / 2 x 8,192
     ([[4.0, 3.0, 2.0, 1.0]], 33554432.0)
 
     Leaves out: rotary tables, tokens and labels.
@@ -90,13 +90,14 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
         none=shape + tokens * column(on_device.none),
-        selective=shape + tokens * column(on_device.selective),
-        full=shape + tokens * column(on_device.full),
+        recomputed={mode: shape + tokens * column(x) for mode, x in on_device.recomputed.items()},
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
         inputs=scope.last * tokens * column(saved.head_inputs),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
         block=shape
-        + column(scope.candidates.recompute_num_layers) * tokens * column(saved.none - saved.full),
+        + column(scope.candidates.recompute_num_layers)
+        * tokens
+        * column(saved.none - saved.recomputed[FULL]),
     )
 
 
@@ -204,6 +205,8 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     block, tokens = job.stack.block, scope.tokens
     logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
     width = logits / loss_chunks(job)
+    copied = np.where(column(scope.candidates.tp) > 1, float(block.split_loss_bytes), 0.0)
+    copied = copied * block.vocabulary_parallel_loss
     # What autograd keeps of the other chunks.
     kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
@@ -229,11 +232,11 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
         before_backward(
             "end of forward",
             saved.inputs,
-            earlier + kept + width * block.logits_forward_bytes,
+            earlier + kept + width * (block.logits_forward_bytes + copied),
             unsharded + flat_buffer,
         ),
         before_backward(
-            "loss", saved.inputs, earlier + kept + width * block.logits_backward_bytes, unsharded
+            "loss", saved.inputs, earlier + kept + width * (block.logits_backward_bytes + copied), unsharded
         ),
         before_backward(
             "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace

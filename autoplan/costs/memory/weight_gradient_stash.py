@@ -107,9 +107,15 @@ def stash_bytes_per_token(job: Job, candidates: Candidates) -> Stash:
 def _stashed_attention(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Inputs of attention's GEMMs, and output gradients of all but the last."""
     model, mla, input_element = job.model, job.model.mla, input_bytes(job, e)
+    if model.linear_attention is not None:
+        linear = model.linear_attention
+        narrow, wide = input_element * linear.values / t, e * linear.projected / t
+        return np.asarray(product_input(job, e, t, sp) + narrow + wide)
     if mla is None:
         q, k = attention_widths(model, t)
         plain: Array = product_input(job, e, t, sp) + input_element * q + e * (q + 2 * k)
+        if model.attention_output_gate:
+            plain = plain + e * q
         return plain
     latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank
     up = model.head_dim + mla.qk_nope_head_dim + mla.v_head_dim

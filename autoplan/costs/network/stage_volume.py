@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, column
+from autoplan.costs.core.candidates import Array, ByMode, column
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.network.collectives import Group, Operation
 from autoplan.costs.network.mesh import tensor_group
@@ -20,6 +20,7 @@ from autoplan.costs.network.tensor_calls import (
     LOSS_REDUCTIONS,
     Calls,
     loss_bytes,
+    repeated_layers,
     tensor_calls,
     tensor_message,
 )
@@ -31,7 +32,7 @@ __all__ = ["PartVolume", "layer_volume", "outside_volume", "stage_bytes"]
 PartVolume: TypeAlias = dict[str, tuple[Collective, ...]]
 
 
-def layer_volume(scope: Scope, layers: Array, selective: Array, full: Array) -> PartVolume:
+def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     """Return the collectives of the layers of each stage ([byte], [1]) by part, with their calls per step.
 
     ``tensor_calls``, ``data_volume`` and ``norm_volume`` times the layers; those of a microbatch count m
@@ -43,7 +44,7 @@ def layer_volume(scope: Scope, layers: Array, selective: Array, full: Array) -> 
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = layer_volume(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, 0.0, 0.0)
+    >>> volume = layer_volume(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
     >>> gather = volume["layers"][0]  # 128 microbatches of 32 x 2 gathers of 2 x 8,192 x 4,096
     >>> gather.operation, float(gather.calls[0, 0]), float(gather.message[0, 0])
     ('all_gather', 8192.0, 67108864.0)
@@ -59,12 +60,13 @@ def layer_volume(scope: Scope, layers: Array, selective: Array, full: Array) -> 
         norm_volume(scope),
         tensor_calls(scope.job, scope.candidates),
     )
-    recomputed = full + (0.0 if scope.job.stack.block.selective == "attention" else selective)
     tensor = (
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.forward, "forward")),
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.backward, "backward")),
-        *_of_stage(scope, recomputed, _tensor_collectives(scope, calls.recompute, "recompute")),
     )
+    for part, repeated in calls.recompute.items():
+        layers_with = repeated_layers(scope.job, recomputed, part)
+        tensor += _of_stage(scope, layers_with, _tensor_collectives(scope, repeated, "recompute"))
     return {
         "layers": tensor + _of_stage(scope, layers, data.layer),
         "experts": _of_stage(scope, layers, data.experts),
@@ -139,7 +141,7 @@ def _of_stage(
     return tuple(part.of_stage(times, scope.microbatches) for part in collectives)
 
 
-def stage_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> dict[str, Array]:
+def stage_bytes(scope: Scope, layers: Array, recomputed: ByMode) -> dict[str, Array]:
     """Return the communication volume of a step by operation [byte], on one rank of each stage, shape [C, p].
 
     The bytes of ``layer_volume`` and ``outside_volume``.
@@ -149,7 +151,7 @@ def stage_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> d
     >>> from autoplan.costs.core.scope import scope_of
     >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, 0.0, 0.0)
+    >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
     >>> float(volume["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096
     1116691496960.0
 
@@ -157,7 +159,7 @@ def stage_bytes(scope: Scope, layers: Array, selective: Array, full: Array) -> d
     Source: as of ``layer_volume``.
     """
     volume: dict[str, Array] = {name: np.zeros((1, 1)) for name in OPERATIONS}
-    for parts in (layer_volume(scope, layers, selective, full), outside_volume(scope)):
+    for parts in (layer_volume(scope, layers, recomputed), outside_volume(scope)):
         for part in (x for collectives in parts.values() for x in collectives):
             volume[part.operation] = volume[part.operation] + part.bytes
     return volume

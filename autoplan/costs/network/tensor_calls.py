@@ -8,16 +8,19 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.recompute import in_order
 
 __all__ = [
     "LOSS_REDUCTIONS",
@@ -25,10 +28,14 @@ __all__ = [
     "TensorCalls",
     "latent_gathers",
     "loss_bytes",
+    "repeated_layers",
     "tensor_calls",
     "tensor_message",
 ]
 
+#: Whose communication recompute repeats: the exchange of keys and values, the tensor-parallel collectives of
+#: a dense MLP or all of a layer, or dispatch and combine of experts.
+RepeatedPart = Literal["attention", "mlp", "layer", "experts"]
 #: A vocabulary-parallel loss reduces a number of each token three times: maximum, logit of the label, sum.
 LOSS_REDUCTIONS = 3
 #: Each of them is in fp32.
@@ -96,11 +103,14 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class TensorCalls:
-    """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer."""
+    """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer.
+
+    ``recompute`` are those that recompute repeats, by part.
+    """
 
     forward: Calls
     backward: Calls
-    recompute: Calls
+    recompute: Mapping[RepeatedPart, Calls]
     embedding_forward: Calls
     embedding_backward: Calls
     head_forward: Calls
@@ -134,6 +144,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 
     # Routed tokens are dispatched over the expert-parallel group, see ``costs/layer``.
     mlp = 1.0 - moe_layer_share(job.model) * (1.0 if _routed_only(job) else 0.0)
+    dense = 1.0 - moe_layer_share(job.model)
     scatters = 1.0 if job.model.parallel_block else 1.0 + mlp
     gathers = scatters - 1.0 + latent_gathers(job.model)
 
@@ -143,12 +154,38 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     return TensorCalls(
         forward=calls(gathers, scatters, halves),
         backward=calls(scatters, gathers, input_gradients, regathered * gathers),
-        recompute=calls(gathers, scatters - skipped, halves - skipped),
+        recompute={
+            "layer": calls(gathers, scatters - skipped, halves - skipped),
+            "mlp": calls(dense, dense, dense),
+        },
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
         head_forward=calls(1, 0, 0),
         head_backward=calls(0, 1, 1, regathered),
     )
+
+
+def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array | float:
+    """Return the layers that repeat the communication of a ``part`` of their forward in recompute [1].
+
+    >>> from autoplan.catalog import load_job
+    >>> counts = {"selective": np.array(2.0), "full": np.array(4.0)}
+    >>> job = load_job("llama3-8b-8x-a100")  # whose stack's selective recompute is of attention
+    >>> [float(repeated_layers(job, counts, part)) for part in ("attention", "layer", "experts")]
+    [6.0, 4.0, 4.0]
+
+    Source: what each mode repeats, ``autoplan.schema.recompute.MODES``.
+    """
+    of_attention = job.stack.block.selective == "attention"
+    repeats: dict[str, tuple[RepeatedPart, ...]] = {
+        "selective": ("attention",) if of_attention else ("layer", "experts"),
+        "mlp": ("mlp",),
+        "full": ("attention", "layer", "experts"),
+    }
+    layers: Array | float = 0.0
+    for mode, count in reversed(in_order(recomputed)):
+        layers = layers + count if part in repeats[mode] else layers
+    return layers
 
 
 def _routed_only(job: Job) -> bool:
@@ -158,7 +195,7 @@ def _routed_only(job: Job) -> bool:
 
 def _column_gemms(job: Job) -> int:
     """Return the column-parallel GEMMs of a layer: qkv as one or three, up, gate."""
-    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved or job.model.linear_attention
     return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 

@@ -219,7 +219,7 @@ def _collectives(
     """Return all-gathers and reductions; only ``resharded`` parameters are all-gathered in backward."""
     policy, zero = scope.job.stack, scope.zero
     sharded, zero3 = flag(zero >= policy.memory.parameters_sharded_from), flag(zero == 3)
-    each_microbatch = flag((zero >= policy.overlap.reduced_each_microbatch_from) | (zero == 3))
+    each_microbatch = scope.reduced_each_microbatch
     messages, buckets = parameters.messages, parameters.reduced / parameters.bucket
     gradient_bytes, gathered_bytes = policy.overlap.gradient_bytes, policy.memory.gathered_bytes
     gathered = gathered_bytes * parameters.gathered / messages
@@ -291,7 +291,7 @@ def norm_volume(scope: Scope) -> tuple[tuple[Collective, ...], tuple[Collective,
     tensor_ranks = tensor_group(c)
     group = Group(column(tensor_ranks.ranks), column(tensor_ranks.stride))
     split = column((c.sequence_parallel == 1) & job.stack.block.norm_gradients_reduced)
-    each_microbatch = scope.parameters_sharded
+    each_microbatch = scope.parameters_sharded * scope.reduced_each_microbatch
     element, gradient_bytes = element_bytes(job), float(job.stack.overlap.gradient_bytes)
     stage = np.maximum(parts.layer.trained_vectors * job.model.layers / c.pp, 1.0)
 

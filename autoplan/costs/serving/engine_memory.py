@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
+from autoplan.costs.layer.linear_attention import linear_forward_elements
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
@@ -77,7 +78,7 @@ def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
     """Return the peak of a forward pass over T tokens [byte].
 
     2 T (2h + 3f/t) with a gate: residual and input, gate, up and their product. Experts: each token has K
-    rows, of which the device has its share.
+    rows, of which the device has its share. Linear attention has the tensors of its kernels over chunks.
 
     >>> scope = h100_scope()
     >>> forward_peak_bytes(scope, 8192) / 2 / 8192
@@ -89,11 +90,14 @@ def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
     model, layout = scope.model, scope.layout
     gate = 2 if model.gated else 1
     width = 2.0 * model.hidden_size + (gate + 1) * model.ffn_size / layout.tp
+    if model.linear_attention is not None:
+        width = max(width, 2.0 * model.hidden_size + linear_forward_elements(model) / layout.tp)
     if model.moe is not None:
         f = model.moe.expert_ffn_size / layout.expert_tensor
         rows = model.moe.top_k * layout.adp / layout.ep
         sparse = 2.0 * model.hidden_size + rows * (max(gate * f, model.hidden_size) + f)
-        width = max(width, sparse) if model.moe.first_dense_layers or model.moe.every > 1 else sparse
+        mixed = model.moe.first_dense_layers or model.moe.every > 1 or model.linear_attention
+        width = max(width, sparse) if mixed else sparse
     return 2.0 * tokens * width
 
 

@@ -9,6 +9,7 @@ Notation (this file only)::
     G  layers of a group of blocks                                            [1]
     r  tokens of layers with a window over those of other layers              [1]
     e  bytes of an element                                                 [byte]
+    S  bytes of a request's state in a layer with linear attention         [byte]
 """
 
 from __future__ import annotations
@@ -20,13 +21,18 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.weight_formats import KV_BITS
 
-__all__ = ["CacheShape", "cache_shape", "kv_cache_bytes", "token_layer_bytes"]
+__all__ = ["CacheShape", "cache_shape", "kv_cache_bytes", "state_bytes", "token_layer_bytes"]
+
+
+#: Multiple of tokens to which the blocks of a model with states are rounded up.
+_STATE_STEP = 16
 
 
 def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> float:
     """Return the size of the key-value cache of one sequence of ``tokens`` tokens [byte].
 
-    2 L k d n e; a layer with a sliding window caches at most its window. With MLA a token has its compressed
+    2 L k d n e; a layer with a sliding window caches at most its window, one with linear attention no key at
+    all (``state_bytes`` has its state). With MLA a token has its compressed
     latent and the rotary part of its key, which all heads share.
 
     >>> llama3_8b = ModelSpec(
@@ -39,7 +45,11 @@ def kv_cache_bytes(model: ModelSpec, tokens: int, bytes_per_element: float) -> f
     Source: Shazeer 2019, arXiv:1911.02150, for heads that share keys; DeepSeek-AI 2024, arXiv:2405.04434,
     section 2.1, for latent attention.
     """
-    cached_tokens = sum(min(tokens, model.attention_window(i) or tokens) for i in range(model.layers))
+    cached_tokens = sum(
+        min(tokens, model.attention_window(i) or tokens)
+        for i in range(model.layers)
+        if not model.is_linear_layer(i)
+    )
     return _width(model, 1) * cached_tokens * bytes_per_element
 
 
@@ -72,6 +82,33 @@ def token_layer_bytes(scope: EngineScope) -> float:
     return _width(scope.model, layout.tp) * KV_BITS[layout.kv] / 8
 
 
+def state_bytes(scope: EngineScope) -> float:
+    """Return S, the bytes of a request's state in a layer with linear attention on one device [byte].
+
+    The last taps of the convolution less one, over t, in 16 bits, and a state of key_dim x value_dim for each
+    value head, over t, in the format of the model. Groups of keys are replicated to at least one a device.
+    It does not grow with the request.
+
+    >>> from autoplan.catalog import load_entry
+    >>> from dataclasses import replace
+    >>> model = load_entry("model", "qwen3-next-80b-a3b")
+    >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), model=model)
+    >>> state_bytes(EngineScope(job, EngineLayout())), 2 * 3 * 8192 + 2 * 32 * 128 * 128
+    (1097728.0, 1097728)
+
+    Leaves out: states for drafts.
+    Source: vLLM 0.33.0, model_executor/layers/mamba/mamba_utils.py, MambaStateShapeCalculator.
+    """
+    linear, t = scope.model.linear_attention, scope.layout.tp
+    if linear is None:
+        return 0.0
+    keys = 2 * linear.key_dim * (linear.key_heads / t if linear.key_heads % t == 0 else 1)
+    channels = keys + linear.values / t
+    element = 4 if linear.state == "fp32" else 2
+    state = linear.value_heads / t * linear.key_dim * linear.value_dim
+    return 2.0 * (linear.conv_kernel - 1) * channels + element * state
+
+
 @dataclass(frozen=True, slots=True)
 class CacheShape:
     """How the cache of a stage is laid out: what a request of so many tokens takes."""
@@ -90,6 +127,8 @@ class CacheShape:
     group_layers: int
     #: Tokens of layers with a window over those of others, where they have a separate pool.
     window_share: float | None
+    #: Groups of layers with linear attention; a request has one block in each, whatever its length.
+    state_groups: int = 0
 
     @property
     def block_bytes(self) -> float:
@@ -133,13 +172,15 @@ class CacheShape:
         8192
         """
         groups = 1 if self.window_share is not None else self.full_groups + self.window_groups
+        groups += self.state_groups
         return self.blocks(room) // groups * self.block_tokens * self.shared
 
     def request_bytes(self, tokens: int, in_flight: int = 0) -> float:
         """Return what a request of ``tokens`` tokens takes on a device [byte].
 
         ceil(n / B D) blocks of groups without a window, and of the others the blocks of w - 1 + q tokens, for
-        the ``in_flight`` tokens q of a step and one more that the window may begin in.
+        the ``in_flight`` tokens q of a step and one more that the window may begin in. Each group of layers
+        with linear attention has one block.
 
         >>> shape = CacheShape(2048.0, 16, 1, 12, 12, 128, 1, 1, 12, None)  # gpt-oss-20b
         >>> shape.request_bytes(8192) / 2048 / 16 / 12  # 512 blocks, and 8 + 1 of the window
@@ -153,7 +194,7 @@ class CacheShape:
         """
         blocks = ceil(tokens / (self.block_tokens * self.shared))
         if not self.window_layers:
-            return blocks * self.block_bytes * self.full_groups
+            return self.block_bytes * (blocks * self.full_groups + self.state_groups)
         resident = min(tokens, self.window - 1 + max(1, in_flight))
         if self.window_share is not None:
             rounded = blocks * self.block_tokens
@@ -167,7 +208,8 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
     """Return how the cache of ``stage`` is laid out.
 
     Layers of a kind are divided into groups of G layers, G being the rarer kind's number, or the commoner's
-    where that is at most a ratio of it. An engine with separate windows has one group for each layer.
+    where that is at most a ratio of it. An engine with separate windows has one group for each layer. Layers
+    with linear attention are a kind, too; blocks have as many tokens, by 16, as hold the state of a request.
 
     >>> shape = cache_shape(EngineScope(load_serving_job("gpt-oss-120b-1x-h100"), EngineLayout()), 0)
     >>> shape.full_groups, shape.window_groups, shape.group_layers  # 36 layers, every other one local
@@ -177,6 +219,8 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
     Source: vLLM 0.33.0, v1/core/kv_cache_utils.py, _get_kv_cache_groups_uniform_page_size.
     """
     model, facts = scope.model, scope.facts.cache
+    if model.linear_attention is not None:
+        return _shape_with_states(scope, stage)
     windows = [model.attention_window(layer) for layer in range(model.layers)]
     stage_windows = [windows[layer] for layer in scope.stages[stage]]
     full, local = stage_windows.count(None), len(stage_windows) - stage_windows.count(None)
@@ -204,6 +248,35 @@ def cache_shape(scope: EngineScope, stage: int) -> CacheShape:
         window_share=facts.window_tokens.value
         if facts.hybrid == "ratio" and facts.window_tokens and local
         else None,
+    )
+
+
+def _shape_with_states(scope: EngineScope, stage: int) -> CacheShape:
+    """Return the shape where some layers have linear attention and no layer has a window.
+
+    Source: vLLM 0.33.0, model_executor/models/config.py, HybridAttentionMambaModelConfig; a log of 0.19.1
+    says 528 tokens of Qwen3.5-4B (vllm-project/vllm#40696): 16 ceil(2,146,304 / (16 x 4,096)). Prefix caching
+    is off for such models unless a user asks for it, so that a request has one block of states.
+    """
+    model, facts, layers = scope.model, scope.facts.cache, scope.stages[stage]
+    each = token_layer_bytes(scope)
+    full = sum(not model.is_linear_layer(layer) for layer in layers)
+    all_full = sum(not model.is_linear_layer(layer) for layer in range(model.layers))
+    ratio = facts.group_ratio.value if facts.group_ratio else 1.0
+    full_groups, state_groups, of_group = _groups(all_full, model.layers - all_full, ratio)
+    least = scope.job.search.block_tokens or facts.block_tokens.value
+    return CacheShape(
+        layer_bytes=each,
+        block_tokens=max(least, _STATE_STEP * ceil(state_bytes(scope) / (_STATE_STEP * each))),
+        shared=scope.layout.dcp,
+        full_layers=full,
+        window_layers=0,
+        window=0,
+        full_groups=full_groups,
+        window_groups=0,
+        group_layers=ceil(of_group * len(layers) / model.layers),
+        window_share=None,
+        state_groups=state_groups,
     )
 
 

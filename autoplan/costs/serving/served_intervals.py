@@ -9,15 +9,25 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import exp
-from typing import Final
+from typing import Final, Literal
 
 from autoplan.costs.core.serving.served_interval import Interval, ServedIntervals
+from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
 from autoplan.schema.serving.engine_stack import Engine
 
-__all__ = ["interval_of", "served_intervals", "spread_of", "widening"]
+__all__ = [
+    "Distance",
+    "interval_of",
+    "served_intervals",
+    "simulation_gaps",
+    "spread_of",
+    "unmet_parts",
+    "widening",
+]
 
 #: Loads of measured runs that loads of plans stand for.
 _LOADS: Final[dict[str, SpreadLoad]] = {
@@ -25,6 +35,11 @@ _LOADS: Final[dict[str, SpreadLoad]] = {
     "open loop": "open loop",
     "maximum": "offline",
 }
+#: Least share of its value that a closed form may be of the simulation's, as far as an interval reaches.
+_FARTHEST: Final = 0.1
+#: A guess: widths of models with linear attention, of which no run was measured, over those of others.
+#: Kernels of makers are up to three times as fast on prompts (flashinfer-ai/flashinfer#3788).
+_LINEAR_ATTENTION: Final = 1.5
 _FIRST: Final[ServedMetric] = "time_to_first_token_seconds"
 _EACH: Final[ServedMetric] = "time_per_output_token_seconds"
 _RATE: Final[ServedMetric] = "output_tokens_per_second"
@@ -44,12 +59,49 @@ def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> Spr
     return spreads.get((load, metric)) or spreads.get(("all", metric))
 
 
-def widening(
-    spec: IntervalSpec, *, measured: bool, engine: Engine | None, taken_from: str | None = None
-) -> tuple[float, tuple[str, ...]]:
-    """Return w and what it is made of: the device, whether the version is assumed, a calibration.
+Unmet = tuple[Literal["model", "device"], ...]
 
-    ``taken_from`` is the device whose kernels a device that was not measured has.
+
+def unmet_parts(spec: IntervalSpec, model: tuple[int, int], device: str) -> Unmet:
+    """Return whether runs of a model, by its layers and hidden size, and on a device were measured at all.
+
+    >>> spec = load_entry("intervals", "serving")
+    >>> unmet_parts(spec, (80, 8192), "h100-sxm5-80gb"), unmet_parts(spec, (3, 8192), "rtx-5090")
+    ((), ('model', 'device'))
+    """
+    model_met = f"{model[0]}x{model[1]}" in spec.models
+    found: tuple[tuple[Literal["model", "device"], bool], ...]
+    found = ("model", model_met), ("device", device in spec.devices)
+    return tuple(part for part, met in found if not met)
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far a plan is from measured runs, and from its own simulation."""
+
+    #: The device whose kernels a device that was not measured has.
+    taken_from: str | None = None
+    #: Of which there are no runs.
+    unmet: Unmet = ()
+    #: Gaps of the first token, and of the other figures, to the simulation of the same load [1].
+    gaps: tuple[float, float] = (0.0, 0.0)
+    #: Whether the model has linear attention, of which no run was measured.
+    linear: bool = False
+
+
+def widening(
+    spec: IntervalSpec,
+    *,
+    measured: bool,
+    engine: Engine | None,
+    taken_from: str | None = None,
+    unmet: Unmet = (),
+    linear: bool = False,
+) -> tuple[float, tuple[str, ...]]:
+    """Return w and what it is made of: device, model, whether the version is assumed, calibration.
+
+    ``taken_from`` is the device whose kernels a device that was not measured has. ``unmet``: of which
+    there are no runs. ``linear`` says that the model has linear attention, of which no run was measured.
 
     >>> spec = load_entry("intervals", "serving")
     >>> widening(spec, measured=True, engine=None)
@@ -59,11 +111,26 @@ def widening(
 
     Source: the entry.
     """
-    reasons = tuple(_reasons(spec, measured=measured, engine=engine, taken_from=taken_from))
+    reasons = (
+        *_unmet_reasons(spec, unmet),
+        *_reasons(spec, measured=measured, engine=engine, taken_from=taken_from),
+    )
+    if linear:
+        sentence = f"{_LINEAR_ATTENTION:.3g} times wider, a guess: no run with linear attention was measured"
+        reasons = (*reasons, (_LINEAR_ATTENTION, sentence))
     width = 1.0
     for factor, _ in reasons:
         width *= factor
     return width, tuple(reason for _, reason in reasons)
+
+
+def _unmet_reasons(spec: IntervalSpec, unmet: Unmet) -> Iterator[tuple[float, str]]:
+    if "model" in unmet:
+        factor = spec.other_model.value
+        yield factor, f"{factor:.3g} times wider: no run of this model was measured"
+    if "device" in unmet:
+        factor = spec.other_device.value
+        yield factor, f"{factor:.3g} times wider: no run on this device was measured"
 
 
 def _reasons(
@@ -84,17 +151,22 @@ def _reasons(
         yield factor, f"{factor:.3g} of the width: the engine was calibrated with runs of this machine"
 
 
-def interval_of(value: float, spread: SpreadSpec, width: float = 1.0) -> Interval:
+def interval_of(value: float, spread: SpreadSpec, width: float = 1.0, gap: float = 0.0) -> Interval:
     """Return the interval of a predicted figure: v exp(w l) to v exp(w h), which holds v itself.
+
+    It also holds the simulation of the same load, from which v is ``gap`` of its value away, either way.
 
     >>> narrow = SpreadSpec(load="all", metric="output_tokens_per_second", low=0.0, high=0.0, runs=1)
     >>> interval_of(2.0, narrow)
     Interval(low=2.0, high=2.0)
+    >>> interval_of(2.0, narrow, gap=0.5)  # of 4/3, and of 4
+    Interval(low=1.3333333333333333, high=4.0)
 
     Leaves out: that quantiles of few runs are uncertain themselves.
     """
     low, high = min(spread.low, 0.0), max(spread.high, 0.0)
-    return Interval(value * exp(width * low), value * exp(width * high))
+    near, far = 1.0 / (1.0 + gap), 1.0 / max(1.0 - gap, _FARTHEST)
+    return Interval(value * min(exp(width * low), near), value * max(exp(width * high), far))
 
 
 def served_intervals(
@@ -105,13 +177,13 @@ def served_intervals(
     measured: bool,
     engine: Engine,
     pools: bool = False,
-    taken_from: str | None = None,
+    distance: Distance | None = None,
 ) -> ServedIntervals:
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
     so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
-    ``pools``: for prefill and decode, of which runs were measured as well. ``taken_from`` as in ``widening``.
+    ``pools``: for prefill and decode, of which runs were measured as well.
 
     >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
     >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
@@ -121,12 +193,21 @@ def served_intervals(
     Leaves out: that errors of the parts are not the same.
     Source: the entry; Little 1961, doi:10.1287/opre.9.3.383.
     """
-    width, reasons = widening(spec, measured=measured, engine=engine, taken_from=taken_from)
+    far = distance or Distance()
+    width, reasons = widening(
+        spec,
+        measured=measured,
+        engine=engine,
+        taken_from=far.taken_from,
+        unmet=far.unmet,
+        linear=far.linear,
+    )
     kind = "disaggregated" if pools else _LOADS[load]
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:
         spread = spread_of(spec, kind, metric)
-        return None if value is None or spread is None else interval_of(value, spread, width)
+        gap = far.gaps[0] if metric == _FIRST else far.gaps[1]
+        return None if value is None or spread is None else interval_of(value, spread, width, gap)
 
     first, each, latency, rate = figures
     ttft, tpot = interval(_FIRST, first), interval(_EACH, each)
@@ -137,6 +218,16 @@ def served_intervals(
     runs = spread_of(spec, kind, _EACH)
     basis = f"90 % intervals from {runs.runs} measured runs, load: {runs.load}" if runs else ""
     return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
+
+
+def simulation_gaps(simulations: Iterable[SimulatedPrediction]) -> tuple[float, float]:
+    """Return the largest gaps of simulations [1]: of the first token, and of the other figures.
+
+    >>> simulation_gaps([SimulatedPrediction(None, 0, gap=0.2, first_token_gap=0.1)])
+    (0.1, 0.2)
+    """
+    runs = list(simulations)
+    return max((x.first_token_gap for x in runs), default=0.0), max((x.gap for x in runs), default=0.0)
 
 
 def _latency(

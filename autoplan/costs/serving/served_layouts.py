@@ -68,6 +68,7 @@ __all__ = [
     "ServingCosts",
     "UnitParts",
     "engine_load",
+    "front_end_busy",
     "front_end_seconds",
     "priced_engine",
     "served",
@@ -235,6 +236,18 @@ def front_end_seconds(job: ServingJob, input_tokens: float) -> float:
     return 0.0 if step is None else step.front_end.value + step.front_end_per_token.value * input_tokens
 
 
+def front_end_busy(job: ServingJob) -> float:
+    """Return the time that one front end spends on a request and on no other meanwhile [s].
+
+    >>> front_end_busy(load_serving_job("llama3.1-8b-1x-h100"))
+    0.002
+
+    Source: the engine's file.
+    """
+    step = job.engine.facts.step
+    return 0.0 if step is None or step.front_end_busy is None else step.front_end_busy.value
+
+
 def engine_load(job: ServingJob, engines: int) -> EngineLoad:
     """Return the load of each of ``engines``: an even share of the job's load.
 
@@ -367,8 +380,10 @@ def simulated(
             workload = workload.model_copy(update={"request_rate": rate})
             warm, drain = (requests // 5, requests // 5) if point.time_to_first_token < inf else (0, 0)
     drawn = drawn_load(workload, requests, _SEED, trace)
-    front = front_end_seconds(job, drawn.mean_input) if load.kind != "maximum" else 0.0
-    drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
+    front = busy = 0.0
+    if load.kind != "maximum":
+        front, busy = front_end_seconds(job, drawn.mean_input), front_end_busy(job) * engine.layout.adp
+    drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front, front_end_busy=busy)
     run = _run(drawn, engine)
     names = [request_class.name for request_class in workload.classes]
     statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front, names=names)

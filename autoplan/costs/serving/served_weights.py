@@ -18,6 +18,7 @@ from autoplan.costs.core.parameters import (
     embedding_norm_parameters,
     embedding_parameters,
     final_norm_parameters,
+    key_heads_of_layer,
     layer_parameters,
     position_parameters,
 )
@@ -64,14 +65,15 @@ def stage_weights(scope: EngineScope, stage: int) -> WeightBytes:
     >>> stage_weights(EngineScope(job, EngineLayout(tp=16)), 0).attention / 32 / 2  # 2 x 4096 / 16 + 2 x 128
     3145728.0
 
-    Leaves out: weights of drafts (drafts.py); a table of rotary positions in fp32.
+    Leaves out: weights of drafts (drafts.py); that convolutions and scalars of heads of linear attention are
+    never quantised; a table of rotary positions in fp32.
     Source: Shoeybi et al. 2019, arXiv:1909.08053; vLLM 0.33.0, model_executor/layers/linear.py, and
     attention/mla_attention.py, process_weights_after_loading, for the 16-bit copy of latent
     up-projections.
     """
     model, layers = scope.model, scope.stages[stage]
-    kinds = Counter(map(model.is_moe_layer, layers))
-    example = {model.is_moe_layer(index): index for index in layers}
+    kinds = Counter(map(model.layer_kind, layers))
+    example = {model.layer_kind(index): index for index in layers}
     parts = [0.0, 0.0, 0.0, 0.0]
     for kind, count in kinds.items():
         parts = [a + count * b for a, b in zip(parts, _layer(scope, example[kind]), strict=True)]
@@ -87,7 +89,8 @@ def _layer(scope: EngineScope, index: int) -> tuple[float, float, float, float]:
     full = layer_parameters(model, index)
     h = model.hidden_size
     dense: UnquantizedPart = "shared_experts" if model.is_moe_layer(index) else "dense_mlp"
-    attention = matrix_bytes(_attention_weights(model, bare, t), scope.format_of("attention"), h)
+    key_heads = key_heads_of_layer(model, index)
+    attention = matrix_bytes(_attention_weights(bare, t, key_heads), scope.format_of("attention"), h)
     if model.mla is not None and FORMATS[scope.format_of("attention")].bits < 16:
         attention += 2 * bare.key_value / t
     mlp = matrix_bytes(bare.mlp_divided / t + bare.mlp_replicated, scope.format_of(dense), h)
@@ -95,8 +98,8 @@ def _layer(scope: EngineScope, index: int) -> tuple[float, float, float, float]:
     return attention, mlp, experts, 2.0 * _vectors(full, bare, scope.layout)
 
 
-def _attention_weights(model: ModelSpec, bare: LayerParameters, t: int) -> float:
-    heads = bare.key_value / min(t, model.kv_heads)
+def _attention_weights(bare: LayerParameters, t: int, key_heads: int) -> float:
+    heads = bare.key_value / min(t, key_heads)
     return (bare.query + bare.attention_output) / t + heads + bare.attention_replicated
 
 

@@ -35,6 +35,7 @@ from autoplan.costs.memory.mixed_layers import (
 from autoplan.costs.stage.stage_pricing import price_stages, price_with_parts
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
+from autoplan.schema.recompute import in_order
 
 __all__ = [
     "layers_by_type",
@@ -58,8 +59,10 @@ def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCount
     """
     if not types.several:
         only = np.zeros(counts.layers.shape, dtype=np.int64)
-        return StageLayers(counts.layers[None], counts.selective[None], counts.full[None], only, only, only)
-    return stage_layers_of(types, counts.layers, counts.selective, counts.full, candidates.vpp.tolist())
+        return StageLayers(
+            counts.layers[None], {mode: n[None] for mode, n in counts.recomputed.items()}, only, only, only
+        )
+    return stage_layers_of(types, counts.layers, counts.recomputed, candidates.vpp.tolist())
 
 
 def price_layer_types(
@@ -118,12 +121,11 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
     >>> one = Linear(np.ones(1), np.ones(1))
     >>> names = ("forward", "backward", "weight", "contended_forward", "contended_backward", "reduce",
     ...     "gather", "norms", "optimizer")
-    >>> ones = dict.fromkeys(Stages.__slots__, np.ones(1)) | dict.fromkeys(names, one) | {
-    ...     "memory": Footprint.uniform(np.ones(1))}
-    >>> slow = Stages(**ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)})
-    >>> layers = Prefixes.of([(0, 0, 1, 1)], 2).layer_counts(np.zeros(1, int), np.zeros(1), np.full(1, 3.0))
-    >>> mixed = mixed_stages_of([Stages(**ones), slow], layers)
-    >>> stage_forward(mixed, 4).tolist(), stage_backward(mixed, 4, 0, 3).tolist()  # 1+2+10, 1+4 + 1+1+3
+    >>> ones = dict.fromkeys(names, one) | {"memory": Footprint.uniform(np.ones(1))}
+    >>> slow = ones | {"forward": Linear(np.ones(1), np.full(1, 5.0)), "full": np.full(1, 3.0)}
+    >>> layers = Prefixes.of([(0, 0, 1, 1)], 2).layer_counts(np.zeros(1, int), {"full": np.full(1, 3.0)})
+    >>> mixed = mixed_stages_of([Stages.uniform(np.ones(1), **x) for x in (ones, slow)], layers)
+    >>> stage_forward(mixed, 4).tolist(), stage_backward(mixed, 4, {"full": 3}).tolist()  # 1+2+10, 1+4+1+1+3
     ([13.0], [10.0])
 
     Leaves out: different times of the chunks of a device; every chunk takes 1/v of the device's time.
@@ -136,17 +138,16 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
         costs = [cost(x) for x in types]
         return mixed_linear(costs, stage_layers, costs[0].fixed)
 
-    selective, full = [x.selective for x in types], [x.full for x in types]
-    last_selective, last_full = (value_of_type(stage_layers.last, x) for x in (selective, full))
-    backward = linear(lambda x: x.backward)
-    recompute = difference_from_last_type(stage_layers.selective, selective, last_selective)
-    recompute = recompute + difference_from_last_type(stage_layers.full, full, last_full)
+    by_type = {mode: [x.recompute[mode] for x in types] for mode in types[0].recompute}
+    last = {mode: value_of_type(stage_layers.last, seconds) for mode, seconds in by_type.items()}
+    backward, recompute = linear(lambda x: x.backward), np.zeros(())
+    for mode, counts in in_order(stage_layers.recomputed):
+        recompute = recompute + difference_from_last_type(counts, by_type[mode], last[mode])
     return replace(
         types[0],
         forward=linear(lambda x: x.forward),
         backward=Linear(backward.fixed + recompute, backward.layer),
-        selective=last_selective,
-        full=last_full,
+        recompute=last,
         weight=linear(lambda x: x.weight),
         contended_forward=linear(lambda x: x.contended_forward),
         contended_backward=linear(lambda x: x.contended_backward),
@@ -166,17 +167,17 @@ def parts_of_microbatch(parts: Sequence[StageParts], layers: StageLayers, at: tu
     X + sum n_k x_k, and the recompute of each layer that has one. ``parts`` has an entry per layer type.
 
     >>> one = Parts(compute=1.0).wide((1, 1))
-    >>> layers = StageLayers(*(np.full((1, 1, 1), 3.0), np.zeros((1, 1, 1)), np.ones((1, 1, 1))),
+    >>> layers = StageLayers(np.full((1, 1, 1), 3.0), {"full": np.ones((1, 1, 1))},
     ...     *[np.zeros((1, 1), int)] * 3)
-    >>> full = Parts(recompute=0.5).wide((1, 1))
-    >>> parts_of_microbatch([StageParts(one, one, one, full, one, one)], layers, (0, 0)).total  # 1 + 3 + 0.5
+    >>> full = {"full": Parts(recompute=0.5).wide((1, 1))}
+    >>> parts_of_microbatch([StageParts(one, one, full, one, one)], layers, (0, 0)).total  # 1 + 3 + 0.5
     array(4.5)
     """
-    counts = zip(layers.layers, layers.selective, layers.full, strict=True)
     seconds = parts[0].outside.at(at)
-    for own, (n, s, f) in zip(parts, counts, strict=True):
-        seconds = seconds + float(n[at]) * own.layer.at(at)
-        seconds = seconds + float(s[at]) * own.selective.at(at) + float(f[at]) * own.full.at(at)
+    for k, of_type in enumerate(parts):
+        seconds = seconds + float(layers.layers[k][at]) * of_type.layer.at(at)
+        for mode, counts in in_order(layers.recomputed):
+            seconds = seconds + float(counts[k][at]) * of_type.recompute[mode].at(at)
     return seconds
 
 
@@ -186,8 +187,8 @@ def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple
     X + sum n_k x_k of the forward; the arguments are those of ``parts_of_microbatch``.
 
     >>> one = Parts(compute=1.0).wide((1, 1))
-    >>> layers = StageLayers(*[np.full((1, 1, 1), 3.0)] * 3, *[np.zeros((1, 1), int)] * 3)
-    >>> parts_of_forward([StageParts(one, one, one, one, one, one)], layers, (0, 0)).total  # 1 + 3
+    >>> layers = StageLayers(np.full((1, 1, 1), 3.0), {}, *[np.zeros((1, 1), int)] * 3)
+    >>> parts_of_forward([StageParts(one, one, {}, one, one)], layers, (0, 0)).total  # 1 + 3
     array(4.)
     """
     seconds = parts[0].outside_forward.at(at)

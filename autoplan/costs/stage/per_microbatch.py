@@ -8,18 +8,18 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column
+from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
 from autoplan.costs.core.rank_parameters import padded_vocabulary
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
-from autoplan.costs.device.kernels import gemm_seconds, memory_bound_seconds
+from autoplan.costs.device.kernels import memory_bound_seconds, unaligned_gemm_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
@@ -41,9 +41,9 @@ class Pass:
     """Forward and backward of a layer, or of all outside layers, for one microbatch [s], [C, 1] or [C, p].
 
     ``weight`` is the weight-gradient pass of a split backward. ``contended_*`` is the time in which other
-    collectives occupy the fabric of the data-parallel group; for a split backward it counts only the
-    weight-gradient pass, which overlaps with the reduction. ``selective`` and ``full`` are the time that
-    recompute adds to backward.
+    collectives than the step's occupy the fabric of the data-parallel group; for a split backward it counts
+    only the weight-gradient pass, which overlaps with the reduction. ``recompute`` is the time that each
+    recompute mode adds to backward.
     """
 
     forward: Parts
@@ -51,8 +51,7 @@ class Pass:
     weight: Array
     contended_forward: Array
     contended_backward: Array
-    selective: Parts = NOTHING
-    full: Parts = NOTHING
+    recompute: Mapping[str, Parts] = field(default_factory=dict)
 
 
 def outside_pass(context: StageContext) -> Pass:
@@ -100,7 +99,8 @@ def outside_pass(context: StageContext) -> Pass:
         ),
         weight=weight + weight_data,
         contended_forward=contended * tensor_forward,
-        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward),
+        contended_backward=contended * np.where(split > 0, tensor_weight, tensor_backward)
+        + _gathering_seconds(context, traffic, split),
     )
 
 
@@ -122,7 +122,7 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     traffic = _microbatch_traffic(context, context.volume.layer + context.volume.experts)
     split = column(backward_split(context.candidates))
     contended = _contended_seconds(context, block)
-    forward, backward, selective, full = _layer_parts(context, block)
+    forward, backward, recompute = _layer_parts(context, block)
     exposed = partial(exposed_seconds, machine=context.machine)
     weight = split * column(block.weight) + column(block.tensor_weight)
     weight_data = exposed(weight - contended.weight, traffic.reduction.scaled(split))
@@ -136,24 +136,30 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     data = data_exposed(NOTHING)
     forward = forward + Parts(data=exposed(forward.total - contended.forward, traffic.forward))
     # Recompute overlaps with communication, too.
-    selective = selective + Parts(data=data_exposed(selective) - data)
-    full = full + Parts(data=data_exposed(full) - data)
+    recompute = {mode: x + Parts(data=data_exposed(x) - data) for mode, x in recompute.items()}
     backward = backward + Parts(data=data + weight_data)
-    copies = _offload_exposed(context, forward.total, backward.total, (selective.total, full.total))
+    copies = _offload_exposed(context, forward.total, backward.total, recompute)
     return Pass(
         forward=forward + Parts(host=copies[0]),
         backward=backward + Parts(host=copies[1]),
         weight=weight + weight_data,
         contended_forward=contended.forward,
         # The step's reduction overlaps with the last backward, or with its weight-gradient pass where split.
-        contended_backward=np.where(split > 0, contended.weight, contended.backward),
-        selective=selective,
-        full=full,
+        contended_backward=np.where(split > 0, contended.weight, contended.backward)
+        + _gathering_seconds(context, traffic, split),
+        recompute=recompute,
     )
 
 
-def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, Parts, Parts]:
-    """Return forward, backward, selective and full recompute of a layer [s], each [C, 1].
+def _gathering_seconds(context: StageContext, traffic: _PassTraffic, split: Array) -> Array:
+    """Return the seconds of all-gathers in a backward that is not split: on the fabric of the reduction."""
+    if context.machine.overlap.everything:
+        return np.zeros((1, 1))
+    return (1.0 - split) * traffic.backward.seconds
+
+
+def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts, dict[str, Parts]]:
+    """Return forward, backward, and the recompute of each mode of a layer [s], each [C, 1].
 
     Without data-parallel communication and offload.
     """
@@ -169,19 +175,16 @@ def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts
         context=column(block.context_backward),
         experts=column(block.dispatch),
     )
-    selective = Parts(
-        recompute=column(block.selective),
-        tensor=column(block.tensor_selective),
-        context=column(block.context_selective),
-        experts=column(block.dispatch_selective),
-    )
-    full = Parts(
-        recompute=column(block.full),
-        tensor=column(block.tensor_full),
-        context=column(block.context_full),
-        experts=column(block.dispatch),
-    )
-    return forward, backward, selective, full
+    recompute = {
+        mode: Parts(
+            recompute=column(times.compute),
+            tensor=column(times.tensor),
+            context=column(times.context),
+            experts=column(times.dispatch),
+        )
+        for mode, times in block.recompute.items()
+    }
+    return forward, backward, recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ def _contended_seconds(context: StageContext, block: LayerTimes) -> _Contended:
 
 
 def _offload_exposed(
-    context: StageContext, forward: Array, backward: Array, recompute: tuple[Array, Array]
+    context: StageContext, forward: Array, backward: Array, recompute: Mapping[str, Parts]
 ) -> tuple[Array, Array]:
     """Return the exposed time of activation offload in a layer's forward and backward [s], shape [C, 1].
 
@@ -218,9 +221,7 @@ def _offload_exposed(
     scope, c = context.scope, context.candidates
     if not c.activation_offload.any():
         return np.zeros((len(c), 1)), np.zeros((len(c), 1))
-    recomputed = np.stack([np.zeros_like(backward), np.zeros_like(backward), *recompute])[
-        c.uniform_recompute, np.arange(len(c))
-    ]
+    recomputed = column(of_uniform_mode(c, {mode: x.total[:, 0] for mode, x in recompute.items()}))
     offloaded = offloaded_bytes(scope, saved_bytes_per_token(context.job, c))
     return exposed_copy_seconds(context.machine, offloaded, forward, backward + recomputed)
 
@@ -386,10 +387,13 @@ def _head_seconds(context: StageContext) -> _Outside:
     hidden = np.asarray(h)
     block = job.stack.block
     logits = context.tokens * (v if block.vocabulary_parallel_loss else v * t)
-    forward = gemm_seconds(context.tokens, v, hidden, machine)
+    rows = np.zeros_like(v) if block.padded_products else v
+    forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = gemm_seconds(context.tokens, hidden, v, machine)
-    weight = np.zeros_like(forward) if job.adapters else gemm_seconds(hidden, v, context.tokens, machine)
+    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows)
+    weight = np.zeros_like(forward)
+    if not job.adapters:
+        weight = unaligned_gemm_seconds(hidden, v, context.tokens, machine, rows)
     backward += weight
     backward += memory_bound_seconds(block.loss_backward_traffic * logits, machine, calls=3)
     return _Outside(column(forward), column(backward), column(weight))

@@ -69,8 +69,7 @@ def price_with_parts(
     parts = StageParts(
         outside=(outside.forward + outside.backward).wide(shape),
         layer=(layer.forward + layer.backward).wide(shape),
-        selective=layer.selective.wide(shape),
-        full=layer.full.wide(shape),
+        recompute={mode: x.wide(shape) for mode, x in layer.recompute.items()},
         outside_forward=outside.forward.wide(shape),
         layer_forward=layer.forward.wide(shape),
     )
@@ -99,8 +98,7 @@ def _priced(
     stages = Stages(
         forward=linear(outside.forward.total, layer.forward.total),
         backward=linear(outside.backward.total, layer.backward.total),
-        selective=wide(layer.selective.total),
-        full=wide(layer.full.total),
+        recompute={mode: wide(x.total) for mode, x in layer.recompute.items()},
         weight=linear(outside.weight, layer.weight),
         split=wide(column(backward_split(candidates))),
         contended_forward=linear(outside.contended_forward, layer.contended_forward),

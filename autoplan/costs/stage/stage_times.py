@@ -2,29 +2,31 @@
 
 Notation (this file only)::
 
-    l, s, f  layers of a stage; of these, with selective and with full recompute        [1]
+    l, n_r   layers of a stage; of these, with recompute mode r                         [1]
     F, B     forward and backward of one microbatch: F_x, B_x outside layers, F_l, B_l
-             of a layer, R_s, R_f the time that recompute adds per layer                [s]
+             of a layer, R_r the time that recompute mode r adds per layer              [s]
     W        weight-gradient pass, the part of B that a split backward defers           [s]
     R, G     gradient reduction and parameter all-gather of a step                      [s]
     v        virtual stages (chunks) of a device                                        [1]
 
-``Stages`` has the coefficients that do not depend on (l, s, f), for every candidate and stage; its functions
-are linear in (l, s, f) except for maxima. ``memory`` is the footprint. The solver, ``evaluate`` and the
+``Stages`` has the coefficients that do not depend on (l, n_r), for every candidate and stage; its functions
+are linear in (l, n_r) except for maxima. ``memory`` is the footprint. The solver, ``evaluate`` and the
 reports all use these functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Linear, taken
+from autoplan.costs.core.candidates import Array, ByMode, Linear, taken
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
+from autoplan.schema.recompute import MODES, in_order
 
 __all__ = [
     "EndOfStep",
@@ -48,8 +50,7 @@ class Stages:
 
     forward: Linear
     backward: Linear
-    selective: Array  # added to backward per layer with selective recompute
-    full: Array  # added to backward per layer with full recompute
+    recompute: ByMode  # added to backward per layer with each recompute mode
     weight: Linear  # part of backward: weight-gradient pass of a split backward
     split: Array  # 1 where backward is split
     contended_forward: Linear  # part of forward: others occupy the fabric of the data-parallel group
@@ -66,6 +67,12 @@ class Stages:
     optimizer: Linear
     memory: Footprint
 
+    @classmethod
+    def uniform(cls, value: Any, **others: Any) -> Stages:  # noqa: ANN401 - numbers or arrays
+        """Return coefficients that all are ``value``, except ``others``: for examples."""
+        recompute = {mode.name: others.pop(mode.name, value) for mode in MODES}
+        return cls(**dict.fromkeys(cls.__slots__, value) | {"recompute": recompute} | others)
+
     def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the coefficients at ``index`` of [C, p]."""
         return taken(self, index)
@@ -75,14 +82,13 @@ class Stages:
 class StageParts:
     """Breakdown of a stage's seconds per microbatch, forward plus backward, shape [C, p] or [C, 1].
 
-    ``outside`` layers, per ``layer``, and per layer with ``selective`` or ``full`` recompute. The totals are
-    the coefficients of ``Stages``. ``*_forward`` is the forward's part of them; recompute is in backward.
+    ``outside`` layers, per ``layer``, and by mode per layer with ``recompute``. The totals are the
+    coefficients of ``Stages``. ``*_forward`` is the forward's part of them; recompute is in backward.
     """
 
     outside: Parts
     layer: Parts
-    selective: Parts
-    full: Parts
+    recompute: Mapping[str, Parts]
     outside_forward: Parts
     layer_forward: Parts
 
@@ -90,7 +96,7 @@ class StageParts:
 def stage_forward(stages: Stages, layers: Array) -> Array:
     """Return the forward time of one microbatch [s]: F = F_x + l F_l.
 
-    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"forward": Linear(1.0, 2.0)})
+    >>> stages = Stages.uniform(1.0, forward=Linear(1.0, 2.0))
     >>> stage_forward(stages, 3)  # 1 + 3 x 2
     7.0
     """
@@ -98,21 +104,23 @@ def stage_forward(stages: Stages, layers: Array) -> Array:
     return seconds
 
 
-def stage_backward(stages: Stages, layers: Array, selective: Array, full: Array) -> Array:
-    """Return the backward time of one microbatch [s]: B = B_x + l B_l + s R_s + f R_f.
+def stage_backward(stages: Stages, layers: Array, recomputed: ByMode) -> Array:
+    """Return the backward time of one microbatch [s]: B = B_x + l B_l + sum of n_r R_r over the modes r.
 
-    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"backward": Linear(1.0, 2.0)})
-    >>> stage_backward(stages, 4, 1, 3)  # 1 + 4 x 2 + 1 x 1 + 3 x 1
+    >>> stages = Stages.uniform(1.0, backward=Linear(1.0, 2.0))
+    >>> stage_backward(stages, 4, {"selective": 1, "full": 3})  # 1 + 4 x 2 + 1 x 1 + 3 x 1
     13.0
     """
-    seconds: Array = stages.backward.at(layers) + selective * stages.selective + full * stages.full
+    seconds: Array = stages.backward.at(layers)
+    for mode, count in in_order(recomputed):
+        seconds = seconds + count * stages.recompute[mode]
     return seconds
 
 
 def stage_weight(stages: Stages, layers: Array) -> Array:
     """Return the weight-gradient pass of one microbatch [s]: W = W_x + l W_l; 0 without split backward.
 
-    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | {"weight": Linear(1.0, 2.0)})
+    >>> stages = Stages.uniform(1.0, weight=Linear(1.0, 2.0))
     >>> stage_weight(stages, 3)  # 1 + 3 x 2
     7.0
     """
@@ -134,7 +142,7 @@ class EndOfStep:
         return self.exposed + self.norms + self.optimizer
 
 
-def end_of_step(stages: Stages, layers: Array, selective: Array, full: Array) -> EndOfStep:
+def end_of_step(stages: Stages, layers: Array, recomputed: ByMode) -> EndOfStep:
     """Return exposed data-parallel time and the optimizer step at the end of a step [s].
 
     Exposed reduction is max((R - B)/v, R_bucket) with overlap, where B is the backward of the last microbatch
@@ -145,10 +153,9 @@ def end_of_step(stages: Stages, layers: Array, selective: Array, full: Array) ->
 
     >>> one, zero = Linear(1.0, 1.0), Linear(0.0, 0.0)
     >>> names = ("forward", "backward", "weight", "gather", "norms", "optimizer")
-    >>> stages = Stages(**dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, one) | {
-    ...     "reduce": Linear(1.0, 3.0), "interference": 0.0,
-    ...     "contended_forward": zero, "contended_backward": zero})
-    >>> end = end_of_step(stages, 3, 0, 0)  # R = 10 and W = 4; G = 4 and F = 4, so that a bucket is exposed
+    >>> stages = Stages.uniform(1.0, **dict.fromkeys(names, one), reduce=Linear(1.0, 3.0), interference=0.0,
+    ...     contended_forward=zero, contended_backward=zero)
+    >>> end = end_of_step(stages, 3, {})  # R = 10 and W = 4; G = 4 and F = 4, so that a bucket is exposed
     >>> float(end.exposed), end.optimizer
     (7.0, 4.0)
 
@@ -156,7 +163,7 @@ def end_of_step(stages: Stages, layers: Array, selective: Array, full: Array) ->
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3, for the overlap of buckets with backward;
     Megatron-LM, --overlap-grad-reduce and --overlap-param-gather.
     """
-    backward = stage_backward(stages, layers, selective, full)
+    backward = stage_backward(stages, layers, recomputed)
     backward = np.where(stages.split > 0, stage_weight(stages, layers), backward)
     backward = backward - stages.contended_backward.at(layers)
     forward = stage_forward(stages, layers) - stages.contended_forward.at(layers)
@@ -167,8 +174,7 @@ def end_of_step_floor(stages: Stages, layers: Array) -> Array:
     """Return a lower bound of a stage's end of step [s]: with unlimited overlap.
 
     >>> names = ("forward", "backward", "weight", "reduce", "gather", "norms", "optimizer")
-    >>> ones = dict.fromkeys(Stages.__slots__, 1.0) | dict.fromkeys(names, Linear(1.0, 1.0))
-    >>> stages = Stages(**ones | {"interference": 0.0})
+    >>> stages = Stages.uniform(1.0, **dict.fromkeys(names, Linear(1.0, 1.0)), interference=0.0)
     >>> float(end_of_step_floor(stages, 3))  # a bucket of each, 1 + 3 x 1 of norms and of the optimizer
     10.0
     """

@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
 from autoplan.launch.known_models import hub_name
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["CONVERTED", "checkpoint_of", "format_named", "published_format"]
+__all__ = ["CONVERTED", "checkpoint_of", "format_named"]
 
-#: Formats that the publisher's own checkpoint has, where it is not 16 bits, by how names of entries begin:
-#: quantization_config of their config.json.
-_PUBLISHED: Final[tuple[tuple[str, WeightFormat], ...]] = (
-    ("deepseek-v3", "fp8-block"),
-    ("gpt-oss", "mxfp4"),
-)
 #: Formats that an engine makes of 16-bit weights while loading.
 CONVERTED: Final = frozenset({"fp8", "fp8-block"})
 #: Parts of names that say a format, the more exact ones first.
@@ -35,15 +30,6 @@ _FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
 )
 #: Publishers whose checkpoints in fp8 have scales of blocks of 128 x 128 (their config.json).
 _BLOCKS: Final = frozenset({"qwen", "deepseek-ai", "zai-org", "moonshotai"})
-
-
-def published_format(model: str) -> WeightFormat:
-    """Return the format that the publisher's checkpoint of an entry has.
-
-    >>> published_format("gpt-oss-120b"), published_format("llama3-8b")
-    ('mxfp4', 'bf16')
-    """
-    return next((written for start, written in _PUBLISHED if model.startswith(start)), "bf16")
 
 
 def checkpoint_of(model: ModelSpec, weights: WeightFormat) -> tuple[str, WeightFormat | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, load_entry
+from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
@@ -14,7 +15,7 @@ from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
 from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_values
-from autoplan.launch.engines.checkpoints import format_named, published_format
+from autoplan.launch.engines.checkpoints import format_named
 from autoplan.launch.engines.serve_commands import ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.schema.model import ModelSpec

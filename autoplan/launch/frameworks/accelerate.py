@@ -175,7 +175,7 @@ def _refuse_for_megatron(layout: Layout) -> None:
     )
     for part, present, change in lacking:
         if present:
-            plain = replace(layout, selective=(0,) * layout.pp, full=(0,) * layout.pp, dp_shard=0, **change)
+            plain = replace(layout, recomputed=(), dp_shard=0, **change)
             raise InexpressibleError(part, [plain.with_uniform_recompute("full")])
     if layout.mode != "full":
         part = f"recompute={layout.recompute}: its plugin recomputes all of each layer unless told of some"

@@ -25,10 +25,11 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import architecture_name, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
-from autoplan.schema.layout import Layout, RecomputeMode
+from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import RecomputeMode
 
 __all__ = ["TARGET", "emit_litgpt"]
 
@@ -57,6 +58,7 @@ _OPTIMIZERS: Final = {
     "adam": "Adam",
     "sgd": "SGD",
     "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
+    "paged-adamw": "bitsandbytes.optim.PagedAdamW",
 }
 _PRECISIONS: Final = {"bf16": "bf16-mixed", "fp32": "32-true"}
 #: Arguments of adapters at the products of attention.
@@ -67,7 +69,7 @@ def emit_litgpt(run: PlannedRun) -> Emission:
     """Return the plan as a script around ``litgpt``; raises InexpressibleError for what it has not."""
     job, layout = run.job, run.layout
     refuse_software(job, ("compile", "pure_bf16"), adapters=True)
-    refuse_adapter_fields(job)
+    refuse_adapter_fields(job, ("base", "double_quantization", "dropout"))
     _check_layout(job, layout)
     command = _command(job, layout)
     options = _options(job, layout, command)
@@ -118,12 +120,18 @@ def _check_groups(job: Job, layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, dp_shard=per_node if inside else 0)])
 
 
+#: Ends of names that litgpt/config.py lists beside a model's: the maker's own tuned checkpoints.
+_TUNED: Final = ("-Instruct", "-it")
+
+
 def _model(job: Job) -> str:
     """Return the name that litgpt has for the model; raises InexpressibleError where it has none."""
+    first = architecture_name(job.model) or ""
     name = hub_name(job.model) or ""
-    if name not in _MODELS and name not in _RENAMED:
-        raise InexpressibleError(f"the model {job.model.name}: it is none of litgpt/config.py")
-    return _RENAMED.get(name, name)
+    end = next((end for end in ("", *_TUNED) if name == f"{first}{end}"), None)
+    if end is None or (first not in _MODELS and first not in _RENAMED):
+        raise InexpressibleError(f"the model {name or job.model.name}: it is none of litgpt/config.py")
+    return f"{_RENAMED.get(first, first)}{end}"
 
 
 def _options(job: Job, layout: Layout, command: str) -> list[tuple[str, ...]]:
@@ -138,6 +146,7 @@ def _options(job: Job, layout: Layout, command: str) -> list[tuple[str, ...]]:
         "train.micro_batch_size": layout.microbatch,
         "train.max_seq_length": job.workload.sequence_length,
         "optimizer": _optimizer(job),
+        **_quantization(job, layout),
         **(_adapters(job.adapters) if job.adapters is not None else {}),
     }
     _check_compile(job, command)
@@ -164,12 +173,30 @@ def _optimizer(job: Job) -> str:
     return _OPTIMIZERS[job.optimizer]
 
 
+def _quantization(job: Job, layout: Layout) -> dict[str, object]:
+    """Return the argument of the frozen base's format, which is on one device, in bf16 alone, with pages.
+
+    ``finetune/lora.py`` refuses mixed precision and several devices with it; ``instantiate_bnb_optimizer``
+    makes PagedAdamW of any AdamW.
+    """
+    base = job.adapters.base if job.adapters is not None else None
+    if job.optimizer.startswith("paged") != (base is not None):
+        where = "with" if base else "without"
+        raise InexpressibleError(f"the optimizer {job.optimizer} {where} a quantised base")
+    if base is None or job.adapters is None:
+        return {}
+    if base == "int8" or layout.devices > 1 or not job.software.pure_bf16:
+        need = "LitGPT has nf4 and fp4, on one device, with software.pure_bf16"
+        raise InexpressibleError(f"this frozen base (adapters.base={base}): {need}")
+    return {"quantize": f"bnb.{base}{'-dq' if job.adapters.doubly_quantized else ''}"}
+
+
 def _adapters(adapters: AdapterSpec) -> dict[str, object]:
     """Return the arguments of low-rank adapters, whose scale is 2 as LitGPT's own."""
     return {
         "lora_r": adapters.rank,
         "lora_alpha": 2 * adapters.rank,
-        "lora_dropout": 0.0,
+        "lora_dropout": adapters.dropout,
         **dict.fromkeys(_ATTENTION, "true"),
         "lora_mlp": str(adapters.targets == "all").lower(),
         "lora_head": "false",

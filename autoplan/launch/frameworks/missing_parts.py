@@ -35,8 +35,7 @@ def without_pipeline(layout: Layout) -> Layout:
         schedule="1f1b",
         dp=layout.dp * layout.pp,
         layers=(sum(layout.layers),),
-        selective=(sum(layout.selective),),
-        full=(sum(layout.full),),
+        recomputed=tuple((mode, (sum(counts),)) for mode, counts in layout.recomputed),
         dp_shard=0,
     )
     return one if one.mode is not None else one.with_uniform_recompute("full")

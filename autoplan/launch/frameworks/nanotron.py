@@ -230,8 +230,7 @@ def _refuse(job: Job, layout: Layout) -> None:
     stages = balanced_stages(job.model, layout.pp)
     if layout.layers != stages:
         shown = "/".join(map(str, stages))
-        none = (0,) * layout.pp
-        near = replace(layout, layers=stages, selective=none, full=none) if min(stages) > 0 else None
+        near = replace(layout, layers=stages, recomputed=()) if min(stages) > 0 else None
         part = f"stages of {layout.layers} layers: its balance gives {shown}"
         raise InexpressibleError(part, [near.with_uniform_recompute(layout.mode)] if near else [])
 

@@ -19,7 +19,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
+from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
 from autoplan.launch.frameworks.argument_array import command_script
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -37,7 +37,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import architecture_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
@@ -87,11 +87,16 @@ _OPTIMIZERS: Final = {
     "adam": ("torch.optim.Adam", True),
     "sgd": ("torch.optim.SGD", True),
     "adamw-8bit": ("torchao.optim.AdamW8bit", False),
+    "paged-adamw": ("bitsandbytes.optim.PagedAdamW", False),
+    "paged-adamw-8bit": ("bitsandbytes.optim.PagedAdamW8bit", False),
 }
 #: The whole model has one format; recipes refuse fp16.
 _PRECISIONS: Final = ("bf16", "fp32")
 _ATTENTION: Final = "[q_proj,k_proj,v_proj,output_proj]"
-_SOFTWARE: Final = ("compile", "pure_bf16", "loss", "loss_chunks")
+_SOFTWARE: Final = (
+    *("compile", "pure_bf16", "loss", "loss_chunks"),
+    *("optimizer_in_backward", "offload_parameters"),
+)
 _LATER: Final = "which recipes of this release do not have, or with tensors split otherwise than planned"
 _STAGES: Final = "torchtune has none"
 
@@ -111,7 +116,7 @@ def emit_torchtune(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that torchtune does not have."""
     refuse_software(job, _SOFTWARE, adapters=True)
-    refuse_adapter_fields(job)
+    refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
     refuse_beyond_data(layout, _LATER)
     if layout.devices > 1:
         refuse_for_fsdp(layout, _STAGES)
@@ -123,14 +128,28 @@ def _check(job: Job, layout: Layout) -> None:
         raise InexpressibleError(f"the precision {job.precision}")
     if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
         raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
+    _check_fine_tuning(job, layout)
+
+
+def _check_fine_tuning(job: Job, layout: Layout) -> None:
+    """Raise InexpressibleError for an optimizer or a base that torchtune has not, or not on several devices.
+
+    torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
+    optimizers do not take shards. Only recipes of full fine-tunes update in backward.
+    """
     if job.optimizer not in _OPTIMIZERS:
         raise InexpressibleError(f"the optimizer {job.optimizer}")
+    if layout.devices > 1 and _OPTIMIZERS[job.optimizer][0].startswith("bitsandbytes"):
+        raise InexpressibleError(f"the optimizer {job.optimizer} on several devices: FSDP2 shards its states")
+    refuse_other_bases(job)
+    if job.adapters is not None and job.software.optimizer_in_backward:
+        raise InexpressibleError("updates of adapters in backward (software.optimizer_in_backward)")
 
 
 def _config(job: Job) -> str:
     """Return the name of the config of the model; raises InexpressibleError where torchtune has none."""
     kind = "lora" if job.adapters is not None else "full"
-    stem, kinds = _CONFIGS.get(hub_name(job.model) or "", ("", ()))
+    stem, kinds = _CONFIGS.get(architecture_name(job.model) or "", ("", ()))
     for found in kinds:
         if found.startswith(kind):
             return f"{stem}_{found}"
@@ -159,18 +178,27 @@ def _overrides(job: Job, layout: Layout) -> dict[str, str]:
         "dtype": job.precision,
         "optimizer": component,
         **({"optimizer.fused": "True"} if fused else {}),
-        **({} if job.adapters is not None else {"optimizer_in_bwd": "False"}),
+        **_in_backward(job),
         "enable_activation_checkpointing": str(layout.mode == "full"),
         "enable_activation_offloading": str(layout.activation_offload),
         "compile": str(bool(software.compile)),
         **({"loss.num_output_chunks": str(software.loss_chunks)} if software.loss_chunks else {}),
-        **(_sharding(layout) if layout.devices > 1 else {}),
+        **(_sharding(job, layout) if layout.devices > 1 else {}),
         **(_adapters(job.adapters) if job.adapters is not None else {}),
     }
 
 
-def _sharding(layout: Layout) -> dict[str, str]:
-    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": "False"}
+def _in_backward(job: Job) -> dict[str, str]:
+    """Return the keys of updates in backward, which exclude clipping (recipes of full fine-tunes)."""
+    if job.adapters is not None:
+        return {}
+    chosen = bool(job.software.optimizer_in_backward)
+    return {"optimizer_in_bwd": str(chosen), **({"clip_grad_norm": "null"} if chosen else {})}
+
+
+def _sharding(job: Job, layout: Layout) -> dict[str, str]:
+    offloaded = bool(job.software.offload_parameters)
+    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": str(offloaded)}
 
 
 def _adapters(adapters: AdapterSpec) -> dict[str, str]:
@@ -180,7 +208,9 @@ def _adapters(adapters: AdapterSpec) -> dict[str, str]:
         "model.apply_lora_to_mlp": str(adapters.targets == "all"),
         "model.lora_rank": str(adapters.rank),
         "model.lora_alpha": str(2 * adapters.rank),
-        "model.lora_dropout": "0.0",
+        "model.lora_dropout": str(adapters.dropout),
+        **({"model.quantize_base": "True"} if adapters.base is not None else {}),
+        **({"model.use_dora": "True"} if adapters.dora else {}),
     }
 
 

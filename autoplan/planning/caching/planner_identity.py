@@ -7,11 +7,14 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from autoplan.kinds import kind_of
 from autoplan.schema.job import Job
-from autoplan.schema.resolved_job import hashes
 from autoplan.version import __version__
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["APART", "fingerprint", "planner_name"]
 
@@ -38,9 +41,11 @@ def planner_name() -> str:
     return f"autoplan {__version__} (code {digest.hexdigest()[:12]}, ortools {solver})"
 
 
-def fingerprint(job: Job) -> str:
+def fingerprint(job: Job | ServingJob) -> str:
     """Return a text that two jobs share when they are the same to the same program, whatever their names.
 
-    It covers the resolved job: model, devices, network, the numbers of the cost model, search and limits.
+    It covers the resolved job: model, devices, network, the numbers of the cost model, search and limits; of
+    a serving job also the trace of its requests. Raises as ``load_job`` does where that cannot be read.
     """
-    return hashlib.sha256(f"{planner_name()} {hashes(job)[0]}".encode()).hexdigest()
+    named = " ".join((planner_name(), *kind_of(job).hashes(job)))
+    return hashlib.sha256(named.encode()).hexdigest()

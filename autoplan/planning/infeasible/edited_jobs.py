@@ -10,12 +10,13 @@ from typing import Any, Final, TypeAlias, get_args
 
 from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
 from autoplan.catalog.job_files import usual_objectives
-from autoplan.catalog.programs import with_programs_again
+from autoplan.catalog.programs import ANY_LAYOUT, with_programs_again
 from autoplan.catalog.relatives.device_kernels import kernels_for
+from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
 from autoplan.results.front import Edit
 from autoplan.results.merged_front import choice_key
-from autoplan.schema.costmodel.software import with_software
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
 from autoplan.schema.yaml.document import Document, Plain
 from autoplan.schema.yaml.loader import validate
@@ -34,7 +35,7 @@ _DIMENSIONS: Final[dict[str, Dimension]] = {
     "energy": "joules",
 }
 #: Sections of a job whose keys are set one by one.
-_SECTIONS: Final = ("search", "limits")
+_SECTIONS: Final = ("search", "limits", "software")
 #: Value of a key that is left out of the file, for its reader.
 _DEFAULT: Final = "the default"
 
@@ -68,6 +69,9 @@ def _present(job: Job, key: str) -> str:
     section, _, inner = key.partition(".")
     if section == "search":
         return _listed(getattr(job.search, inner))
+    if section == "software":
+        chosen = getattr(job.software, inner)
+        return _DEFAULT if chosen is None else json.dumps(chosen).strip('"')
     if section == "limits":
         value = getattr(job.limits, inner)
         return quantity_text(value, _DIMENSIONS[inner]) if inner in _DIMENSIONS and value else _listed(value)
@@ -95,6 +99,12 @@ def _hardware_name(job: Job) -> str:
     return job.cluster.node.name if job.source is None else job.source.hardware
 
 
+def _flow(adapters: AdapterSpec) -> str:
+    """Return what a job says of its adapters as YAML on one line."""
+    said = adapters.model_dump(exclude_defaults=True)
+    return f"{{{', '.join(f'{key}: {_listed(value)}' for key, value in said.items())}}}"
+
+
 def rules_text(job: Job) -> str:
     """Return the rules of ``job`` as one line of YAML."""
     rules = [rule.model_dump(exclude_none=True) if rule.because else rule.rule for rule in job.rules]
@@ -111,7 +121,9 @@ _PRESENT: Final[dict[str, Callable[[Job], str]]] = {
         [c.workload.global_batch_size for c in choices_of(job)]
     ),
     "optimizer": lambda job: job.optimizer,
-    "adapters": lambda job: "none" if job.adapters is None else f"{{rank: {job.adapters.rank}}}",
+    "adapters": lambda job: "none" if job.adapters is None else _flow(job.adapters),
+    "adapters.base": lambda job: (job.adapters and job.adapters.base) or "none",
+    "program": lambda job: _listed(job.programs),
     "rules": rules_text,
 }
 
@@ -123,7 +135,10 @@ def edited(job: Job, edits: Sequence[Edit]) -> Job:
     """
     for edit in edits:
         job = _edited(job, edit.key, parse_yaml(f"value: {edit.after}", name="edit").at(["value"]))
-    return with_programs_again(job)
+    run = with_programs_again(job)
+    if job.programs not in {None, ANY_LAYOUT} and run.program is None:
+        raise UnsupportedError("no program runs the job with these edits")
+    return run
 
 
 def _edited(job: Job, key: str, value: Any) -> Job:  # noqa: ANN401 - a value of any key
@@ -132,8 +147,27 @@ def _edited(job: Job, key: str, value: Any) -> Job:  # noqa: ANN401 - a value of
         part = getattr(job, section)
         checked = validate(Document("edit", {inner: value}, 1), type(part))
         changed = part.model_copy(update={inner: getattr(checked, inner)})
+        if section == "software":
+            return on_all(job, lambda one: _with_software(one, changed))
         return on_all(job, lambda one: replace(one, **{section: changed}))
     return _EDITED[key](job, value)
+
+
+def _with_software(job: Job, software: SoftwareSpec) -> Job:
+    """Return ``job`` with all choices of ``software``, made to the stack as its file has it.
+
+    A stack of a file is in no catalogue: there they are made on top of those that were made before.
+    """
+    if job.stack_assumed:
+        base = assumed_stack(job.cluster.node)
+    else:
+        base = stack(job.stack.name) if job.stack.name in entry_names("stack") else job.stack
+    return replace(job, software=software, stack=with_software(base, software))
+
+
+def _with_program(job: Job, name: str) -> Job:
+    """Return ``job`` with the programs ``name``, whose ways ``edited`` makes its choices."""
+    return on_all(replace(job, programs=name), lambda one: replace(one, programs=name))
 
 
 def _with_hardware(job: Job, name: str) -> Job:
@@ -214,6 +248,16 @@ def _with_adapters(job: Job, value: Plain) -> Job:
     return on_all(job, lambda one: replace(one, adapters=adapters))
 
 
+def _with_base(job: Job, name: str) -> Job:
+    field = AdapterSpec.model_fields["base"]
+    assert name in str(field.annotation)  # noqa: S101 - an edit of our own
+    return on_all(job, lambda one: replace(one, adapters=_based(one.adapters, name)))
+
+
+def _based(adapters: AdapterSpec | None, name: str) -> AdapterSpec | None:
+    return adapters and adapters.model_copy(update={"base": name})
+
+
 def _with_rules(job: Job, rules: Plain) -> Job:
     """Return ``job`` with ``rules``, which are some of its own."""
     remaining = list(rules) if isinstance(rules, tuple) else []
@@ -237,5 +281,7 @@ _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
     "workload.global_batch_size": _with_batch,
     "optimizer": _with_optimizer,
     "adapters": _with_adapters,
+    "adapters.base": _with_base,
+    "program": _with_program,
     "rules": _with_rules,
 }

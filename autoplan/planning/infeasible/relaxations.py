@@ -9,6 +9,7 @@ from math import ceil, floor, log10
 from typing import Final
 
 from autoplan.catalog.entries import device, node
+from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives.device_kernels import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
@@ -17,6 +18,7 @@ from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_
 from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
+from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 
 __all__ = ["KINDS", "OPEN_SEARCH", "RelaxationKind", "longer_step"]
@@ -30,8 +32,16 @@ _MOST_NODES: Final = 64
 _MEMORY_PARTS: Final = 8
 #: Parts into which a sequence is divided for shorter ones.
 _SEQUENCE_PARTS: Final = 64
-#: Low-rank adapters that are tried, of a common rank.
+#: Low-rank adapters that are tried, of a common rank, and a format of the frozen base below them.
 _ADAPTERS: Final = "{rank: 16}"
+_BASE: Final = "nf4"
+#: Tokens of the sequences that are tried with it.
+_SHORTER: Final = (2048, 1024, 512)
+#: Optimizers of fewer bytes than AdamW's, or with these on the host, in the order of what they change.
+_SMALL_OPTIMIZERS: Final = ("adamw-8bit", "paged-adamw", "paged-adamw-8bit")
+#: The program whose recipes update in backward, and most sequences of a device in its one microbatch.
+_UPDATES_IN_BACKWARD: Final = "torchtune"
+_MOST_SEQUENCES: Final = 8
 #: Share by which a limit is above what the plan needs, at least, before it is rounded to four digits.
 _MARGIN: Final = 1e-4
 #: A kilowatt-hour [J].
@@ -45,7 +55,8 @@ class RelaxationKind:
     With ``monotone``, all steps after a sufficient one are sufficient. With ``bounded``, no step leaves
     enough memory if the last one does not. The arguments of ``steps`` are the job, one of its choices where
     it has several, and the least memory of a layout, where known [bytes]. With ``costs_only``, a relaxation
-    changes predictions but cannot resolve a conflict of the job's own rules.
+    changes predictions but cannot resolve a conflict of the job's own rules; ``memory_only`` ones are tried
+    only where no layout fits into memory.
     """
 
     name: str
@@ -53,6 +64,7 @@ class RelaxationKind:
     monotone: bool = False
     bounded: bool = False
     costs_only: bool = False
+    memory_only: bool = False
 
     @property
     def widens_search(self) -> bool:
@@ -97,7 +109,7 @@ def _confidence(job: Job, _: float | None) -> Iterator[Changes]:
 
 
 def _recompute(job: Job, _: float | None) -> Iterator[Changes]:
-    yield from _wider_domain(job, "recompute", ("none", "selective", "full"))
+    yield from _wider_domain(job, "recompute", USUAL_MODES)
 
 
 def _offload(job: Job, _: float | None) -> Iterator[Changes]:
@@ -270,15 +282,94 @@ def _larger_batch(job: Job, _: float | None) -> Iterator[Changes]:
         yield (("workload.global_batch_size", str(-(-batch // devices) * devices)),)
 
 
-def _smaller_optimizer(job: Job, _: float | None) -> Iterator[Changes]:
-    """Yield AdamW with 8-bit states. It changes training; its effect on the loss is not modelled."""
+def _chunked_loss(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield a loss that never has the logits of all tokens at once, where the stack has one that does."""
+    if job.software.loss != "chunked" and job.stack.block.loss_chunks == 1:
+        yield (("software.loss", "chunked"),)
+
+
+def _small_optimizers(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield AdamW with 8-bit or paged states. It changes training; its effect on the loss is not modelled."""
     if job.adapters is None and job.optimizer in {"adamw", "adam"}:
-        yield (("optimizer", "adamw-8bit"),)
+        yield from ((("optimizer", name),) for name in _SMALL_OPTIMIZERS)
+
+
+def _pure_bf16(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield training without fp32 copies of parameters and states, which changes its numerics."""
+    memory = job.stack.memory
+    if job.precision == "bf16" and job.software.pure_bf16 is None and memory.parameter_bytes > 2:
+        yield (("software.pure_bf16", "true"),)
+
+
+def _offloaded_parameters(job: Job, _: float | None) -> Iterator[Changes]:
+    if not job.stack.memory.offload_parameters:
+        yield (("software.offload_parameters", "true"),)
+
+
+def _updates_in_backward(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield updates in backward, then with small states, and by a program that has them.
+
+    They leave no gradients to accumulate: a step has one microbatch, so that the batch may be smaller, too.
+    """
+    if job.adapters is not None or job.software.optimizer_in_backward:
+        return
+    optimizers: list[Changes] = [()]
+    if job.optimizer in {"adamw", "adam"}:
+        optimizers += [(("optimizer", name),) for name in _SMALL_OPTIMIZERS]
+    for program in _with_and_without(job, _UPDATES_IN_BACKWARD):
+        for optimizer in optimizers:
+            for batch in _batches_at_once(job):
+                yield (*program, *optimizer, ("software.optimizer_in_backward", "true"), *batch)
+
+
+def _with_and_without(job: Job, program: str) -> Iterator[Changes]:
+    """Yield no change of the program, and the change to ``program`` where the job names no stack."""
+    yield ()
+    if "stack" not in given_keys(job) and job.programs != program:
+        yield (("program", program),)
+
+
+def _batches_at_once(job: Job) -> Iterator[Changes]:
+    """Yield the batch as it is, and those of a few sequences a device, the largest first."""
+    yield ()
+    batch, devices = job.workload.global_batch_size, job.cluster.devices
+    sequences = _MOST_SEQUENCES
+    while sequences:
+        if sequences * devices < batch:
+            yield (("workload.global_batch_size", str(sequences * devices)),)
+        sequences //= 2
+
+
+def _other_programs(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield the programs that are usual, then each other one, where the job names no stack."""
+    if "stack" in given_keys(job):
+        return
+    asked = (job.programs,) if isinstance(job.programs, str) else job.programs or ()
+    names = (USUAL, *entry_names("program"))
+    yield from ((("program", name),) for name in names if name not in asked)
 
 
 def _adapters(job: Job, _: float | None) -> Iterator[Changes]:
     if job.adapters is None:
         yield (("adapters", _ADAPTERS),)
+
+
+def _quantized_base(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield a frozen base in 4 bits below the adapters of the job, or below some of a common rank (QLoRA).
+
+    Then also with the base in host memory, and with shorter sequences.
+    """
+    base: Changes = (("adapters.base", _BASE),)
+    if job.adapters is None:
+        base = (("adapters", f"{_ADAPTERS[:-1]}, base: {_BASE}}}"),)
+    elif job.adapters.base is not None:
+        return
+    offloaded: Changes = (("software.offload_parameters", "true"),)
+    length = job.workload.sequence_length
+    for shorter in (length, *(size for size in _SHORTER if size < length)):
+        change: Changes = (("workload.sequence_length", str(shorter)),) if shorter < length else ()
+        yield (*base, *change)
+        yield (*base, *offloaded, *change)
 
 
 def longer_step(job: Job, seconds: float) -> Changes:
@@ -337,15 +428,21 @@ KINDS: Final = (
     *(RelaxationKind(f"wider search.{key}", _search_key(key)) for key in _KEYS),
     RelaxationKind(OPEN_SEARCH, _open_search),
     RelaxationKind("fewer rules of the job", _fewer_rules),
+    RelaxationKind("a loss in chunks of tokens", _chunked_loss, costs_only=True, memory_only=True),
     RelaxationKind("offload to host memory", _offload),
+    RelaxationKind("parameters in host memory", _offloaded_parameters, memory_only=True),
+    RelaxationKind("another program", _other_programs),
+    RelaxationKind("an 8-bit or paged optimizer", _small_optimizers, costs_only=True),
+    RelaxationKind("all in bf16", _pure_bf16, costs_only=True),
+    RelaxationKind("updates in backward", _updates_in_backward, memory_only=True),
+    RelaxationKind("low-rank adapters", _adapters, costs_only=True),
+    RelaxationKind("low-rank adapters on a quantised base", _quantized_base, memory_only=True),
+    RelaxationKind("shorter sequences", _shorter_sequences, monotone=True, bounded=True),
+    RelaxationKind("a smaller batch", _smaller_batch, bounded=True),
+    RelaxationKind("a larger batch", _larger_batch),
     RelaxationKind("memory judged by the central estimate", _confidence, costs_only=True),
     RelaxationKind("a higher device limit", _device_limit, costs_only=True),
     RelaxationKind("fewer devices", _fewer_devices),
     RelaxationKind("more devices", _more_devices),
     RelaxationKind("larger devices", _larger_devices, costs_only=True),
-    RelaxationKind("shorter sequences", _shorter_sequences, monotone=True, bounded=True),
-    RelaxationKind("a smaller batch", _smaller_batch, bounded=True),
-    RelaxationKind("a larger batch", _larger_batch),
-    RelaxationKind("a smaller optimizer", _smaller_optimizer, costs_only=True),
-    RelaxationKind("low-rank adapters", _adapters, costs_only=True),
 )

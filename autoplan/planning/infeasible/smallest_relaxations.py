@@ -139,7 +139,7 @@ class _InfeasibleJob:
 
     def _smallest(self, kind: RelaxationKind) -> tuple[_Relaxed | None, tuple[_Relaxed, Fastest] | None]:
         """Return the smallest sufficient relaxation of ``kind``, and the smallest that is but too slow."""
-        if self.rules_conflict and kind.costs_only:
+        if (self.rules_conflict and kind.costs_only) or (kind.memory_only and not self.short):
             return None, None
         steps = [
             step for changes in kind.steps(self.closest, self.needed) if (step := self._relaxed(changes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
-from autoplan.costs.serving.served_intervals import served_intervals
+from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
 from autoplan.results.serving.serving_front import PoolComparison, ServingFront, ServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -23,14 +23,20 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
         plan.output_tokens_per_second,
     )
     measured, taken_from = engine_kernels_origin(job.cluster.device.name)
+    spec = serving_intervals()
     intervals = served_intervals(
-        serving_intervals(),
+        spec,
         plan.groups[0].predicted.load.kind,
         figures,
         measured=measured,
         engine=job.engine,
         pools=plan.pooled is not None,
-        taken_from=taken_from,
+        distance=Distance(
+            taken_from,
+            unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
+            simulation_gaps(plan.simulations),
+            linear=job.model.linear_attention is not None,
+        ),
     )
     return replace(plan, intervals=intervals)
 

@@ -35,25 +35,27 @@ function scale(low, high, start, end) {
 const VIEWS = {
   training: {
     title: "step time against peak memory",
-    across: "step time (s)",
-    up: "peak memory of a device (GiB) and its 90 % interval",
+    across: "step time (s), lines are 90 % intervals",
+    up: "peak memory of a device (GiB)",
     keys: ["data-step-seconds", "data-memory-bytes"],
     x: (p) => p.step_seconds,
     y: (p) => p.peak_memory_bytes_per_device,
     unit: [1, GIB],
     ends: (p) => [p.peak_memory_bytes_low, p.peak_memory_bytes_high],
+    ends_across: (p) => [p.step_seconds_low, p.step_seconds_high],
     limit: (p) => p.memory_limit_bytes,
     labels: ["fastest", "least memory"],
   },
   serving: {
     title: "time for each token against throughput",
-    across: "mean time for each output token (ms)",
-    up: "output tokens a second of each device and their 90 % interval",
+    across: "mean time for each output token (ms), lines are 90 % intervals",
+    up: "output tokens a second of each device",
     keys: ["data-token-seconds", "data-tokens-per-second"],
     x: (p) => p.time_per_output_token_seconds,
     y: (p) => p.output_tokens_per_second_per_device,
     unit: [1e-3, 1],
     ends: (p) => [p.output_tokens_per_second_low, p.output_tokens_per_second_high].map((rate) => rate / p.devices),
+    ends_across: (p) => [p.time_per_output_token_seconds_low, p.time_per_output_token_seconds_high],
     limit: () => null,
     labels: ["fastest token", "most tokens/s"],
   },
@@ -73,13 +75,16 @@ export function frontPicture(kind, front, chosen, words, choose) {
   const steps = predicted.map((p) => view.x(p) / unitX);
   const bound = view.limit(predicted[0]);
   const most = Math.max(bound === null ? 0 : bound / unitY, ...predicted.map((p) => Math.max(view.y(p), view.ends(p)[1]) / unitY));
-  const spread = Math.max(...steps) - Math.min(...steps);
-  const room = spread > 0 ? 0.06 * spread : 0.1 * steps[0];
-  const x = scale(Math.min(...steps) - room, Math.max(...steps) + room, left, right);
+  const intervals = predicted.map((p) => view.ends_across(p).map((value) => value / unitX));
+  const across = [...steps, ...intervals.flat()];
+  const spread = Math.max(...across) - Math.min(...across);
+  const room = spread > 0 ? 0.03 * spread : 0.1 * steps[0];
+  const shown = [Math.min(...across) - room, Math.max(...across) + room];
+  const x = scale(...shown, left, right);
   const y = scale(0, 1.05 * most, bottom, top);
   const label = `${front.length} plans: ${view.title}; the table below has the same numbers`;
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  for (const value of roundValues(Math.min(...steps) - room, Math.max(...steps) + room, 7)) {
+  for (const value of roundValues(...shown, 7)) {
     svg.append(drawn("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: bottom }));
     svg.append(drawn("text", { class: "small", x: x(value), y: bottom + 18, "text-anchor": "middle" }, `${value}`));
   }
@@ -97,7 +102,10 @@ export function frontPicture(kind, front, chosen, words, choose) {
   predicted.forEach((p, index) => {
     const at = { cx: x(steps[index]), cy: y(view.y(p) / unitY) };
     const [low, high] = view.ends(p);
-    svg.append(drawn("line", { class: "whisker", x1: at.cx, x2: at.cx, y1: y(low / unitY), y2: y(high / unitY) }));
+    const kind = index === chosen ? "whisker chosen" : "whisker";
+    svg.append(drawn("line", { class: kind, x1: at.cx, x2: at.cx, y1: y(low / unitY), y2: y(high / unitY) }));
+    const [earliest, latest] = intervals[index].map(x);
+    svg.append(drawn("line", { class: kind, x1: earliest, x2: latest, y1: at.cy, y2: at.cy }));
     const data = { [view.keys[0]]: view.x(p), [view.keys[1]]: view.y(p) };
     const point = drawn("circle", { class: index === chosen ? "point chosen" : "point", r: index === chosen ? 7 : 5, ...at, ...data });
     point.append(drawn("title", {}, words[index]));

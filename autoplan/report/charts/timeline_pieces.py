@@ -22,10 +22,10 @@ class PieceLooks(NamedTuple):
 
 PIECE_KINDS: Final = {
     "forward": PieceLooks("#56b4e9", "F", "black on bright_blue"),
-    "backward": PieceLooks("#009e73", "B", "black on green"),
+    "backward": PieceLooks("#44aa99", "B", "black on green"),
     "weight gradient": PieceLooks("#cc79a7", "W", "black on magenta"),
     "recompute": PieceLooks("#f0e442", "R", "black on yellow"),
-    "communication": PieceLooks("#d55e00", "C", "white on red"),
+    "communication": PieceLooks("#cc3311", "C", "white on red"),
     "offload": PieceLooks("#999933", "H", "black on cyan"),
     "optimizer": PieceLooks("#aa4499", "O", "black on white"),
     "idle": PieceLooks("#8c8c8c", ".", "dim"),

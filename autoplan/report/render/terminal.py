@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from autoplan.report.render.blocks import Block
 
-__all__ = ["PIPED_WIDTH", "SIDE_BY_SIDE_WIDTH", "WIDE", "Terminal", "render", "terminal_of"]
+__all__ = ["PIPED_WIDTH", "SCREEN_LINES", "SIDE_BY_SIDE_WIDTH", "WIDE", "Terminal", "render", "terminal_of"]
 
 #: Width without a terminal.
 PIPED_WIDTH: Final = 120
 
 #: Width from which two charts are shown side by side.
 SIDE_BY_SIDE_WIDTH: Final = 110
+
+#: Lines of the first screen of an answer, at 100 columns.
+SCREEN_LINES: Final = 40
 
 #: Narrower terminals wrap lines, since numbers are not cut.
 _NARROWEST: Final = 72

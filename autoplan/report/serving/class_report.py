@@ -13,9 +13,9 @@ from autoplan.units import format_seconds, format_share
 __all__ = ["class_blocks"]
 
 
-def class_blocks(plans: Sequence[ServingPlan]) -> Iterator[Block]:
-    """Yield a table of the classes under each of ``plans``; nothing where there is one class."""
-    rows = [(number, known) for number, plan in enumerate(plans, start=1) for known in class_outcomes(plan)]
+def class_blocks(plans: Sequence[tuple[int, ServingPlan]]) -> Iterator[Block]:
+    """Yield a table of the classes under each of the numbered ``plans``; nothing where there is one class."""
+    rows = [(number, known) for number, plan in plans for known in class_outcomes(plan)]
     if not rows:
         return
     yield Heading("classes of requests: means in closed form, percentiles of a simulation")

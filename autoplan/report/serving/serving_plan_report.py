@@ -65,7 +65,7 @@ def serving_plan_blocks(
     if plan.starts:
         parts += [_facts(plan), GAP]
         if plan.simulation is not None:
-            parts += [_percentiles(plan), GAP, *class_blocks([plan])]
+            parts += [_percentiles(plan), GAP, *class_blocks([(1, plan)])]
     parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
     parts += [GAP, items(notes)] if notes else []

@@ -32,8 +32,18 @@ from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
-__all__ = ["front_ends", "serving_front_blocks", "serving_front_table", "serving_sentences"]
+__all__ = [
+    "figure_columns",
+    "front_ends",
+    "proof_sentences",
+    "scaling_blocks",
+    "serving_front_blocks",
+    "serving_front_table",
+    "serving_sentences",
+]
 
+#: Times per token up to this factor apart are alike.
+_ALIKE: Final = 1.1
 #: Plans that a table shows unless all are asked for.
 _MOST_ROWS: Final = 16
 
@@ -46,11 +56,11 @@ def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: b
 def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
     """Return the front as blocks."""
     parts: list[Block] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
-    if front.scaling:
-        parts += [_scaling(front), GAP, Heading("plans of the largest load")]
+    parts += scaling_blocks(front)
     if front.plans:
         shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
-        parts += [_plans(shown), GAP, *class_blocks(shown)]
+        numbered = list(enumerate(shown, start=1))
+        parts += [_plans(numbered), GAP, *class_blocks(numbered)]
         if len(shown) < len(front.plans):
             parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
         parts.append(items(serving_sentences(front)))
@@ -70,7 +80,7 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
 
 def serving_sentences(front: ServingFront) -> list[str]:
     """Return what is proven of a front, and how sure its figures are."""
-    return [*pool_lines(front), *_certificate(front), *(_notes(front) if front.plans else ())]
+    return [*pool_lines(front), *proof_sentences(front), *(_notes(front) if front.plans else ())]
 
 
 def front_ends(front: ServingFront) -> Iterator[str]:
@@ -89,22 +99,34 @@ def front_ends(front: ServingFront) -> Iterator[str]:
             )
 
 
-def _plans(plans: Sequence[ServingPlan]) -> DataTable:
-    return DataTable(
-        (
-            Column("#", tuple(str(number) for number, _ in enumerate(plans, start=1))),
-            Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
-            Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
-            Column(
-                "tokens/s/device", tuple(f"{plan.output_tokens_per_second_per_device:,.0f}" for plan in plans)
-            ),
-            Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
-            Column("devices", tuple(str(plan.devices) for plan in plans)),
-            Column("waits", tuple(_waits(plan) for plan in plans), "text"),
-            Column("layout", tuple(plan.layout_string for plan in plans), "layout"),
+def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
+    layouts = Column("layout", tuple(plan.layout_string for _, plan in numbered), "layout")
+    return DataTable((*figure_columns(numbered), layouts), anchors="plan")
+
+
+def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:
+    """Return the columns of numbered plans, but for their layouts; what no plan has is left out."""
+    plans = [plan for _, plan in numbered]
+    columns = (
+        Column("#", tuple(str(number) for number, _ in numbered)),
+        Column("time/token", tuple(time_words(plan.time_per_output_token) for plan in plans)),
+        Column("first token", tuple(time_words(plan.time_to_first_token) for plan in plans)),
+        Column(
+            "tokens/s/device", tuple(f"{plan.output_tokens_per_second_per_device:,.0f}" for plan in plans)
         ),
-        anchors="plan",
+        Column("tokens/s", tuple(f"{plan.output_tokens_per_second:,.0f}" for plan in plans)),
+        Column("devices", tuple(str(plan.devices) for plan in plans)),
+        Column("waits", tuple(_waits(plan) for plan in plans), "text"),
     )
+    return tuple(column for column in columns if any(cell.strip("-") for cell in column.cells))
+
+
+def scaling_blocks(front: ServingFront) -> Iterator[Block]:
+    """Yield the fewest devices for each load, where the job asks for several."""
+    if front.scaling:
+        yield _scaling(front)
+        yield GAP
+        yield Heading("plans of the largest load")
 
 
 def _scaling(front: ServingFront) -> DataTable:
@@ -148,7 +170,8 @@ def _waits(plan: ServingPlan) -> str:
     return predicted.point.cause if plan.saturated and predicted.load.kind != "maximum" else ""
 
 
-def _certificate(front: ServingFront) -> Iterator[str]:
+def proof_sentences(front: ServingFront) -> Iterator[str]:
+    """Yield what is proven, the main sentence first, and what is not."""
     proof = front.certificate
     if proof.stopped and front.plans:
         yield f"the best plans so far, not proven optimal ({proof.stopped})"
@@ -192,8 +215,25 @@ def _waiting_notes(front: ServingFront) -> Iterator[str]:
         return
     yield "where requests wait for room, the first token waits for earlier requests to end"
     if not all(waiting):
-        number = waiting.index(False) + 1
-        yield f"plan {number} has the least time per token of those in which no request waits for room"
+        number, tied = _quickest(front)
+        what = (
+            f"the least first token of {tied} plans alike in time per token"
+            if tied
+            else "the least time per token"
+        )
+        yield f"plan {number} has {what}, of those in which no request waits for room"
+
+
+def _quickest(front: ServingFront) -> tuple[int, int]:
+    """Return the plan without waiting that is best in time per token, from 1 on, and how many tie with it.
+
+    Times per token less than a tenth apart are alike, within what they are sure to: the first token decides.
+    """
+    free = [(number, plan) for number, plan in enumerate(front.plans, 1) if not plan.saturated]
+    times = {number: plan.time_per_output_token or 0.0 for number, plan in free}
+    alike = [(number, plan) for number, plan in free if times[number] <= _ALIKE * min(times.values())]
+    best, _ = min(alike, key=lambda pair: pair[1].time_to_first_token or 0.0)
+    return best, len(alike) if best != free[0][0] else 0
 
 
 def _draft_notes(front: ServingFront) -> Iterator[str]:

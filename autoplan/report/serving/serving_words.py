@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
+from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
+from autoplan.errors import AutoplanError
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.schema.serving.request_lengths import (
     Length,
@@ -14,6 +16,7 @@ from autoplan.schema.serving.request_lengths import (
     TraceLength,
     evenly_drawn,
 )
+from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
@@ -29,15 +32,60 @@ _INTERVALS: Final = {
 
 
 def load_words(job: ServingJob) -> str:
-    """Return how the requests of a job come, and how long they are."""
+    """Return how the requests of a job come, and how long they are; those of a trace as it has them."""
+    recorded = _trace_words(job)
+    if recorded is not None:
+        return f"{_arrival_words(job.workload)}; {recorded}"
     return f"{_arrival_words(job.workload)}; {_lengths_words(job.workload)}"
+
+
+def _trace_words(job: ServingJob) -> str | None:
+    """Return what the trace of a job has; None without one, or where it cannot be read any more."""
+    lengths = job.workload.input_tokens, job.workload.output_tokens
+    if not all(isinstance(length, TraceLength) for length in lengths):
+        return None
+    try:
+        trace = request_trace_of(job)
+    except AutoplanError:
+        return None
+    return None if trace is None else "; ".join(_parts_of(trace, job.workload))
+
+
+def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
+    count = len(trace.inputs)
+    during = f" in {_duration(trace.seconds)}" if trace.seconds else ""
+    prompt, answer = sum(trace.inputs) / count, sum(trace.outputs) / count
+    yield (
+        f"{trace.title or 'a trace'} of {count:,} requests{during}, prompts of {prompt:,.0f}, answers of"
+        f" {answer:,.0f} tokens on average"
+    )
+    left_out = {"failed": trace.failed, "longer than is admitted": trace.refused}
+    said = [f"{number:,} {why}" for why, number in left_out.items() if number]
+    if said:
+        yield f"without {', '.join(said)}"
+    if trace.repeated_share and not workload.prefix.hit_rate:
+        yield (
+            f"{format_share(trace.repeated_share)} of prompts' tokens repeat earlier ones: with a prefix"
+            " cache say workload.prefix.hit_rate"
+        )
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the largest unit of which there is at least one and a half.
+
+    >>> _duration(3435.0), _duration(61.0), _duration(86_400.0)
+    ('57 min', '61.0 s', '24.0 h')
+    """
+    if seconds >= 5400:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.0f} min" if seconds >= 90 else f"{seconds:.1f} s"
 
 
 def _arrival_words(workload: ServingWorkload) -> str:
     if workload.concurrency is not None:
         return f"{workload.concurrency:,} clients, each with a request at a time"
     if workload.request_rate is not None:
-        return f"{workload.request_rate:g} requests a second"
+        return f"{workload.request_rate:.4g} requests a second"
     return "as many requests as engines take"
 
 

@@ -17,13 +17,15 @@ def stage_layer_types(layers: Sequence[LayerType], layout: Layout) -> list[str]:
     types = list(dict.fromkeys(layers))
     if len(types) == 1:
         return []
-    several_mlps, several_windows = (
-        len({getattr(layer_type, name) for layer_type in types}) > 1 for name in ("experts", "window")
+    several_mlps, several_windows, several_attentions = (
+        len({getattr(layer_type, name) for layer_type in types}) > 1
+        for name in ("experts", "window", "linear")
     )
     names = []
     for layer_type in types:
         words = ["MoE" if layer_type.experts else "dense"] * several_mlps
         words += ["local" if layer_type.window else "global"] * several_windows
+        words += ["linear attention" if layer_type.linear else "attention"] * several_attentions
         names.append(" ".join(words))
     sequence = [types.index(layer_type) for layer_type in layers]
     stages = orders_of(sequence, layout.layers, layout.vpp)

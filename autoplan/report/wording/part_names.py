@@ -21,14 +21,15 @@ TIME_NAMES: Final = {
     "overhead": "activation offload",
 }
 
-#: Colours of the parts of a step, safe for colour-blind readers (Okabe and Ito 2008; the last two Tol 2021).
+#: Colours of the parts of a step, safe for colour-blind readers (Okabe and Ito 2008; Tol 2021). A colour
+#: means one thing on all pages: those of memory, of passes and of stages are others.
 TIME_COLOURS: Final = {
     "compute": "#0072b2",
-    "recompute": "#56b4e9",
+    "recompute": "#f0e442",
     "tp_exposed": "#e69f00",
-    "cp_exposed": "#cc79a7",
+    "cp_exposed": "#ddcc77",
     "ep_exposed": "#d55e00",
-    "pp_exposed": "#f0e442",
+    "pp_exposed": "#994f00",
     "bubble": "#8c8c8c",
     "dp_exposed": "#009e73",
     "optimizer": "#aa4499",
@@ -40,7 +41,7 @@ class MemoryPart(NamedTuple):
     """How a memory category is shown: column head, letter, terminal style and colour.
 
     Letters distinguish the parts without colours and are ASCII. The colours are safe for colour-blind readers
-    (Okabe and Ito 2008), on light and on dark backgrounds.
+    (Tol 2021, "bright"), on light and on dark backgrounds.
     """
 
     head: str
@@ -51,22 +52,22 @@ class MemoryPart(NamedTuple):
 
 #: Memory categories in the order of tables and stacked bars.
 MEMORY_PARTS: Final = {
-    "parameters": MemoryPart("param-\neters", "P", "black on bright_blue", "#0072b2"),
-    "gradients": MemoryPart("grad-\nients", "G", "black on cyan", "#56b4e9"),
-    "optimizer": MemoryPart("opti-\nmizer", "O", "black on green", "#009e73"),
-    "activations": MemoryPart("activ-\nations", "A", "black on magenta", "#e69f00"),
-    "logits": MemoryPart("\nlogits", "L", "black on yellow", "#cc79a7"),
-    "transient": MemoryPart("trans-\nient", "T", "black on white", "#f0e442"),
-    "framework": MemoryPart("frame-\nwork", "F", "white on bright_black", "#8c8c8c"),
+    "parameters": MemoryPart("param-\neters", "P", "black on bright_blue", "#4477aa"),
+    "gradients": MemoryPart("grad-\nients", "G", "black on cyan", "#66ccee"),
+    "optimizer": MemoryPart("opti-\nmizer", "O", "black on green", "#228833"),
+    "activations": MemoryPart("activ-\nations", "A", "black on magenta", "#ccbb44"),
+    "logits": MemoryPart("\nlogits", "L", "black on yellow", "#ee6677"),
+    "transient": MemoryPart("trans-\nient", "T", "black on white", "#bbbbbb"),
+    "framework": MemoryPart("frame-\nwork", "F", "white on bright_black", "#5c5c5c"),
 }
 
-#: Parts of an engine's memory, in the order of tables and bars: name and colour (Okabe and Ito 2008).
+#: Parts of an engine's memory, in the order of tables and bars: name and colour (Tol 2021).
 SERVED_MEMORY: Final = {
-    "weights": ("weights", "#0072b2"),
-    "kv_cache": ("KV cache", "#e69f00"),
-    "activation": ("activation", "#cc79a7"),
-    "graphs": ("graphs", "#56b4e9"),
-    "overhead": ("overhead", "#8c8c8c"),
-    "reserve": ("reserve", "#f0e442"),
+    "weights": ("weights", "#4477aa"),
+    "kv_cache": ("KV cache", "#aa3377"),
+    "activation": ("activation", "#ccbb44"),
+    "graphs": ("graphs", "#99ddff"),
+    "overhead": ("overhead", "#5c5c5c"),
+    "reserve": ("reserve", "#bbbbbb"),
     "free": ("free", "#d1d9e0"),
 }

@@ -33,7 +33,9 @@ __all__ = [
     "number_words",
     "only_at_centre",
     "peaks_sentence",
+    "proof_sentence",
     "rejected_sentence",
+    "risk_sentence",
     "space_sentence",
     "surety_sentences",
     "wrap_parts",
@@ -126,7 +128,7 @@ def _runs(layers: Sequence[int], terminal: Terminal) -> str:
 
 def _recompute(layout: Layout) -> Iterator[str]:
     layers = sum(layout.layers)
-    for name, counts in (("full", layout.full), ("selective", layout.selective)):
+    for name, counts in reversed(layout.recomputed):
         recomputed = sum(counts)
         if recomputed:
             yield f"{name} recompute" if recomputed == layers else f"{name} {recomputed} of {layers}"
@@ -171,16 +173,29 @@ def certificate_sentence(certificate: Certificate) -> str:
     proven = _PROVEN[certificate.status]
     if certificate.stopped:
         proven += f" ({certificate.stopped})"
-    text = f"{proven}: {_covered(certificate)}"
+    parts = [f"{proven}: {_covered(certificate)}", *_claims(certificate)]
+    if certificate.unsearched:
+        parts.append(f"not searched: {', '.join(certificate.unsearched)}")
+    return "; ".join(parts)
+
+
+def proof_sentence(certificate: Certificate) -> str:
+    """Return what is proven about a front, without the counts of layouts that it rests on."""
+    proven = _PROVEN[certificate.status]
+    if certificate.stopped:
+        proven += f" ({certificate.stopped})"
+    claims = "; ".join(_claims(certificate))
+    return f"{proven}: {claims}" if claims else proven
+
+
+def _claims(certificate: Certificate) -> Iterator[str]:
+    """Yield that no step is shorter than the bound, and that plans dominate what is not listed."""
     if certificate.best_bound_step_seconds is not None and certificate.gap is not None:
         bound = format_seconds(certificate.best_bound_step_seconds)
-        text += f"; no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
+        yield f"no step is shorter than {bound} ({_gaps(certificate.gap, certificate.fastest_gap)})"
     if certificate.thinning and certificate.status == "optimal":
         thinning = _percent(certificate.thinning)
-        text += f"; every other layout is dominated, within {thinning}, by a plan listed here"
-    if certificate.unsearched:
-        text += f"; not searched: {', '.join(certificate.unsearched)}"
-    return text
+        yield f"every other layout is dominated, within {thinning}, by a plan listed here"
 
 
 def _covered(certificate: Certificate) -> str:
@@ -302,7 +317,23 @@ def surety_sentences(
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {kernels_origin(job)}; numbers: {kinds}"
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
-    return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, curves, *_derived_node(job)]
+    origins = [curves, *_linear_attention(job), *_derived_node(job)]
+    return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, *origins]
+
+
+def _linear_attention(job: Job) -> list[str]:
+    """Return the sentence on layers without softmax attention; empty for a model without such layers."""
+    linear, model = job.model.linear_attention, job.model
+    if linear is None:
+        return []
+    names = {"gated-delta-net": "gated delta net", "mamba2": "Mamba-2"}
+    layers = sum(map(model.is_linear_layer, range(model.layers)))
+    sentence = (
+        f"{layers} of {model.layers} layers have linear attention ({names[linear.kind]}), with the memory"
+        " that transformers' modules take: its kernels are priced by the FLOPs and bytes of chunks of"
+        f" {linear.chunk} tokens at a rate that is a guess, not by measured tables"
+    )
+    return [sentence]
 
 
 def _derived_node(job: Job) -> list[str]:

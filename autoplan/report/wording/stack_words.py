@@ -13,7 +13,8 @@ __all__ = ["assumed_sentences", "stack_title", "stacks_sentences"]
 
 def stack_title(job: Job) -> str:
     """Return the programs that are looked at, or the stack, and that it is assumed where it is."""
-    programs = dict.fromkeys(one.program.title for one in job.choices or (job,) if one.program)
+    runs = [one.program for one in job.choices or (job,) if one.program]
+    programs = dict.fromkeys(title for one in runs for title in (one.title, *one.alike))
     if len(programs) > 1:
         *others, last = programs
         return f"{', '.join(others)} or {last}"

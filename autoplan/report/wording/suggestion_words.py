@@ -12,11 +12,14 @@ from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["conflict_sentences", "suggestion_lines", "suggestion_sentences"]
+__all__ = ["conflict_sentences", "next_change", "suggestion_lines", "suggestion_sentences"]
 
 
-def suggestion_lines(front: Front) -> Iterator[Block]:
-    """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans."""
+def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
+    """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans.
+
+    A suggestion has two lines, and with ``details`` one for each edit and one for its layout.
+    """
     yield from _conflicts(front)
     if front.suggestions_stopped:
         yield Heading(f"{front.suggestions_stopped} before all changes that help were found")
@@ -24,13 +27,22 @@ def suggestion_lines(front: Front) -> Iterator[Block]:
         return
     yield Heading("changes that make a plan possible, each one solved")
     for number, suggestion in enumerate(front.suggestions, start=1):
+        if not details:
+            yield Sentence(f"{number:>2}  {suggestion.kind}: {_outcome(suggestion)}")
+            yield Sentence("; ".join(map(str, suggestion.edits)), "quiet", indent=4)
+            continue
         yield Sentence(f"{number:>2}  {suggestion.kind}")
         for line in (*map(str, suggestion.edits), _result(suggestion)):
             yield Sentence(line, indent=4)
         # One line at any terminal width, so that it can be copied.
         yield LayoutLine(suggestion.plan.layout_string, indent=4)
-    yield TypedLines((_next_command(front.job),))
     yield GAP
+
+
+def next_change(front: Front) -> Iterator[Block]:
+    """Yield how to go on with the first change, where there is any."""
+    if front.suggestions:
+        yield TypedLines((_next_command(front.job),))
 
 
 def conflict_sentences(front: Front) -> list[str]:
@@ -71,8 +83,12 @@ def _next_command(job: Job) -> str:
 
 
 def _result(suggestion: Suggestion) -> str:
+    return f"result: {_outcome(suggestion)}"
+
+
+def _outcome(suggestion: Suggestion) -> str:
     """Return step time and memory of the fastest plan of the changed job."""
     predicted = suggestion.plan.predicted
     seconds, size = predicted.step_seconds, predicted.peak_memory_bytes_per_device
     devices = number_words(suggestion.devices, "device")
-    return f"result: {format_seconds(seconds)} per step and {format_bytes(size)} per device on {devices}"
+    return f"{format_seconds(seconds)} per step and {format_bytes(size)} per device on {devices}"

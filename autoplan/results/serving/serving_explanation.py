@@ -18,32 +18,7 @@ __all__ = [
     "ServingExplanation",
     "ServingRefusal",
     "ServingStanding",
-    "loss",
-    "objective_value",
 ]
-
-_LESS_IS_BETTER: frozenset[ServingObjective] = frozenset(
-    {"time_to_first_token", "time_per_output_token", "request_latency", "devices"}
-)
-
-
-def objective_value(plan: ServingPlan, objective: ServingObjective) -> float:
-    """Return the value of an objective; cost and energy go with the tokens a second of each device."""
-    if objective == "devices":
-        return float(plan.devices)
-    if objective == "time_per_output_token":
-        return plan.time_per_output_token or 0.0
-    if objective in {"time_to_first_token", "request_latency"}:
-        value = plan.time_to_first_token if objective == "time_to_first_token" else plan.request_latency
-        return value or 0.0
-    each = plan.output_tokens_per_second_per_device
-    return plan.output_tokens_per_second if objective == "throughput" else each
-
-
-def loss(best: ServingPlan, other: ServingPlan, objective: ServingObjective) -> float:
-    """Return how much worse ``other`` is, as a share of ``best``; negative where it is better."""
-    first, second = objective_value(best, objective), objective_value(other, objective)
-    return second / first - 1 if objective in _LESS_IS_BETTER else 1 - second / first
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ __all__ = [
     "ServingChange",
     "ServingFront",
     "ServingPlan",
+    "loss",
+    "objective_value",
     "plan_of_pools",
 ]
 
@@ -212,6 +214,30 @@ def plan_of_pools(layout: DisaggregatedLayout, predicted: PooledPrediction) -> S
     )
 
 
+_LESS_IS_BETTER: Final[frozenset[ServingObjective]] = frozenset(
+    {"time_to_first_token", "time_per_output_token", "request_latency", "devices"}
+)
+
+
+def objective_value(plan: ServingPlan, objective: ServingObjective) -> float:
+    """Return the value of an objective; cost and energy go with the tokens a second of each device."""
+    if objective == "devices":
+        return float(plan.devices)
+    if objective == "time_per_output_token":
+        return plan.time_per_output_token or 0.0
+    if objective in {"time_to_first_token", "request_latency"}:
+        value = plan.time_to_first_token if objective == "time_to_first_token" else plan.request_latency
+        return value or 0.0
+    each = plan.output_tokens_per_second_per_device
+    return plan.output_tokens_per_second if objective == "throughput" else each
+
+
+def loss(best: ServingPlan, other: ServingPlan, objective: ServingObjective) -> float:
+    """Return how much worse ``other`` is, as a share of ``best``; negative where it is better."""
+    first, second = objective_value(best, objective), objective_value(other, objective)
+    return second / first - 1 if objective in _LESS_IS_BETTER else 1 - second / first
+
+
 @dataclass(frozen=True, slots=True)
 class PoolComparison:
     """The best plan with pools for prefill and decode, and the best whose engines do both.
@@ -292,6 +318,12 @@ class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
     scaling: tuple[ServingFront, ...] = ()
     #: Whether pools for prefill and decode are worth it, where the job lets the planner choose.
     comparison: PoolComparison | None = None
+
+    @property
+    def best(self) -> ServingPlan:
+        """The best plan by the job's first objective; there has to be one."""
+        objective = self.job.objectives[0]
+        return min(self.plans, key=lambda plan: loss(self.plans[0], plan, objective))
 
     @property
     def answered(self) -> bool:

@@ -95,10 +95,22 @@ class BlockPolicy(Frozen):
     compiled_loss: bool = Field(
         default=False, description="torch.compile also takes the loss, which then keeps 16-bit logits alone"
     )
+    padded_products: bool = Field(
+        default=False,
+        description="a vocabulary whose rows are not aligned is padded around the output layer's products"
+        " (torch.compile of the whole model)",
+    )
     logits_bytes: int = Field(ge=0, le=8, description="kept for backward, a logit")
     logits_forward_bytes: int = Field(ge=0, le=24, description="alive at once in the loss's forward, a logit")
     logits_backward_bytes: int = Field(
         ge=0, le=24, description="alive at once in the loss's backward, a logit"
+    )
+    split_loss_bytes: int = Field(
+        default=0,
+        ge=0,
+        le=8,
+        description="alive in addition, a logit, where each tensor-parallel rank has a share of the logits"
+        " (DTensor's loss_parallel copies them once more)",
     )
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")

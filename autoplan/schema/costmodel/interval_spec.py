@@ -12,7 +12,7 @@ from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 __all__ = ["IntervalSpec", "ServedMetric", "SpreadLoad", "SpreadSpec"]
 
 #: Loads that measured runs had; all: whatever the load.
-SpreadLoad = Literal["closed loop", "open loop", "offline", "static", "disaggregated", "all"]
+SpreadLoad = Literal["closed loop", "open loop", "offline", "all at once", "static", "disaggregated", "all"]
 ServedMetric = Literal[
     "time_to_first_token_seconds",
     "time_per_output_token_seconds",
@@ -54,10 +54,21 @@ class IntervalSpec(Frozen):
         description="widths where the job names no version of its engine, over those of a named one"
     )
 
+    other_publication: SourcedFactor = Field(
+        description="widths of runs whose publication a fit has not seen, over those of runs that it has: the"
+        " spreads have it in them, since a plan is for a machine that nobody published"
+    )
+    other_model: SourcedFactor = Field(description="widths for a model of which no run was measured")
+    other_device: SourcedFactor = Field(description="widths for a device on which no run was measured")
+    models: tuple[str, ...] = Field(description="models of which runs were measured: LAYERSxHIDDEN")
+    devices: tuple[str, ...] = Field(description="devices on which runs were measured")
+
     @model_validator(mode="after")
     def _complete(self) -> Self:
         keys = [(spread.load, spread.metric) for spread in self.spreads]
-        named = {self.source, self.unmeasured_device.source, self.assumed_version.source}
+        unseen = self.other_publication, self.other_model, self.other_device
+        factors = self.unmeasured_device, self.assumed_version, *unseen
+        named = {self.source, *(factor.source for factor in factors)}
         wrong = [f"sources lacks {name!r}" for name in sorted(named - set(self.sources))]
         if len(set(keys)) != len(keys):
             wrong.append("spreads has a load and figure twice")

@@ -62,6 +62,11 @@ class GemmCurve(Frozen):
         description="share of the peak that large products reach in 8 bits over that in 16 bits; left out: 1",
     )
     fp4_share: PositiveShare | None = Field(default=None, description="the same of products in 4 bits")
+    unaligned_share: PositiveShare | None = Field(
+        default=None,
+        description="rate of products with rows that do not begin at multiples of 16 bytes, as of a"
+        " vocabulary of 50,257, over that of others; left out: 1",
+    )
     half_m: SourcedSize = Field(description="rows at which the rate falls to half of the ceiling")
     half_n: SourcedSize = Field(description="columns at which the rate falls to half of the ceiling")
     half_k: SourcedSize = Field(description="inner width at which the rate falls to half")
@@ -172,3 +177,8 @@ class KernelSpec(CostModel):
     )
     memory_bound: MemoryBoundCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")
+    engine_share: SourcedFactor | None = Field(
+        default=None,
+        description="rate of inference engines' kernels over these curves, where no kernels of engines were"
+        " measured; left out: 1",
+    )

@@ -98,6 +98,12 @@ class AttentionShares(Sourced):
         return self
 
 
+class OlderAttention(Ratios):
+    """FlashAttention-2 where the kernels measured are newer: its rate over theirs, by sequence length."""
+
+    head_dim: Ratios = Field(description="its own rate over that at the head size measured, by head size")
+
+
 class AttentionTable(Frozen):
     """Fused causal attention: share of peak by sequence length, heads x sequences, and head size."""
 
@@ -106,6 +112,14 @@ class AttentionTable(Frozen):
     forward: AttentionShares = Field(description="forward, at the head size where `head_dim` is 1")
     backward: Ratios = Field(description="rate of backward over that of forward, by sequence length")
     head_dim: Ratios = Field(description="rate over that in `forward`, by head size")
+    training: Ratios | None = Field(
+        default=None,
+        description="rate of the kernels that training calls over that of those measured inside an engine, by"
+        " sequence length; left out: 1",
+    )
+    flash2: OlderAttention | None = Field(
+        default=None, description="rate of FlashAttention-2; left out: flash2_share of these"
+    )
 
 
 def _refuse(problems: Sequence[str]) -> None:

@@ -63,12 +63,23 @@ class SoftwareSpec(Frozen):
     gradients: Literal["bf16", "fp32"] | None = Field(
         default=None, description="format in which gradients are kept and reduced"
     )
+    gradient_sync: Literal["microbatch", "step"] | None = Field(
+        default=None,
+        description="when gradients of sharded parameters are reduced: behind each microbatch (accelerate's"
+        " sync_each_batch), or once a step, until when they accumulate whole (no_sync)",
+    )
     bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None, description="size of a gradient bucket", examples=["25 MiB"]
     )
     permute_fusion: bool | None = Field(
         default=None,
         description="one kernel each sorts tokens by expert and adds their results up (--moe-permute-fusion)",
+    )
+    experts: Literal["grouped", "loop"] | None = Field(
+        default=None,
+        description="products of a rank's experts: grouped in one kernel (grouped_mm, the default of"
+        " transformers from 5.0 on, of torchtitan and of Megatron), or a loop over experts, each of which the"
+        " host waits for (transformers before 5.0, experts_implementation: eager)",
     )
     recompute_early_stop: bool | None = Field(
         default=None, description="recompute of a layer stops before its last product (PyTorch >= 2.1)"
@@ -119,6 +130,29 @@ _PURE_BF16 = {
     "autocast_bytes": 0,
     "master_bytes": 0,
     "state_bytes": 2,
+}
+
+#: Lowest ZeRO stage that reduces behind each microbatch: those that shard gradients, or none.
+_REDUCED_FROM = {"microbatch": 2, "step": 4}
+
+#: huggingface/transformers 5.23, models/qwen3_moe/modeling_qwen3_moe.py, Qwen3MoeExperts: for each expert a
+#: comparison and torch.where that the host waits for, an index, two products, the activation in three
+#: kernels, weights, and index_add; integrations/moe.py, grouped_mm_experts_forward, waits for nothing.
+_EXPERTS: dict[str, dict[str, Any]] = {
+    "loop": {
+        "grouped_gemm": False,
+        "kernels_per_expert": 12,
+        "host_waits": 1,
+        "host_waits_exchanging": 1,
+        "host_waits_per_expert": 2,
+    },
+    "grouped": {
+        "grouped_gemm": True,
+        "kernels_per_expert": 0,
+        "host_waits": 0,
+        "host_waits_exchanging": 1,
+        "host_waits_per_expert": 0,
+    },
 }
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
@@ -190,9 +224,12 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
 
 
 def _expert_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
-    if stack.experts is None or software.permute_fusion is None:
+    if stack.experts is None:
         return {}
-    return {"permute_fusion": software.permute_fusion}
+    changes: dict[str, Any] = dict(_EXPERTS[software.experts]) if software.experts else {}
+    if software.permute_fusion is not None:
+        changes["permute_fusion"] = software.permute_fusion
+    return changes
 
 
 def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
@@ -201,6 +238,8 @@ def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]
         changes["gradient_bytes"] = 2
     if software.gradients is not None:
         changes["gradient_bytes"] = 2 if software.gradients == "bf16" else 4
+    if software.gradient_sync is not None:
+        changes["reduced_each_microbatch_from"] = _REDUCED_FROM[software.gradient_sync]
     if software.bucket is not None:
         told = {"value": software.bucket, "kind": "derived", "note": "software.bucket of the job"}
         changes["bucket"] = stack.overlap.bucket.model_copy(update=told)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from autoplan.schema.adapters import Base
 from autoplan.schema.base import (
     Frozen,
+    LeftOutAtDefault,
     PositiveBandwidth,
     PositiveBytes,
     PositiveShare,
@@ -27,8 +28,9 @@ from autoplan.schema.costmodel.precision_policy import PrecisionPolicy
 from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
 from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
-from autoplan.schema.layout import ORDERS, Order, RecomputeMode, Schedule
+from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Precision
+from autoplan.schema.recompute import USUAL_MODES, RecomputeMode
 
 __all__ = [
     "ActivationOffloadPolicy",
@@ -187,9 +189,14 @@ class OverlapPolicy(Frozen):
     gradient_bytes: int = Field(ge=1, le=4, description="bytes of a gradient on the wire")
     reduced_each_microbatch_from: int = Field(
         ge=0,
-        le=3,
+        le=4,
         description="lowest ZeRO stage that reduces gradients behind each microbatch, not once a step:"
-        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients",
+        " 0 DDP without no_sync, 2 as DeepSpeed, 3 where ZeRO-2 accumulates whole gradients, 4 where ZeRO-3"
+        " does, too (FSDP's no_sync, FSDP2's set_requires_gradient_sync(False))",
+    )
+    reduced_once_in_pipelines: bool = Field(
+        default=False,
+        description="pipelines accumulate whole gradients and reduce them once a step at every ZeRO stage",
     )
     all_reduce_under_zero: bool = Field(
         default=False,
@@ -215,6 +222,9 @@ class StackRules(Frozen):
     )
     make_vocab_size_divisible_by: int = Field(
         ge=1, le=1_000_000, description="the vocabulary is padded to a multiple of this times tp"
+    )
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
+        default=USUAL_MODES, description="recompute modes of layers that it has; none is that of no recompute"
     )
     recompute_several_layers: bool = Field(
         default=False, description="whether a recompute unit may have several layers (recompute_num_layers)"
@@ -297,6 +307,19 @@ class ExpertPolicy(Frozen):
         description="GEMMs of a rank's experts run together, in one kernel or on several streams"
     )
     kernels_per_expert: int = Field(ge=0, le=50, description="kernels of forward for each expert on a rank")
+    host_waits: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="times in a layer's forward that the host waits for counts of tokens, without expert"
+        " parallelism",
+    )
+    host_waits_exchanging: int = Field(
+        default=0, ge=0, le=100, description="the same where experts are on several ranks, which tell counts"
+    )
+    host_waits_per_expert: int = Field(
+        default=0, ge=0, le=10, description="times that it waits for each expert on a rank in addition"
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
@@ -350,7 +373,7 @@ class OffloadPolicy(Frozen):
 class ActivationOffloadPolicy(Sourced):
     """How a stack keeps in host memory what layers keep for backward."""
 
-    recompute: tuple[RecomputeMode, ...] = Field(
+    recompute: Annotated[tuple[RecomputeMode, ...], LeftOutAtDefault()] = Field(
         min_length=1,
         description="recompute of all layers with which it does: full moves kept inputs, none all tensors",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from autoplan.schema.base import Frozen, SourcedShare
+from autoplan.schema.base import Frozen, PositiveBandwidth, SourcedShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
 __all__ = ["UncertaintySpec"]
@@ -24,6 +24,16 @@ class UncertaintySpec(Frozen):
         default=None,
         description="difference of two step times of a job below which their order is often wrong;"
         " left out: not known",
+    )
+    slowest_host_copy: PositiveBandwidth | None = Field(
+        default=None,
+        description="rate of a ring through host memory, of devices without peer copies, on the slowest"
+        " hosts, to which the interval reaches; left out: no host differs",
+    )
+    slowest_send: PositiveBandwidth | None = Field(
+        default=None,
+        description="rate of one rank's sends between the nodes of a pipeline on the slowest networks: the"
+        " interval reaches to it; left out: as collectives",
     )
     memory: SourcedShare = Field(
         description="of allocated memory; what the allocator and the framework add has ranges of its own"

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.grids.grid_spec import MOST_CELLS, Settings, canonical, job_keys
-from autoplan.schema.job import JobSpec
+from autoplan.schema.grids.grid_spec import (
+    MOST_CELLS,
+    JobKind,
+    Settings,
+    canonical,
+    job_keys,
+    spec_of_jobs,
+)
 from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, shown
 from autoplan.schema.yaml.loader import validate
 
@@ -28,12 +34,17 @@ class Base:
     document: Document
     path: Path | None
 
+    @property
+    def kind(self) -> JobKind:
+        """What the jobs are."""
+        return "serving" if self.document.at(("kind",)) == "serving" else "training"
 
-def swept_values(document: Document) -> dict[str, tuple[Plain, ...]]:
-    """Return the values of each key of the grid that a job has."""
+
+def swept_values(document: Document, kind: JobKind = "training") -> dict[str, tuple[Plain, ...]]:
+    """Return the values of each key of the grid that a job of ``kind`` has."""
     listed = document.at(("grid",))
     items = listed.items() if isinstance(listed, dict) else ()
-    return {k: v for k, v in items if k in job_keys() and isinstance(v, tuple) and v}
+    return {k: v for k, v in items if k in job_keys(kind) and isinstance(v, tuple) and v}
 
 
 def with_settings(job: Plain, settings: Settings) -> Plain:
@@ -70,10 +81,12 @@ def _own(lines: Lines | int) -> int:
 
 def grid_problems(document: Document, base: Base | None) -> Iterator[Problem]:
     """Yield the problems of keys, values and exclusions of a grid, and of its base job."""
-    yield from _key_problems(document)
-    yield from _repeated(document)
-    yield from _size_problems(document)
-    yield from _exclude_problems(document)
+    kind = base.kind if base is not None else "training"
+    values = swept_values(document, kind)
+    yield from _key_problems(document, kind)
+    yield from _repeated(document, values)
+    yield from _size_problems(document, values)
+    yield from _exclude_problems(document, values)
     if base is not None:
         yield from _job_problems(document, base)
 
@@ -82,12 +95,12 @@ def _problem(document: Document, path: Path, message: str, *, key: bool = False)
     return Problem(message, format_path(path), document.name, document.line(path, key=key))
 
 
-def _key_problems(document: Document) -> Iterator[Problem]:
+def _key_problems(document: Document, kind: JobKind) -> Iterator[Problem]:
     listed = document.at(("grid",))
     keys = list(listed) if isinstance(listed, dict) else []
     for key in keys:
-        if key not in job_keys():
-            yield _problem(document, ("grid", key), _unknown_key(key, job_keys()), key=True)
+        if key not in job_keys(kind):
+            yield _problem(document, ("grid", key), _unknown_key(key, job_keys(kind)), key=True)
         for outer in keys:
             if key.startswith(f"{outer}."):
                 message = f"{shown(outer)} sets {shown(key)} too: remove one of them"
@@ -102,18 +115,18 @@ def _unknown_key(key: str, known: Iterable[str]) -> str:
     return f"unknown key {shown(key)}: {hint}"
 
 
-def _repeated(document: Document) -> Iterator[Problem]:
-    for key, values in swept_values(document).items():
+def _repeated(document: Document, values: Mapping[str, tuple[Plain, ...]]) -> Iterator[Problem]:
+    for key, listed in values.items():
         first: dict[str, int] = {}
-        for index, value in enumerate(values):
+        for index, value in enumerate(listed):
             before = first.setdefault(canonical(value), index)
             if before != index:
                 message = f"{shown(value)} is a duplicate of entry {before}: remove one"
                 yield _problem(document, ("grid", key, index), message)
 
 
-def _size_problems(document: Document) -> Iterator[Problem]:
-    cells = math.prod(len(values) for values in swept_values(document).values())
+def _size_problems(document: Document, values: Mapping[str, tuple[Plain, ...]]) -> Iterator[Problem]:
+    cells = math.prod(map(len, values.values()))
     if cells > MOST_CELLS:
         message = f"the grid has {cells:,} cells: at most {MOST_CELLS:,} are supported"
         yield _problem(document, ("grid",), message, key=True)
@@ -126,8 +139,7 @@ def _entries(document: Document) -> list[tuple[int, dict[str, Plain]]]:
     return [(index, entry) for index, entry in entries if isinstance(entry, dict) and entry]
 
 
-def _exclude_problems(document: Document) -> Iterator[Problem]:
-    values = swept_values(document)
+def _exclude_problems(document: Document, values: Mapping[str, tuple[Plain, ...]]) -> Iterator[Problem]:
     for index, entry in _entries(document):
         for key, wanted in entry.items():
             path: Path = ("exclude", index, key)
@@ -144,9 +156,9 @@ def _alternatives(wanted: Plain, values: tuple[Plain, ...]) -> tuple[Plain, ...]
     return (wanted,) if itself or not isinstance(wanted, tuple) else wanted
 
 
-def exclusions(document: Document) -> list[dict[str, frozenset[str]]]:
+def exclusions(document: Document, kind: JobKind = "training") -> list[dict[str, frozenset[str]]]:
     """Return the entries of ``exclude`` as the canonical values that each key may have to be left out."""
-    values = swept_values(document)
+    values = swept_values(document, kind)
     return [
         {
             key: frozenset(canonical(one) for one in _alternatives(wanted, values.get(key, ())))
@@ -158,7 +170,7 @@ def exclusions(document: Document) -> list[dict[str, frozenset[str]]]:
 
 def _job_problems(document: Document, base: Base) -> Iterator[Problem]:
     """Yield the schema errors of the base job and of each value of the grid."""
-    values = swept_values(document)
+    values = swept_values(document, base.kind)
     firsts: dict[str, int] = dict.fromkeys(values, 0)
     for problem in _refused(document, base, firsts):
         if _swept_key(problem, values) is None:
@@ -177,7 +189,7 @@ def _refused(document: Document, base: Base, chosen: Mapping[str, int]) -> tuple
         path = ("grid", key, index)
         node = _put(node, key.split("."), (document.at(path), document.line(path)))
     try:
-        validate(Document(base.document.name, *node), JobSpec)
+        validate(Document(base.document.name, *node), spec_of_jobs(base.kind))
     except SpecError as error:
         return error.problems
     return ()

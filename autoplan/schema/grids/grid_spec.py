@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -22,15 +22,20 @@ __all__ = [
     "Cell",
     "Grid",
     "GridSpec",
+    "JobKind",
     "Settings",
     "canonical",
     "job_keys",
     "products",
+    "spec_of_jobs",
     "text_of",
 ]
 
 #: What one cell sets: values by dotted keys of a job, as the grid file writes them.
 Settings = Mapping[str, Plain]
+
+#: What the jobs of a grid are.
+JobKind: TypeAlias = Literal["training", "serving"]
 
 #: Most cells of a grid.
 MOST_CELLS: Final = 100_000
@@ -45,7 +50,8 @@ class GridSpec(Frozen):
     schema_version: Literal[1] = Field(default=1, alias="schema", description="version of this format")
     kind: Literal["sweep"] = Field(description="this file holds a grid of jobs")
     base: Annotated[str, Field(min_length=1)] | dict[str, Any] = Field(
-        description="the job that all cells share: a name in specs/jobs, a path to a job file, or a job"
+        description="the job that all cells share: a name in specs/jobs or specs/serving, a path to a job"
+        " file, or a job"
     )
     grid: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] = Field(
         description="lists of values by dotted key of a job, such as limits.memory_headroom;"
@@ -87,6 +93,7 @@ class Grid:
     base: Mapping[str, Plain]
     folder: Path
     moved: Mapping[str, str]
+    kind: JobKind = "training"
 
 
 def text_of(value: Plain) -> str:
@@ -107,14 +114,25 @@ def canonical(value: Plain) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def spec_of_jobs(kind: JobKind) -> type[Frozen]:
+    """Return the schema of job files of a kind; that of engines is imported where it is needed."""
+    if kind == "training":
+        return JobSpec
+    from autoplan.schema.serving.serving_spec import ServingSpec
+
+    return ServingSpec
+
+
 @cache
-def job_keys() -> tuple[str, ...]:
+def job_keys(kind: JobKind = "training") -> tuple[str, ...]:
     """Return the dotted keys of a job that a grid may set.
 
     >>> [key for key in job_keys() if key.startswith("adapters")][:4]
     ['adapters', 'adapters.rank', 'adapters.targets', 'adapters.base']
+    >>> [key for key in job_keys("serving") if key.startswith("precision.")][:2]
+    ['precision.weights', 'precision.kv_cache']
     """
-    return tuple(key for key in _keys_below(unfold(JobSpec), "") if key not in _NOT_SWEPT)
+    return tuple(key for key in _keys_below(unfold(spec_of_jobs(kind)), "") if key not in _NOT_SWEPT)
 
 
 def _keys_below(place: Place, prefix: str) -> Iterator[str]:

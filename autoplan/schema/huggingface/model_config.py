@@ -18,16 +18,22 @@ from pydantic import ValidationError
 
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.huggingface.config_fields import Family, Fields
+from autoplan.schema.huggingface.hybrid_families import HYBRID_FAMILIES, REFUSED_FAMILIES
 from autoplan.schema.huggingface.layernorm_families import CLASSIC_FAMILIES
 from autoplan.schema.huggingface.rmsnorm_families import GATED_FAMILIES
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["KNOWN_MODEL_TYPES", "detect_huggingface", "model_from_huggingface"]
 
-_FAMILIES: Final[Mapping[str, Family]] = {**GATED_FAMILIES, **CLASSIC_FAMILIES}
+_FAMILIES: Final[Mapping[str, Family]] = {**GATED_FAMILIES, **CLASSIC_FAMILIES, **HYBRID_FAMILIES}
 
 #: Models with more than text, whose language model sits in `text_config`.
-_NESTED: Final = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+_NESTED: Final = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 
 #: Every `model_type` that can be read.
 KNOWN_MODEL_TYPES: Final = tuple(sorted({*_FAMILIES, *_NESTED}))
@@ -46,11 +52,14 @@ def model_from_huggingface(config: Mapping[str, object], *, name: str) -> ModelS
         name: The name that the model gets.
 
     Raises:
-        UnsupportedError: No reader for its ``model_type``; lists those that there are.
+        UnsupportedError: No reader for its ``model_type``; lists those that there are, or says what a model
+            file cannot say of it.
         SpecError: Fields are missing or wrong; names all of them.
     """
     model_type, text, path = _language_model(config)
     family = _FAMILIES.get(model_type)
+    if model_type in REFUSED_FAMILIES:
+        raise UnsupportedError(f"model_type {model_type} {REFUSED_FAMILIES[model_type]}")
     if family is None:
         known = ", ".join(KNOWN_MODEL_TYPES)
         raise UnsupportedError(f"model_type {model_type[:80]!r} is not known; known: {known}")

@@ -218,6 +218,11 @@ class StepFacts(Frozen):
     front_end_per_token: SourcedSeconds = Field(
         description="in addition for each token of its prompt: tokenizer"
     )
+    front_end_busy: SourcedSeconds | None = Field(
+        default=None,
+        description="time of it that no other request can have: one over the requests a second that one front"
+        " end holds; left out: 0",
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
@@ -239,4 +244,19 @@ class StepFacts(Frozen):
         default="grouped",
         description="whether attention of decodes reads the keys of a group of query heads once, or for each",
     )
+    padded_rows: SourcedCount | None = Field(
+        default=None,
+        description="rows that every expert of a device computes besides its own, in fp8 with scales of"
+        " blocks: tiles that no token fills; left out: 0",
+    )
+    sinks_share: SourcedRatio | None = Field(
+        default=None,
+        description="rate of attention of prompts in models with attention sinks over that of others, on"
+        " devices before Hopper, where it runs in Triton; left out: 1",
+    )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")
+    triton_experts: str | None = Field(
+        default=None,
+        description="engine whose measured experts in mxfp4 stand for its own where a device has no products"
+        " in 4 bits, since both run OpenAI's Triton kernels there; left out: `kernels`",
+    )

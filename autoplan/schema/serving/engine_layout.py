@@ -15,7 +15,7 @@ from typing import Final, get_args
 from autoplan.errors import LayoutError
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 
-__all__ = ["DisaggregatedLayout", "EngineLayout", "parse_serving_layout"]
+__all__ = ["DisaggregatedLayout", "EngineLayout", "engines_of", "parse_serving_layout"]
 
 _LIMIT: Final = 1_000_000
 #: Keys of a layout string with their fields, in the order of the string.
@@ -121,6 +121,17 @@ def parse_serving_layout(
     if problems:
         raise LayoutError(problems)
     return DisaggregatedLayout(prefill, decode)
+
+
+def engines_of(text: str) -> tuple[EngineLayout, ...]:
+    """Return the engines of a plan's ``layout_string``: of each group that differs, or of both pools.
+
+    >>> [str(engine.tp) for engine in engines_of("tp=2,weights=fp8 + tp=1,replicas=2")]
+    ['2', '1']
+    """
+    layouts = [parse_serving_layout(part) for part in text.split(" + ")]
+    pools = ((x.prefill, x.decode) if isinstance(x, DisaggregatedLayout) else (x,) for x in layouts)
+    return tuple(engine for engines in pools for engine in engines)
 
 
 def _engine(text: str, defaults: EngineLayout, problems: list[str]) -> EngineLayout:

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from autoplan.schema.base import FROM_FILE, TO_FILE, Frozen, Share
+from autoplan.schema.base import FROM_FILE, TO_FILE, Frozen, Seconds, Share
 from autoplan.schema.serving.serving_limits import ClassLimits
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "LogNormalLength",
     "RangeLength",
     "Rate",
+    "RecordedRequests",
     "RequestClass",
     "RequestLengths",
     "ServingWorkload",
@@ -42,6 +43,9 @@ __all__ = [
 #: Largest distance of a length from the mean that a bare number is, as a share of it. A guess: InferenceX
 #: draws from 80 to 100 % of a number, SGLang's bench_serving from 0 to 100 %, and people differ more.
 LENGTH_SPREAD: Final = 0.2
+
+#: Keys of the lengths of requests.
+_LENGTHS: Final = ("input_tokens", "output_tokens")
 
 Tokens = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -98,7 +102,21 @@ class LogNormalLength(Frozen):
 class TraceLength(Frozen):
     """Lengths of recorded requests."""
 
-    trace: str = Field(min_length=1, description="CSV file with input_tokens, output_tokens and arrival_s")
+    trace: str = Field(min_length=1, description="file of recorded requests, as workload.trace")
+
+
+class RecordedRequests(Frozen):
+    """Requests of a file, or a part of them by time."""
+
+    file: str = Field(
+        min_length=1,
+        description="CSV with input_tokens, output_tokens and, if it has it, arrival_s; or a published trace:"
+        " Azure's of 2023 and 2024, BurstGPT, Mooncake, recognised by their columns",
+    )
+    start: Seconds = Field(default=0.0, description="from when on, since its first request")
+    duration: Annotated[Seconds, Field(gt=0)] | None = Field(
+        default=None, description="for how long; default: to its end"
+    )
 
 
 Length = Tokens | FixedLength | UniformLength | RangeLength | LogNormalLength | TraceLength
@@ -235,6 +253,11 @@ class ServingWorkload(RequestLengths):
     arrivals: Literal["poisson", "constant"] | GammaArrivals | None = Field(
         default=None, description="gaps between the requests of an open loop; default: poisson"
     )
+    trace: Annotated[str, Field(min_length=1)] | RecordedRequests | None = Field(
+        default=None,
+        description="file of recorded requests, or a part of it: lengths that are left out are theirs, and so"
+        " is when they come where neither concurrency nor request_rate says it",
+    )
     longest_request: Tokens | None = Field(
         default=None,
         description="input and output that must be admitted (max_model_len); default: what the lengths need",
@@ -254,10 +277,27 @@ class ServingWorkload(RequestLengths):
             raise ValueError("; ".join(wrong))
         return self
 
+    @property
+    def recorded(self) -> RecordedRequests | None:
+        """The file of recorded requests and the part of it that counts; None where no file is named."""
+        return RecordedRequests(file=self.trace) if isinstance(self.trace, str) else self.trace
+
     def _complete(self) -> None:
-        """Turn rates of classes into weights and a rate of all; lengths that are left out are the first's."""
-        if not self.classes:
-            return
+        """Turn rates of classes into weights and a rate of all, and fill in lengths that are left out.
+
+        They are those of the first class, or recorded.
+        """
+        changes: dict[str, object] = {}
+        if self.recorded is not None:
+            length = TraceLength(trace=self.recorded.file)
+            changes = {name: length for name in _LENGTHS if name not in self.model_fields_set}
+        if self.classes:
+            changes = self._of_classes()
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _of_classes(self) -> dict[str, object]:
+        """Return weights instead of rates, the rate of all, and the lengths of the first class."""
         changes: dict[str, object] = {}
         rates = [known.request_rate for known in self.classes]
         if rates[0] is not None:
@@ -267,11 +307,10 @@ class ServingWorkload(RequestLengths):
                 known.model_copy(update={"weight": (known.request_rate or 0.0) / total, "request_rate": None})
                 for known in self.classes
             )
-        for name in ("input_tokens", "output_tokens"):
+        for name in _LENGTHS:
             if name not in self.model_fields_set:
                 changes[name] = getattr(self.classes[0], name)
-        for name, value in changes.items():
-            object.__setattr__(self, name, value)
+        return changes
 
     @property
     def alike(self) -> bool:
@@ -303,8 +342,11 @@ class ServingWorkload(RequestLengths):
             f"the weights of classes add up to {shares * 100:g} %, not 100 %": (
                 bool(self.classes) and not any(rates) and abs(shares - 1) > 1e-6
             ),
-            "input_tokens and output_tokens are missing: give both, or classes with both": (
-                not self.classes and not {"input_tokens", "output_tokens"} <= self.model_fields_set
+            "input_tokens and output_tokens are missing: give both, classes with both, or a trace": (
+                not self.classes and self.trace is None and not self.model_fields_set >= {*_LENGTHS}
+            ),
+            "a trace is one class of requests: leave classes out, or give them its lengths": (
+                bool(self.classes) and self.trace is not None
             ),
         }
 

@@ -1,8 +1,8 @@
 """Users' rules as expression trees, and their partial evaluation with known names.
 
 Numbers are integers or exact fractions, so that no rule depends on rounding. Division by zero gives
-``UNDEFINED``, and comparisons with it are false. ``layers``, ``selective`` and ``full`` have one entry per
-stage; a relation that names a stage that a layout lacks does not restrict that layout.
+``UNDEFINED``, and comparisons with it are false. ``layers`` and the layers with each recompute mode have
+one entry per stage; a relation that names a stage that a layout lacks does not restrict that layout.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from fractions import Fraction
 from functools import partial, reduce
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 from typing import Any, Final, TypeAlias
+
+from autoplan.schema.recompute import MODES
 
 __all__ = [
     "COMPARED",
@@ -254,10 +256,10 @@ class Uniform(Node):
         stages = range(known.stages)
         if self.quantity != "recompute":
             return _equal_over_stages(self.quantity, stages).folded(known)
-        equal = (_equal(((kind, i), ("layers", i)) for i in stages) for kind in ("full", "selective"))
-        counts = Logic(
-            every=True, parts=(_equal_over_stages("selective", stages), _equal_over_stages("full", stages))
-        )
+        # A mode that no layer has is uniform.
+        modes = [x.name for x in MODES if any(known.entries.get((x.name, i)) != 0 for i in stages)]
+        equal = (_equal(((mode, i), ("layers", i)) for i in stages) for mode in reversed(modes))
+        counts = Logic(every=True, parts=tuple(_equal_over_stages(mode, stages) for mode in modes))
         return Logic(every=False, parts=(*equal, counts)).folded(known)
 
 

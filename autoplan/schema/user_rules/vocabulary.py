@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from autoplan.schema.layout import LAYOUT_KEYS
+from autoplan.schema.recompute import MODES
 
 __all__ = ["LISTS", "NAMES", "WORDS"]
 
@@ -16,5 +17,5 @@ NAMES: Final = (
 )
 #: Words that a rule may name, with their values.
 WORDS: Final[dict[str, tuple[str, ...]]] = {key.name: key.words for key in LAYOUT_KEYS if key.words}
-#: Numbers with one entry per stage: its layers, and those with selective and full recompute.
-LISTS: Final = ("layers", "selective", "full")
+#: Numbers with one entry per stage: its layers, and those with each recompute mode.
+LISTS: Final = ("layers", *(mode.name for mode in MODES))

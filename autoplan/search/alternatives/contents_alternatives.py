@@ -29,7 +29,6 @@ __all__ = ["alternatives_of_contents"]
 
 #: Position of the layers before a stage among the fields of ``Alternative``.
 _FIRST: Final = Alternative._fields.index("first")
-_NO_LAYERS: Final = np.zeros(1)
 
 
 def alternatives_of_contents(
@@ -67,7 +66,7 @@ def alternatives_of_contents(
                 )
             chosen += [_placed(o, first) for o in fastest_by_content.get(key, ())]
         if stage_rules.own and not of_recompute:
-            chosen = [o for o in chosen if stage_rules.allows(o.layers, _NO_LAYERS, _NO_LAYERS)[0]]
+            chosen = [o for o in chosen if stage_rules.allows(o.layers, {})[0]]
         rows.append(tuple(chosen))
     stages = tuple(rows)
     if group.requires_uniform_recompute(position):

@@ -6,7 +6,6 @@ after the other, with the same bound, are priced together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -15,9 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Ints
+from autoplan.costs.core.candidates import Array, ByMode, Ints
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages
+from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
@@ -123,8 +123,7 @@ def _under_rules(
             by_count = [alternatives_by_rules(group, position, rules, (-1, n), most, scale) for n in counts]
             rows.append(tuple(o for chosen in by_count for o in chosen))
         else:
-            none = np.zeros(1)
-            rows.append(tuple(o for o in row if rules.allows(o.layers, none, none)[0]))
+            rows.append(tuple(o for o in row if rules.allows(o.layers, {})[0]))
     return (
         uniform_alternatives(rows, group.layers)
         if group.requires_uniform_recompute(position)
@@ -155,7 +154,8 @@ class _Fastest:
         ``offered`` [C, p, L] says which numbers of layers are useful.
         """
         counts = np.flatnonzero(offered.any(axis=(0, 1))) + 1
-        entries = group.pp * len(counts) * (int(counts.max(initial=0)) + 1)
+        enumerated = max(1, len(_enumerated_modes(group.modes)))
+        entries = group.pp * len(counts) * (int(counts.max(initial=0)) + 1) ** enumerated
         at = positions[: max(1, _BLOCK // max(1, entries))]
         rows = {position: row for row, position in enumerate(at.tolist())}
         if not len(counts):
@@ -174,42 +174,49 @@ class _Fastest:
         row = self.rows[position]
         listed = np.isfinite(offered[:, self.counts - 1]) & self.fits[row]
         entries = self.table[row][listed].tolist()
-        chosen: Iterator[Alternative] = (Alternative(*entry) for entry in entries)
+        chosen = map(Alternative.of, entries)
         stages = tuple(tuple(islice(chosen, count)) for count in listed.sum(axis=1).tolist())
         return Alternatives(stages, self.group.schedule(position))
 
 
+_NONE: Final = np.zeros(())
+
+
 def _fastest_mix(
     stages: Stages, layers: Array, limit: float, modes: frozenset[str], scale: Scale, unit: Ints
-) -> tuple[tuple[Array, Array], Array, NDArray[np.bool_]]:
-    """Return the fastest mix (selective and full layers), its memory and whether it fits, [C, p, n, 1].
+) -> tuple[dict[str, Array], Array, NDArray[np.bool_]]:
+    """Return the fastest mix (layers with each mode), its memory and whether it fits, [C, p, n, 1].
 
-    For each number of layers with full recompute, multiples of ``unit``, the fewest selective ones that
-    fit follow from the bytes to save; among equal times the mix with the least memory is taken. ``stages``
-    has coefficients [C, p, 1, 1], ``layers`` shape [n, 1] and ``unit`` [C, 1, 1, 1].
+    For each numbers of layers with the other modes, of full recompute multiples of ``unit``, the fewest that
+    fit with the first mode follow from the bytes to save; among equal times the mix with the least memory is
+    taken. ``stages`` has coefficients [C, p, 1, 1], ``layers`` shape [n, 1] and ``unit`` [C, 1, 1, 1].
     """
-    most = layers.max() // unit.min() if "full" in modes else 0.0
-    full: Array = np.arange(most + 1.0) * unit
-    selective = _fewest_selective(stages, layers, full, limit, modes)
-    memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
-    if "selective" in modes:
+    others = _enumerated(layers, modes, unit)
+    first = next((mode for mode in listed_modes(modes) if mode in modes - others.keys()), None)
+    mix: dict[str, Array] = dict.fromkeys(listed_modes(modes), _NONE) | others
+    enumerated = total(others, _NONE)
+    if first is not None:
+        mix[first] = _fewest(stages, layers, others, limit, modes, first)
+    memory, fits = stage_fits(stages.memory, layers, mix, limit)
+    if first is not None:
         # The recompute workspace of the last layers, or what the first one saves, may require one or two
         # more.
         for _ in range(2):
-            short = (fits == 0) & (selective + full < layers) & (selective < 2 + layers - full)
+            short = (fits == 0) & (total(mix, _NONE) < layers) & (mix[first] < 2 + layers - enumerated)
             if not short.any():
                 break
-            selective = selective + short
-            memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
-    valid = (selective + full <= layers) & (fits > 0)
+            mix[first] = mix[first] + short
+            memory, fits = stage_fits(stages.memory, layers, mix, limit)
+    valid = (total(mix, _NONE) <= layers) & (fits > 0)
     if "none" not in modes:
-        valid &= selective + full == layers
-    cost = selective * stages.selective + full * stages.full
+        valid &= total(mix, _NONE) == layers
+    cost = sum((count * stages.recompute[mode] for mode, count in mix.items()), _NONE)
     # Memory breaks ties only: its share stays below half a tick of time.
     ranked = np.where(valid, cost + 0.5 * scale.tick_seconds * memory / limit, np.inf)
     best = ranked.argmin(axis=-1)[..., None]
-    s, f, used = (_at(best, x, ranked.shape) for x in (selective, full, memory))
-    return (s, f), used, np.take_along_axis(valid, best, axis=-1)
+    chosen = {mode: _at(best, count, ranked.shape) for mode, count in mix.items()}
+    used = _at(best, memory, ranked.shape)
+    return chosen, used, np.take_along_axis(valid, best, axis=-1)
 
 
 def _at(best: Ints, values: Array, shape: tuple[int, ...]) -> Array:
@@ -218,23 +225,40 @@ def _at(best: Ints, values: Array, shape: tuple[int, ...]) -> Array:
     return chosen
 
 
-def _fewest_selective(
-    stages: Stages, layers: Array, full: Array, limit: float, modes: frozenset[str]
+def _enumerated_modes(modes: frozenset[str]) -> tuple[str, ...]:
+    """Return the modes whose counts are enumerated: full recompute, and all but the first of the others."""
+    in_part = [mode for mode in listed_modes(modes) if mode in modes and mode != FULL]
+    return (FULL, *in_part[1:]) if FULL in modes else tuple(in_part[1:])
+
+
+def _enumerated(layers: Array, modes: frozenset[str], unit: Ints) -> dict[str, Array]:
+    """Return every combination of counts of the enumerated modes, shape [C, 1, 1, combinations]."""
+    most, enumerated = layers.max(), _enumerated_modes(modes)
+    counts = [np.arange((most // unit.min() if mode == FULL else most) + 1.0) for mode in enumerated]
+    grid = np.meshgrid(*counts, indexing="ij")
+    return {
+        mode: of_mode.ravel() * (unit if mode == FULL else 1)
+        for mode, of_mode in zip(enumerated, grid, strict=True)
+    }
+
+
+def _fewest(
+    stages: Stages, layers: Array, others: ByMode, limit: float, modes: frozenset[str], first: str
 ) -> Array:
-    """Return the fewest selective layers that fit into memory for each number of full ones."""
-    remaining = np.maximum(layers - full, 0.0)
+    """Return the fewest layers with the mode ``first`` that fit into memory for each count of the others."""
+    remaining = np.maximum(layers - total(others, _NONE), 0.0)
     shape = np.broadcast_shapes(stages.forward.layer.shape, remaining.shape)
-    if "selective" not in modes:
-        return np.zeros(shape)
     if "none" not in modes:
         return np.broadcast_to(remaining, shape)
     memory = stages.memory
-    per_layer = memory.none - memory.selective
-    short = bytes_to_save(memory, layers, limit) - full * (memory.none - memory.full)
+    per_layer = memory.none - memory.recomputed[first]
+    short = bytes_to_save(memory, layers, limit)
+    for mode, count in others.items():
+        short = short - count * (memory.none - memory.recomputed[mode])
     with np.errstate(divide="ignore", invalid="ignore"):
         enough = np.ceil(short / per_layer - 1e-9)
-    # Where selective recompute saves nothing, no number of layers helps.
+    # Where recompute of the mode saves nothing, no number of layers helps.
     needed = np.where(short <= 0, 0.0, np.where(per_layer > 0, enough, np.inf))
-    # Selective recompute costs nothing where communication overlaps it: use it for all layers.
-    needed = np.where((stages.selective <= 0) & (per_layer > 0), remaining, needed)
+    # Recompute costs nothing where communication overlaps it: use it for all layers.
+    needed = np.where((stages.recompute[first] <= 0) & (per_layer > 0), remaining, needed)
     return np.minimum(needed, layers + 1)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Ints, distinct, mapped
+from autoplan.costs.core.candidates import Array, ByMode, Ints, distinct, mapped
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, stage_backward
@@ -106,46 +106,52 @@ class MixPrices:
 
     def _blocks(self, index: Ints, layers: Ints) -> Iterator[Ints]:
         """Yield ``index`` in parts of similar numbers of mixes, each small enough for an array."""
-        widths = np.array([len(self._mixes(count)[0]) for count in layers[index].tolist()])
+        widths = np.array([_number_of(self._mixes(count)) for count in layers[index].tolist()])
         for width in distinct(np.frexp(widths)[1]).tolist():
             similar = index[np.frexp(widths)[1] == width]
             size = max(1, _BLOCK >> width)
             yield from (similar[i : i + size] for i in range(0, len(similar), size))
 
-    def _mixes(self, layers: int) -> tuple[Array, Array]:
+    def _mixes(self, layers: int) -> dict[str, Array]:
         return mixes(layers, self._modes, self._unit)
 
     def _priced(self, contents: _Contents, layers: Ints) -> tuple[Array, Array]:
         """Return backward [s] and memory [byte] of contents by mix; infinite where a mix never fits."""
         mixes_of = [self._mixes(count) for count in layers.tolist()]
-        shape = len(layers), max(len(selective) for selective, _ in mixes_of)
-        selective, full, listed = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool)
-        for row, (s, f) in enumerate(mixes_of):
-            selective[row, : len(s)], full[row, : len(f)], listed[row, : len(s)] = s, f, True
-        mixed = self._mixed(contents, selective, full)
+        shape = len(layers), max(map(_number_of, mixes_of))
+        recomputed, listed = {mode: np.zeros(shape) for mode in mixes_of[0]}, np.zeros(shape, dtype=bool)
+        for row, mix in enumerate(mixes_of):
+            listed[row, : _number_of(mix)] = True
+            for mode, counts in mix.items():
+                recomputed[mode][row, : len(counts)] = counts
+        mixed = self._mixed(contents, recomputed)
         count = layers.astype(np.float64)[:, None]
-        memory, fits = stage_fits(mixed.memory, count, selective, full, np.inf)
-        backward = np.broadcast_to(stage_backward(mixed, count, selective, full), shape)
+        memory, fits = stage_fits(mixed.memory, count, recomputed, np.inf)
+        backward = np.broadcast_to(stage_backward(mixed, count, recomputed), shape)
         return backward, np.where(listed & (fits > 0), memory, np.inf)
 
-    def _mixed(self, contents: _Contents, selective: Array, full: Array) -> Stages:
+    def _mixed(self, contents: _Contents, recomputed: ByMode) -> Stages:
         """Return the coefficients of contents with as many layers recomputed, shape [X, mixes]."""
         kinds = [kind.take((contents.stage, None)) for kind in self._kinds]
-        return mixed_stages_of(kinds, self._prefixes.layer_counts(contents.order[:, None], selective, full))
+        return mixed_stages_of(kinds, self._prefixes.layer_counts(contents.order[:, None], recomputed))
 
     def _listed(self, contents: _Contents, mix: Ints, memory: Array) -> Iterator[Alternative]:
         """Yield the alternative of each content with one ``mix``, which needs ``memory`` bytes."""
         layers = self._prefixes.layers[contents.order]
-        chosen = [
-            (float(selective[i]), float(full[i]))
-            for i, (selective, full) in zip(mix.tolist(), map(self._mixes, layers.tolist()), strict=True)
-        ]
-        selective, full = np.array(chosen).T
-        mixed = self._mixed(contents, selective[:, None], full[:, None])
-        of_mix = selective[:, None], full[:, None]
+        mixes_of = list(map(self._mixes, layers.tolist()))
+        of_mix = {
+            mode: np.array([[of_stage[mode][i]] for i, of_stage in zip(mix.tolist(), mixes_of, strict=True)])
+            for mode in mixes_of[0]
+        }
+        mixed = self._mixed(contents, of_mix)
         count = layers.astype(np.float64)[:, None]
         table = alternative_table(mixed, count, of_mix, memory[:, None], v=self._v, scale=self.scale)
-        return (Alternative(*entry) for entry in table[:, 0].tolist())
+        return map(Alternative.of, table[:, 0].tolist())
+
+
+def _number_of(mix: ByMode) -> int:
+    """Return the number of mixes."""
+    return len(next(iter(mix.values())))
 
 
 class RecentMixPrices:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import ByMode
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor
 from autoplan.deadline import check_deadline
@@ -35,6 +35,7 @@ from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
     alternative_table,
     mixes,
+    mixes_at,
 )
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules
@@ -163,10 +164,10 @@ class _Mixes:
         check_deadline()
         group, layers = self.group, stages[0].first.layers
         unit, v = int(group.candidates.recompute_num_layers[self.position]), int(group.v[self.position])
-        selective, full = mixes(layers, group.modes, unit)
-        count, coefficients = np.array(float(layers)), self._coefficients(stages, selective, full)
-        memory, fits = stage_fits(coefficients.memory, count, selective, full, self.limit)
-        table = alternative_table(coefficients, count, (selective, full), memory, v=v, scale=self.scale)
+        mix = mixes(layers, group.modes, unit)
+        count, coefficients = np.array(float(layers)), self._coefficients(stages, mix)
+        memory, fits = stage_fits(coefficients.memory, count, mix, self.limit)
+        table = alternative_table(coefficients, count, mix, memory, v=v, scale=self.scale)
         # Where layers differ, classes of mixes that the user's own rules distinguish share one place.
         table = np.broadcast_to(table, (len(stages), *table.shape[-2:]))
         backward, both, end = (table[..., i] for i in _TIMES)
@@ -176,24 +177,24 @@ class _Mixes:
         for stage, entries, mask in zip(stages, table, worth, strict=True):
             index = np.flatnonzero(mask)
             if rules is not None:
-                index = _allowed(index, rules[stage.number], stage.first, selective, full)
+                index = _allowed(index, rules[stage.number], stage.first, mix)
             yield sorted(entries[index].tolist(), key=itemgetter(*_ORDER))
 
-    def _coefficients(self, stages: Sequence[_HidingStage], selective: Array, full: Array) -> Stages:
+    def _coefficients(self, stages: Sequence[_HidingStage], mix: ByMode) -> Stages:
         """Return the coefficients of ``stages``, for [stages, mixes]."""
         if self.group.places is None:
             return self.group.stages.take((self.position, [stage.number for stage in stages], None))
         number, first, _ = stages[0]
-        return self.group.holding(self.position, number)(first.first, first.layers, selective, full)
+        return self.group.holding(self.position, number)(first.first, first.layers, mix)
 
 
 def _allowed(
-    index: NDArray[np.int64], rules: StageRules, first: Alternative, selective: Array, full: Array
+    index: NDArray[np.int64], rules: StageRules, first: Alternative, mix: ByMode
 ) -> NDArray[np.int64]:
     """Return the mixes at ``index`` that the rules allow and do not distinguish from ``first``."""
-    reference = first.selective, first.full
-    index = index[rules.indistinguishable(selective[index], full[index], reference)]
-    return index[rules.allows(first.layers, selective[index], full[index])]
+    reference = {mode: first.count(mode) for mode in mix}
+    index = index[rules.indistinguishable(mixes_at(mix, index), reference)]
+    return index[rules.allows(first.layers, mixes_at(mix, index))]
 
 
 def _ever_shorter(slower: Sequence[Sequence[int]], first: Alternative, enough: int) -> list[Alternative]:
@@ -201,7 +202,7 @@ def _ever_shorter(slower: Sequence[Sequence[int]], first: Alternative, enough: i
     shortened: list[Alternative] = []
     least = first.end_of_step_ticks
     for entry in slower:
-        alternative = Alternative(*entry)
+        alternative = Alternative.of(entry)
         if alternative.end_of_step_ticks < least:
             shortened.append(alternative._replace(first=first.first))
             least = alternative.end_of_step_ticks

@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
+from autoplan.schema.recompute import FULL, MODES, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
@@ -32,6 +33,7 @@ __all__ = [
     "alternative_table",
     "alternatives_by_rules",
     "mixes",
+    "mixes_at",
     "part_ticks",
     "priced_mixes",
     "slowest_path_ticks",
@@ -40,17 +42,20 @@ __all__ = [
 ]
 
 
+#: Position of each mode among the counts of an alternative, and of the first count in a table's rows.
+_POSITION: Final[dict[str, int]] = {mode.name: i for i, mode in enumerate(MODES)}
+_COUNTS: Final = 8
+
+
 class Alternative(NamedTuple):
     """One alternative of a stage: its layers and recompute mix, its time and memory in ticks.
 
     Times are those of one virtual stage and one microbatch. ``first`` counts the layers of the stages before
-    it, where an alternative is for one place only. ``weight_ticks`` is the weight-gradient pass, where the
-    schedule splits backward.
+    it, where an alternative is for one place only, else it is -1. ``weight_ticks`` is the weight-gradient
+    pass, where the schedule splits backward. ``recomputed`` has the layers with each mode of ``MODES``.
     """
 
     layers: int
-    selective: int
-    full: int
     forward_ticks: int
     backward_ticks: int
     stage_ticks: int
@@ -58,6 +63,16 @@ class Alternative(NamedTuple):
     memory_ticks: int
     first: int = -1
     weight_ticks: int = 0
+    recomputed: tuple[int, ...] = (0,) * len(MODES)
+
+    @staticmethod
+    def of(entry: Sequence[int]) -> Alternative:
+        """Return the alternative of a row of ``alternative_table``."""
+        return Alternative._make((*entry[:_COUNTS], tuple(entry[_COUNTS:])))
+
+    def count(self, quantity: str) -> int:
+        """Return its layers, or those with a recompute mode."""
+        return self.layers if quantity == "layers" else self.recomputed[_POSITION[quantity]]
 
     @property
     def input_ticks(self) -> int:
@@ -115,8 +130,8 @@ class Alternatives:
         """Return whether ``chosen``, one alternative a stage, satisfies the rules across stages."""
         if not self.rules:
             return True
-        names = ("layers", "selective", "full")
-        entries = {(name, i): getattr(o, name) for name in names for i, o in enumerate(chosen)}
+        names = ("layers", *_POSITION)
+        entries = {(name, i): o.count(name) for name in names for i, o in enumerate(chosen)}
         return keeps(self.rules, entries, len(chosen))
 
 
@@ -143,11 +158,10 @@ def uniform_alternatives(
 
 def _recompute_patterns(alternative: Alternative) -> Iterator[object]:
     """Yield the recompute patterns of an alternative: its counts, and all of its layers in one mode."""
-    yield alternative.selective, alternative.full
-    if alternative.layers == alternative.full:
-        yield "full"
-    if alternative.layers == alternative.selective:
-        yield "selective"
+    yield alternative.recomputed
+    for mode in _POSITION:
+        if alternative.layers == alternative.count(mode):
+            yield mode
 
 
 def alternatives_by_rules(
@@ -165,75 +179,76 @@ def alternatives_by_rules(
     """
     layers, coefficients_of, v = place[1], group.holding(position, rules.stage), int(group.v[position])
     count, (limit, longest) = np.array(float(layers)), most
-    selective, full = mixes(layers, group.modes, int(group.candidates.recompute_num_layers[position]))
-    stage = coefficients_of(*place, selective, full)
-    memory, fits = stage_fits(stage.memory, count, selective, full, limit)
-    seconds = stage_forward(stage, count) + stage_backward(stage, count, selective, full)
+    mix = mixes(layers, group.modes, int(group.candidates.recompute_num_layers[position]))
+    stage = coefficients_of(*place, mix)
+    memory, fits = stage_fits(stage.memory, count, mix, limit)
+    seconds = stage_forward(stage, count) + stage_backward(stage, count, mix)
     feasible = np.flatnonzero((fits > 0) & (seconds <= longest))
-    feasible = feasible[rules.allows(layers, selective[feasible], full[feasible])]
+    feasible = feasible[rules.allows(layers, mixes_at(mix, feasible))]
     order = feasible[np.lexsort((memory[feasible], seconds[feasible]))]
-    stage = coefficients_of(*place, selective[order], full[order])
-    chosen = priced_mixes(stage, layers, selective[order], full[order], memory[order], v=v, scale=scale)
+    ordered = mixes_at(mix, order)
+    stage = coefficients_of(*place, ordered)
     classes: dict[tuple[int, ...], Alternative] = {}
-    for alternative in chosen:
-        classes.setdefault(tuple(getattr(alternative, name) for name in sorted(rules.seen)), alternative)
+    for alternative in priced_mixes(stage, layers, ordered, memory[order], v=v, scale=scale):
+        classes.setdefault(tuple(alternative.count(name) for name in sorted(rules.seen)), alternative)
     return list(classes.values())
 
 
+_NO_LAYERS: Final = np.zeros(())
+
+
 @lru_cache(maxsize=1024)
-def mixes(layers: int, modes: frozenset[str], unit: int) -> tuple[Array, Array]:
-    """Return all counts of layers with selective and with full recompute that the modes allow.
+def mixes(layers: int, modes: frozenset[str], unit: int) -> dict[str, Array]:
+    """Return all counts of layers with each recompute mode that ``modes`` allow.
 
     Full recompute is in multiples of ``unit`` layers, the recompute unit.
     """
-    counts = np.arange(layers + 1.0)
-    selective, full = (x.ravel() for x in np.meshgrid(counts, counts[::unit]))
-    recomputed = selective + full
-    allowed = (
-        (recomputed <= layers)
-        & ((selective == 0) | ("selective" in modes))
-        & ((full == 0) | ("full" in modes))
-    )
-    if "none" not in modes:
-        allowed &= recomputed == layers
-    return selective[allowed], full[allowed]
+    counts, listed = np.arange(layers + 1.0), listed_modes(modes)
+    axes = [counts[:: unit if mode == FULL else 1] if mode in modes else counts[:1] for mode in listed]
+    # The count of the first mode changes fastest.
+    grid = np.meshgrid(*reversed(axes), indexing="ij")[::-1]
+    mix = {mode: of_mode.ravel() for mode, of_mode in zip(listed, grid, strict=True)}
+    recomputed = total(mix, np.zeros(()))
+    return mixes_at(mix, recomputed <= layers if "none" in modes else recomputed == layers)
+
+
+def mixes_at(mix: ByMode, index: NDArray[Any]) -> dict[str, Array]:
+    """Return the counts of the mixes at ``index`` (a mask or indices)."""
+    return {mode: counts[index] for mode, counts in mix.items()}
 
 
 def priced_mixes(
-    stage: Stages, layers: int, selective: Array, full: Array, memory: Array, *, v: int, scale: Scale
+    stage: Stages, layers: int, mix: ByMode, memory: Array, *, v: int, scale: Scale
 ) -> list[Alternative]:
     """Return recompute mixes of one stage as alternatives (``stage``: coefficients of all, or of each)."""
-    table = alternative_table(stage, np.array(float(layers)), (selective, full), memory, v=v, scale=scale)
-    return [Alternative(*entry) for entry in table.tolist()]
+    table = alternative_table(stage, np.array(float(layers)), mix, memory, v=v, scale=scale)
+    return [Alternative.of(entry) for entry in table.tolist()]
 
 
 def alternative_table(
-    stage: Stages, layers: Array, mix: tuple[Array, Array], memory: Array, *, v: Array | int, scale: Scale
+    stage: Stages, layers: Array, mix: ByMode, memory: Array, *, v: Array | int, scale: Scale
 ) -> NDArray[np.int64]:
     """Return the fields of ``Alternative`` on the last axis, for stages' coefficients of the same shape.
 
-    ``mix`` is the layers with selective and with full recompute, ``memory`` their need [bytes].
+    Its counts come last. ``mix`` is the layers with each recompute mode, ``memory`` their need [bytes].
     """
-    selective, full = mix
     forward = scale.step_ticks(stage_forward(stage, layers) / v)
     weight_ticks: NDArray[np.int64] = np.zeros((), dtype=np.int64)
-    split_columns: tuple[NDArray[np.int64], ...] = ()
-    backward = stage_backward(stage, layers, selective, full)
+    backward = stage_backward(stage, layers, mix)
     if np.any(stage.split):
         weight = stage_weight(stage, layers)
         weight_ticks, backward = scale.step_ticks(weight / v), backward - weight
-        split_columns = np.array(-1), weight_ticks
     backward_ticks = scale.step_ticks(backward / v) + weight_ticks
     columns = (
         layers.astype(np.int64),
-        selective.astype(np.int64),
-        full.astype(np.int64),
         forward,
         backward_ticks,
         forward + backward_ticks,
-        scale.step_ticks(end_of_step(stage, layers, selective, full).total),
+        scale.step_ticks(end_of_step(stage, layers, mix).total),
         scale.memory_ticks(memory),
-        *split_columns,
+        np.array(-1),
+        weight_ticks,
+        *(mix.get(mode, _NO_LAYERS).astype(np.int64) for mode in _POSITION),
     )
     table: NDArray[np.int64] = np.stack(np.broadcast_arrays(*columns), axis=-1)
     return table

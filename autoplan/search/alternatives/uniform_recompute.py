@@ -15,8 +15,9 @@ by no more than its stage's backward grows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -25,10 +26,16 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
+from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import useful_counts
-from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, alternative_table
+from autoplan.search.alternatives.stage_alternatives import (
+    Alternative,
+    Alternatives,
+    alternative_table,
+    mixes_at,
+)
 from autoplan.search.bounds.step_bound import (
     Bound,
     bound_by,
@@ -62,13 +69,12 @@ class UniformCase:
 class UniformCases:
     """All cases of uniform recompute of one candidate, W of them.
 
-    ``selective`` and ``full`` are layers of every stage, -1 for all of them. ``bounds`` has lower bounds of
-    the step of each case, valid under the tightest limit so far and tighter ones.
+    ``recomputed`` has the layers of every stage with each mode, -1 for all of them. ``bounds`` has lower
+    bounds of the step of each case, valid under the tightest limit so far and tighter ones.
     """
 
     one: PricedCandidates
-    selective: NDArray[np.int64]
-    full: NDArray[np.int64]
+    recomputed: Mapping[str, NDArray[np.int64]]
     floor: Array
     bounds: Array
     stages: Stages
@@ -80,14 +86,13 @@ class UniformCases:
     def of(group: PricedCandidates, position: int) -> UniformCases:
         """Return the cases of the candidate at ``position``, whose rules require uniform recompute."""
         one = group.take(np.array([position]))
-        selective, full = _uniform_mixes(one)
+        recomputed = _uniform_mixes(one)
         stages, allowed = one.stages.take((0, slice(None), None)), one.allowed()[0]
-        floor = _floor(one, stages, allowed, selective, full)
+        floor = _floor(one, stages, allowed, recomputed)
         parts = tuple(part for part in one.parts(0) if part != one.uniform_part(0))
         return UniformCases(
             one=one,
-            selective=selective,
-            full=full,
+            recomputed=recomputed,
             floor=floor,
             bounds=floor.copy(),
             stages=stages,
@@ -135,7 +140,7 @@ class UniformCases:
         schedule, tail = self.one.schedule(0), float(lower.tail.min())
         longest = longest_stage(schedule, float(lower.stage_sum[promising].min()), most - tail)
         capacity = np.where(seconds <= longest, np.arange(1, self.one.layers + 1), 0).max(axis=2)
-        counts = np.stack([self.selective[index], self.full[index]], axis=1)
+        counts = np.stack([of_mode[index] for of_mode in self.recomputed.values()], axis=1)
         undominated: list[int] = []
         for i in promising.tolist():
             # All layers, -1, is no count to compare.
@@ -148,10 +153,8 @@ class UniformCases:
     @property
     def dominance_applies(self) -> bool:
         """Whether dominance applies: recompute costs all stages the same, and no other rule depends on it."""
-        costs = {"selective": self.stages.selective, "full": self.stages.full}
-        uniform_cost = all(
-            cost.min() == cost.max() > 0 for mode, cost in costs.items() if mode in self.one.modes
-        )
+        costs = [self.stages.recompute[mode] for mode in self.recomputed if mode in self.one.modes]
+        uniform_cost = all(cost.min() == cost.max() > 0 for cost in costs)
         return uniform_cost and not self.across and not any(rules.own for rules in self.rules)
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
@@ -160,10 +163,10 @@ class UniformCases:
         longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
         useful = useful_counts(one, case.seconds, longest)
         stages, v = self.stages, int(one.v[0])
-        selective, full = (x[0, 0] for x in self._mixes(np.array([case.number])))
-        table = alternative_table(stages, counts, (selective, full), case.memory, v=v, scale=scale)
+        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
+        table = alternative_table(stages, counts, mix, case.memory, v=v, scale=scale)
         rows = (table[i, self._allowed_counts(i, case, useful[i])].tolist() for i in range(one.pp))
-        chosen = tuple(tuple(Alternative(*entry) for entry in row) for row in rows)
+        chosen = tuple(tuple(Alternative.of(entry) for entry in row) for row in rows)
         return Alternatives(chosen, one.schedule(0), self.across)
 
     def _allowed_counts(self, stage: int, case: UniformCase, seconds: Array) -> NDArray[np.int64]:
@@ -171,77 +174,73 @@ class UniformCases:
         index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
         if not rules.own:
             return index
-        selective, full = (x[0, 0, index] for x in self._mixes(np.array([case.number])))
-        rows = zip(index.tolist(), selective, full, strict=True)
-        allowed = [bool(rules.allows(n + 1, np.array([s]), np.array([f]))[0]) for n, s, f in rows]
+        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
+        allowed = [rules.allows(n + 1, mixes_at(mix, np.array([n])))[0] for n in index.tolist()]
         allowed_index: NDArray[np.int64] = index[np.array(allowed, dtype=bool)]
         return allowed_index
 
-    def _mixes(self, index: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Return layers with selective and with full recompute by number of layers, shape [W, 1, L]."""
+    def _mixes(self, index: NDArray[np.int64]) -> dict[str, Array]:
+        """Return layers with each recompute mode by number of layers, shape [W, 1, L]."""
         layers = np.arange(1.0, self.one.layers + 1)
-        selective, full = (
-            np.where(count[index, None, None] < 0, layers, count[index, None, None])
-            for count in (self.selective, self.full)
-        )
-        return selective, full
+        return {
+            mode: np.where(count[index, None, None] < 0, layers, count[index, None, None])
+            for mode, count in self.recomputed.items()
+        }
 
     def _may_fit(self, index: NDArray[np.int64], limit: float) -> NDArray[np.bool_]:
         """Return which cases may save enough bytes for all layers to fit: a necessary condition."""
         one, counts, memory = self.one, np.arange(1.0, self.one.layers + 1), self.stages.memory
         needed = _monotone(np.where(self.allowed, bytes_to_save(memory, counts, limit), inf), counts > 0)
-        selective, full = self.selective[index], self.full[index]
-        saved = selective * (memory.none - memory.selective) + full * (memory.none - memory.full)
+        mix = {mode: count[index] for mode, count in self.recomputed.items()}
+        saved = sum(
+            (n * (memory.none - memory.recomputed[mode]) for mode, n in mix.items()), np.zeros((1, 1))
+        )
         rows = zip(needed, np.broadcast_to(saved, (one.pp, len(index))), strict=True)
         capacity = sum(np.searchsorted(need, save, side="right") for need, save in rows)
-        enough: NDArray[np.bool_] = (capacity >= one.layers) | (selective < 0) | (full < 0)
+        of_all = np.logical_or.reduce([count < 0 for count in mix.values()])
+        enough: NDArray[np.bool_] = (capacity >= one.layers) | of_all
         return enough
 
     def _priced(self, index: NDArray[np.int64], limit: float) -> tuple[Array, Array]:
         """Return the time of a stage [s], infinite where it does not fit, and its bytes, shape [W, p, L]."""
         one, layers = self.one, np.arange(1.0, self.one.layers + 1)
-        selective, full = self._mixes(index)
-        recomputed, unit = selective + full, int(one.candidates.recompute_num_layers[0])
-        valid = (recomputed <= layers) & (full % unit == 0)
+        mix, unit = self._mixes(index), int(one.candidates.recompute_num_layers[0])
+        recomputed = total(mix, np.zeros(()))
+        valid = (recomputed <= layers) & (mix[FULL] % unit == 0)
         if "none" not in one.modes:
             valid &= recomputed == layers
         stages = self.stages
-        memory, fits = stage_fits(stages.memory, layers, selective, full, limit)
-        seconds = stage_forward(stages, layers) + stage_backward(stages, layers, selective, full)
+        memory, fits = stage_fits(stages.memory, layers, mix, limit)
+        seconds = stage_forward(stages, layers) + stage_backward(stages, layers, mix)
         return np.where(valid & (fits > 0) & self.allowed, seconds, inf), memory
 
 
-def _uniform_mixes(one: PricedCandidates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the layers of every stage with selective and with full recompute; -1 stands for all of them."""
+def _uniform_mixes(one: PricedCandidates) -> dict[str, NDArray[np.int64]]:
+    """Return the layers of every stage with each recompute mode; -1 stands for all of them."""
     unit, fewest = int(one.candidates.recompute_num_layers[0]), one.layers // one.pp
-    counts = np.arange(fewest + 1)
-    selective_counts = counts if "selective" in one.modes else counts[:1]
-    full_counts = counts[::unit] if "full" in one.modes else counts[:1]
-    pairs = [(s, f) for s in selective_counts.tolist() for f in full_counts.tolist() if s + f <= fewest]
-    pairs += [(-1, 0)] if "selective" in one.modes else []
-    pairs += [(0, -1)] if "full" in one.modes else []
-    selective, full = np.array(pairs, dtype=np.int64).T
-    return selective, full
+    counts, listed = range(fewest + 1), listed_modes(one.modes)
+    options = [counts[:: unit if mode == FULL else 1] if mode in one.modes else counts[:1] for mode in listed]
+    rows = [row for row in product(*options) if sum(row) <= fewest]
+    rows += [tuple(-(mode == only) for mode in listed) for only in listed if only in one.modes]
+    return dict(zip(listed, np.array(rows, dtype=np.int64).T, strict=True))
 
 
 def _floor(
     one: PricedCandidates,
     stages: Stages,
     allowed: NDArray[np.bool_],
-    selective: NDArray[np.int64],
-    full: NDArray[np.int64],
+    recomputed: Mapping[str, NDArray[np.int64]],
 ) -> Array:
     """Return a lower bound on the step of each case without a memory limit [s].
 
     Recompute of as many layers on every stage adds the same to every layer split.
     """
-    layers, none = np.arange(1.0, one.layers + 1), np.zeros(())
-    seconds = stage_forward(stages, layers) + stage_backward(stages, layers, none, none)
+    layers = np.arange(1.0, one.layers + 1)
+    seconds = stage_forward(stages, layers) + stage_backward(stages, layers, {})
     without_recompute = np.where(allowed, seconds, inf)[None]
     total, slowest = least_of_stages(one, without_recompute)
-    counts = (np.maximum(count, 0)[:, None] for count in (selective, full))
     recompute = sum(
-        (count * cost[:, 0] for count, cost in zip(counts, (stages.selective, stages.full), strict=True)),
+        (np.maximum(count, 0)[:, None] * stages.recompute[mode][:, 0] for mode, count in recomputed.items()),
         np.zeros((1, one.pp)),
     )
     tail = least_end_of_step(one)

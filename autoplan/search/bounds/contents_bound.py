@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, Ints, taken
 from autoplan.costs.core.layer_types import StageLayers
-from autoplan.costs.memory.footprint import Footprint, bytes_to_save, stage_needed
+from autoplan.costs.memory.footprint import bytes_to_save, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.deadline import check_deadline
+from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.sized_candidates import SizedCandidates
@@ -30,6 +31,7 @@ __all__ = [
     "layers_by_type",
     "least_stage_sum",
     "most_recompute",
+    "recompute_steps",
 ]
 
 
@@ -41,14 +43,14 @@ def contents_bounds(group: PricedCandidates, places: Places, limit: Array | floa
     """
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1)
     kinds = [kind.take((slice(None), places.stages)) for kind in group.kinds]
-    layers, zero = places.layers.astype(np.float64), np.zeros(())
-    layer_counts = places.prefixes.layer_counts(places.orders, zero, zero)
+    layers = places.layers.astype(np.float64)
+    layer_counts = places.prefixes.layer_counts(places.orders, {})
     coefficients = mixed_stages_of(kinds, layer_counts)
     bytes_needed = bytes_to_save(coefficients.memory, layers, limits)
     recompute = _relaxed_recompute(kinds, layer_counts, bytes_needed, group.modes)
     forward, backward = (
         stage_forward(coefficients, layers),
-        stage_backward(coefficients, layers, zero, zero),
+        stage_backward(coefficients, layers, {}),
     )
     tails = np.minimum.reduceat(end_of_step_floor(coefficients, layers), places.starts, axis=1)
     tail: Array = tails.max(axis=1)
@@ -60,12 +62,12 @@ def _relaxed_recompute(
 ) -> Array:
     """Return the optimum of the fractional knapsack: least recompute time that saves ``need`` bytes.
 
-    Each layer type has up to two items: the cheaper mode per byte, then full instead of selective recompute.
-    Items are taken in ascending order of seconds per byte, across layer types.
+    Each layer type has an item for each mode: see ``recompute_steps``. Items are taken in ascending order of
+    seconds per byte, across layer types.
     """
     rates, sizes, floor = [], [], np.zeros(())
     for n, stage in zip(layer_counts.layers, kinds, strict=True):
-        steps, least_cost = _recompute_steps(stage, modes)
+        steps, least_cost = recompute_steps(stage, modes)
         rates += [rate + 0.0 * n for rate, _ in steps]
         sizes += [n * size for _, size in steps]
         floor = floor + n * least_cost
@@ -82,26 +84,34 @@ def _relaxed_recompute(
     return least
 
 
-def _recompute_steps(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[Array, Array]], Array]:
-    """Return (seconds per byte, bytes) of the two knapsack items of a layer, and its least time [s]."""
-    memory: Footprint = stage.memory
-    inf, zero = np.array(np.inf), np.zeros(())
-    save_s = np.maximum(memory.none - memory.selective, 0.0) if "selective" in modes else zero
-    save_f = np.maximum(memory.none - memory.full, 0.0) if "full" in modes else zero
-    cost_s = stage.selective if "selective" in modes else inf
-    cost_f = stage.full if "full" in modes else inf
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
-        rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)
-        swap = np.where(save_f > save_s, (cost_f - cost_s) / (save_f - save_s), np.inf)
-    selective_first = (rate_s < rate_f) & np.isfinite(rate_s)
-    first = np.where(selective_first, rate_s, rate_f), np.where(selective_first, save_s, save_f)
-    second = (
-        np.where(selective_first, swap, np.inf),
-        np.where(selective_first, np.maximum(save_f - save_s, 0.0), 0.0),
-    )
-    least = zero if "none" in modes else np.minimum(cost_s, cost_f)
-    return [first, second], least
+def recompute_steps(stage: Stages, modes: frozenset[str]) -> tuple[list[tuple[Array, Array]], Array]:
+    """Return (seconds per byte, bytes) of the knapsack items of a layer, and its least time [s].
+
+    The first item is the mode with fewest seconds per byte; the next ones change to modes that save more, by
+    the fewest seconds for each more byte: the lower convex hull of the modes. Items that a layer does not
+    have save no bytes, at infinite cost.
+    """
+    memory, allowed = stage.memory, [mode for mode in stage.recompute if mode in modes]
+    zero = np.zeros(())
+    save = [np.maximum(memory.none - memory.recomputed[mode], 0.0) for mode in allowed]
+    cost = [stage.recompute[mode] for mode in allowed]
+    saved: Array = zero
+    spent: Array = zero
+    steps: list[tuple[Array, Array]] = []
+    for _ in listed_modes(modes):
+        rate: Array = np.array(np.inf)
+        more: Array = zero
+        seconds: Array = zero
+        for of_mode, cost_of_mode in zip(reversed(save), reversed(cost), strict=True):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                swap = np.where(of_mode > saved, (cost_of_mode - spent) / (of_mode - saved), np.inf)
+            cheaper = swap < rate
+            rate, more = np.where(cheaper, swap, rate), np.where(cheaper, of_mode - saved, more)
+            seconds = np.where(cheaper, cost_of_mode - spent, seconds)
+        steps.append((rate, more))
+        saved, spent = saved + more, spent + seconds
+    least: Array = zero if "none" in modes else np.minimum.reduce(np.broadcast_arrays(*cost))
+    return steps, least
 
 
 def contents_memory(group: SizedCandidates, places: Places, *, last_mix: bool = False) -> Array:
@@ -125,9 +135,9 @@ def _least_memory(
     if (unit == unit[:1]).all():
         unit = unit[:1]
     mixes = most_recompute(layers, unit, group.modes)
-    for selective, full, allowed in mixes[-1:] if last_mix else mixes:
-        mixed = mixed_footprint(of_types, places.prefixes.layer_counts(orders, selective, full))
-        needed_by_mix.append(np.where(allowed, stage_needed(mixed, layers, selective, full), np.inf))
+    for mix, allowed in mixes[-1:] if last_mix else mixes:
+        mixed = mixed_footprint(of_types, places.prefixes.layer_counts(orders, mix))
+        needed_by_mix.append(np.where(allowed, stage_needed(mixed, layers, mix), np.inf))
     least: Array = np.minimum.reduce(needed_by_mix)
     return least
 
@@ -158,22 +168,22 @@ def least_stage_sum(group: PricedCandidates, places: Places) -> Array:
 
 def most_recompute(
     layers: Array, unit: NDArray[np.int64] | int, modes: frozenset[str]
-) -> list[tuple[Array, Array, NDArray[np.bool_]]]:
-    """Return the mixes of a stage with the most recompute of each mode: selective, full, where allowed.
+) -> list[tuple[dict[str, Array], NDArray[np.bool_]]]:
+    """Return the mixes of a stage with the most recompute of each mode, and where each is allowed.
 
-    Full recompute comes in multiples of ``unit`` layers; the remainder may use selective recompute.
+    Full recompute comes in multiples of ``unit`` layers; the remainder may use another mode.
     """
-    zero = np.zeros_like(layers)
     always = np.ones_like(layers, dtype=bool)
-    mixes = [(zero, zero, always)] if "none" in modes else []
-    if "selective" in modes:
-        mixes.append((layers, zero, always))
-    if "full" in modes:
+    nothing = dict.fromkeys(listed_modes(modes), np.zeros_like(layers))
+    in_part = [mode for mode in nothing if mode in modes and mode != FULL]
+    mixes = [(nothing, always)] if "none" in modes else []
+    mixes += [(nothing | {mode: layers}, always) for mode in in_part]
+    if FULL in modes:
         remainder = layers % unit
-        if "selective" in modes:
-            mixes.append((remainder, layers - remainder, always))
+        whole = nothing | {FULL: layers - remainder}
+        mixes += [(whole | {mode: remainder}, always) for mode in in_part]
         # Where the unit divides all numbers of layers, this is the mix above.
-        distinct = "selective" not in modes or ("none" in modes and bool(remainder.any()))
+        distinct = not in_part or ("none" in modes and bool(remainder.any()))
         if distinct:
-            mixes.append((zero, layers - remainder, (remainder == 0) | ("none" in modes)))
+            mixes.append((whole, (remainder == 0) | ("none" in modes)))
     return mixes

@@ -183,8 +183,7 @@ def _least_at(group: SizedCandidates, layers: Array) -> Array:
     """Return the least memory of each stage with ``layers`` over recompute mixes, shape [C, p] [byte]."""
     mixes = most_recompute(layers, group.candidates.recompute_num_layers[:, None], group.modes)
     chosen = [
-        np.where(allowed, stage_needed(group.footprints[0], layers, selective, full), np.inf)
-        for selective, full, allowed in mixes
+        np.where(allowed, stage_needed(group.footprints[0], layers, mix), np.inf) for mix, allowed in mixes
     ]
     least: Array = np.minimum.reduce(chosen)
     return least
@@ -202,8 +201,8 @@ def least_stage_memory(group: SizedCandidates) -> Array:
     footprint = group.footprints[0].take((..., None))
     layers = np.arange(1.0, group.layers + 1)
     chosen = [
-        np.where(allowed, stage_needed(footprint, layers, selective, full), np.inf)
-        for selective, full, allowed in most_recompute(
+        np.where(allowed, stage_needed(footprint, layers, mix), np.inf)
+        for mix, allowed in most_recompute(
             layers, group.candidates.recompute_num_layers[:, None, None], group.modes
         )
     ]

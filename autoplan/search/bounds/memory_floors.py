@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import Footprint
+from autoplan.schema.recompute import FULL
 from autoplan.search.bounds.contents_bound import layers_by_type
 from autoplan.search.space.stage_contents import Places
 
@@ -190,17 +191,16 @@ def _least_at_last_layer(kind: Footprint, modes: frozenset[str]) -> Array:
     activations at this event.
     """
     smallest = _smallest_activations(kind, modes)
-    by_mode = {
-        "none": kind.in_flight * (kind.none - smallest),
-        "selective": kind.in_flight * (kind.selective - smallest) + kind.none - kind.selective,
-        "full": kind.in_flight * (kind.full - smallest) + kind.block,
-    }
+    by_mode = {"none": kind.in_flight * (kind.none - smallest)}
+    for mode, saved in kind.recomputed.items():
+        by_mode[mode] = kind.in_flight * (saved - smallest) + kind.none - saved
+    by_mode[FULL] = kind.in_flight * (kind.recomputed[FULL] - smallest) + kind.block
     least: Array = kind.last.fixed + np.minimum.reduce([by_mode[mode] for mode in sorted(modes)])
     return least
 
 
 def _smallest_activations(kind: Footprint, modes: frozenset[str]) -> Array:
     """Return the least saved activations of a layer over recompute modes, shape [C, p] [byte]."""
-    by_mode = {"selective": kind.selective, "full": kind.full}
-    least: Array = np.minimum.reduce([kind.none, *(by_mode[mode] for mode in by_mode if mode in modes)])
+    recomputed = [saved for mode, saved in kind.recomputed.items() if mode in modes]
+    least: Array = np.minimum.reduce([kind.none, *recomputed])
     return least

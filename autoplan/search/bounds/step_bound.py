@@ -19,7 +19,7 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.deadline import check_deadline
-from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum
+from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum, recompute_steps
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.stage_contents import Places
 
@@ -216,7 +216,7 @@ def _time_shares(kinds: Sequence[Stages]) -> Shares:
     """Return bounds on the shares of each candidate over stages, numbers of layers and recompute mixes."""
     shares = []
     for x in kinds:
-        recompute = np.maximum(np.maximum(x.selective, x.full), 0.0)
+        recompute = np.maximum(np.maximum.reduce(list(x.recompute.values())), 0.0)
         # With the number of layers the shares go from those of one layer and embedding or head to a layer's.
         for fixed in (1.0, 0.0):
             forward = fixed * x.forward.fixed + x.forward.layer
@@ -261,8 +261,7 @@ def _stage_seconds(
     layers = np.arange(1.0, most_layers + 1)
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1, 1)
     recompute = _relaxed_recompute(stages, layers, limits, group.modes)
-    zero = np.zeros(())
-    seconds = stage_forward(stages, layers) + stage_backward(stages, layers, zero, zero) + recompute
+    seconds = stage_forward(stages, layers) + stage_backward(stages, layers, {}) + recompute
     # Memory grows with layers: where the last number does not fit, no larger one does.
     cut: NDArray[np.bool_] = np.isfinite(seconds[..., -1]).any(axis=1) & np.array(most_layers < group.layers)
     return np.where(group.allowed()[..., :most_layers], seconds, np.inf), cut
@@ -282,31 +281,20 @@ def _most_layers(group: PricedCandidates, most: float) -> int:
 def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: frozenset[str]) -> Array:
     """Return the least time that recompute of fractions of layers takes to save the bytes above ``limit``.
 
-    The mode with fewer seconds per byte comes first; full recompute then replaces selective layer by layer.
+    Items of ``recompute_steps`` are taken in order, of all layers each but the last.
     """
-    memory = stages.memory
-    need = bytes_to_save(memory, layers, limit)
-    save_s = memory.none - memory.selective
-    save_f = memory.none - memory.full
-    inf = np.array(np.inf)
-    cost_s = stages.selective if "selective" in modes else inf
-    cost_f = stages.full if "full" in modes else inf
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rate_s = np.where(save_s > 0, cost_s / save_s, np.inf)
-        rate_f = np.where(save_f > 0, cost_f / save_f, np.inf)
-        swap = np.where(save_f > save_s, (cost_f - cost_s) / (save_f - save_s), np.inf)
-        first = np.minimum(need, layers * save_s)
-        remainder = need - first
-        # Selective first where it costs less per byte, full recompute alone otherwise.
-        mixed = first * rate_s + np.where(remainder > 0, remainder * swap, 0.0)
-        full_alone = np.where(need <= layers * save_f, need * rate_f, np.inf)
-        most_saved = np.where(np.isfinite(rate_f), np.maximum(save_f, save_s), save_s)
-    cost = np.where((rate_s < rate_f) & np.isfinite(rate_s), mixed, full_alone)
+    need = bytes_to_save(stages.memory, layers, limit)
+    steps, least_of_layer = recompute_steps(stages, modes)
+    remainder, cost, most_saved = need, np.zeros(()), np.zeros(())
+    with np.errstate(invalid="ignore"):
+        for rate, size in steps:
+            taken = np.minimum(remainder, layers * size)
+            cost = cost + np.where(remainder > 0, taken * rate, 0.0)
+            remainder, most_saved = remainder - taken, most_saved + size
     cost = np.where(need <= layers * most_saved, cost, np.inf)
     recompute = np.where(need > 0, cost, 0.0)
-    # Without the mode none, every layer costs at least the cheaper mode.
-    floor = 0.0 if "none" in modes else layers * np.minimum(cost_s, cost_f)
-    least: Array = np.maximum(np.where(np.isnan(recompute), np.inf, recompute), floor)
+    # Without the mode none, every layer costs at least the cheapest mode.
+    least: Array = np.maximum(np.where(np.isnan(recompute), np.inf, recompute), layers * least_of_layer)
     return least
 
 

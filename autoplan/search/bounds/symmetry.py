@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.stage.stage_times import Stages
+from autoplan.schema.recompute import listed_modes
 from autoplan.search.bounds.step_bound import Bound, least_end_of_step, least_makespan
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.rank_orders import order_classes
@@ -43,7 +44,7 @@ class SymmetricCandidates:
     """Candidates of a group in classes that differ in rank order alone; those of a class are neighbours.
 
     ``kind`` is the class, shape [C]; class k begins at ``edges[k]``. Seconds of a stage outside layers, of a
-    layer and of its selective and full recompute have shape [C, p]; the least end of step and the fewest
+    layer and of its recompute by mode have shape [C, p]; the least end of step and the fewest
     layers of a stage have shape [C].
     """
 
@@ -54,8 +55,7 @@ class SymmetricCandidates:
     schedules: _Schedules
     fixed: Array
     layer: Array
-    selective: Array
-    full: Array
+    recompute: ByMode
     tail: Array
 
     @staticmethod
@@ -71,8 +71,7 @@ class SymmetricCandidates:
             schedules=_Schedules(group.pp, group.m, group.v, group.gpipe, group.split_backward),
             fixed=stages.forward.fixed + stages.backward.fixed,
             layer=stages.forward.layer + stages.backward.layer,
-            selective=stages.selective,
-            full=stages.full,
+            recompute={mode: stages.recompute[mode] for mode in listed_modes(group.modes)},
             tail=least_end_of_step(group),
         )
 
@@ -88,9 +87,7 @@ class SymmetricCandidates:
         split backward, whose bound depends on more than the time of a stage.
         """
         rows, others = self._pairs(index)
-        costlier = (self.selective[others] >= self.selective[index[rows]]) & (
-            self.full[others] >= self.full[index[rows]]
-        )
+        costlier = np.logical_and.reduce([x[others] >= x[index[rows]] for x in self.recompute.values()])
         valid = costlier.all(axis=1) & ~self.schedules.split_backward[others]
         rows, others = rows[valid], others[valid]
         own, s = index[rows], self.schedules

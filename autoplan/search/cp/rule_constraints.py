@@ -262,7 +262,7 @@ def _negation(literal: Literal) -> Literal:
 
 
 def _counts(alternative: Alternative, names: set[str]) -> Mapping[str, int]:
-    return {name: getattr(alternative, name) for name in names}
+    return {name: alternative.count(name) for name in names}
 
 
 def _value(node: Node, stage: int, stages: int, counts: Mapping[str, int]) -> Value:

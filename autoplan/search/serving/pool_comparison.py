@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from autoplan.results.serving.serving_explanation import loss
-from autoplan.results.serving.serving_front import PoolComparison, ServingPlan
+from autoplan.results.serving.serving_front import PoolComparison, ServingPlan, loss
 from autoplan.search.serving.engine_options import Option
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import with_options

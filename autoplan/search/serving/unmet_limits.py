@@ -41,6 +41,8 @@ _LIMITS: Final[dict[str, ServingObjective]] = {
     "cost": "throughput_per_device",
     "energy": "throughput_per_device",
 }
+#: Weights of 4 bits that are tried: the format of most checkpoints that are published in 4 bits.
+_FOUR_BITS: Final = "int4-awq"
 #: Factors of devices that are tried.
 _MORE_DEVICES: Final = (2, 4, 8)
 
@@ -315,3 +317,6 @@ def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     if all(FORMATS[weights].bits == 16 for weights in job.precision.weights):
         formats = job.precision.model_copy(update={"weights": ("fp8",)})
         yield "precision.weights", "fp8", "weights in fp8", replace(job, precision=formats)
+    if all(FORMATS[weights].bits > 4 for weights in job.precision.weights):
+        formats = job.precision.model_copy(update={"weights": (_FOUR_BITS,)})
+        yield "precision.weights", _FOUR_BITS, "weights in 4 bits (AWQ)", replace(job, precision=formats)

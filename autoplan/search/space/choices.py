@@ -10,20 +10,21 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, host_code, uniform_recompute_mode
-from autoplan.costs.core.codes import ScheduleCode, ShardCode
+from autoplan.costs.core.candidates import Candidates, host_choice
+from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, ShardCode, recompute_code
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS
-from autoplan.rules.user_constraints import embedding_and_loss_counted
+from autoplan.rules.user_constraints import embedding_and_loss_counted, recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
+from autoplan.schema.recompute import FULL
 from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
-__all__ = ["candidate_blocks", "listed_recompute_modes", "recompute_modes", "usual_candidates"]
+__all__ = ["candidate_blocks", "recompute_modes", "usual_candidates"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
-_ZERO, _SHARD = 6, 12
+_ZERO, _SHARD = 6, 14
 #: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.
 _RARE = {"zero-bubble"}
 #: Rows of a table of candidates after which it is a block: 5 MB.
@@ -37,15 +38,7 @@ _V = TypeVar("_V", int, str)
 
 def recompute_modes(job: Job) -> frozenset[str]:
     """Return the recompute modes that layers may use."""
-    return frozenset(listed_recompute_modes(job))
-
-
-def listed_recompute_modes(job: Job) -> tuple[str, ...]:
-    """Return the recompute modes that layers may use, in the order in which the job names them."""
-    wish = job.search.recompute
-    if wish == "any":
-        return ("none", "selective", "full")
-    return wish if isinstance(wish, tuple) else (wish,)
+    return frozenset(recompute_menu(job))
 
 
 def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
@@ -189,7 +182,7 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
 def _checkpoints(job: Job) -> list[int]:
     """Return the candidate numbers of layers per recompute unit; 1 alone without full recompute."""
     wish, rules = job.search.recompute_num_layers, job.stack.rules
-    if "full" not in recompute_modes(job):
+    if FULL not in recompute_modes(job):
         return [1]
     if wish == "any":
         # Beyond about sqrt(L), the recomputed activations of a unit outgrow the inputs that it saves.
@@ -200,8 +193,8 @@ def _checkpoints(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
-def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
-    """Return the pairs of layers per recompute unit and of what is offloaded to the host (``host_code``).
+def _checkpoints_and_host(job: Job) -> list[tuple[int, int, int, int]]:
+    """Return layers per recompute unit, and what is offloaded to the host (``host_choice``).
 
     With offloaded activations all layers use one of the recompute modes that the stack combines with them.
     Only full recompute has units of several layers.
@@ -209,12 +202,11 @@ def _checkpoints_and_host(job: Job) -> list[tuple[int, int]]:
     wish, policy = job.search.offload, job.stack.activation_offload
     modes = policy.recompute if policy is not None else ("none",)
     words = wish if isinstance(wish, tuple) else (wish,)
-    codes = sorted({host_code(*choice) for choice in product(words, modes, _offload_every(job))})
-    pairs = list(product(_checkpoints(job), codes))
-    valid = [
-        (unit, code) for unit, code in pairs if unit == 1 or uniform_recompute_mode(code) in {None, "full"}
-    ]
-    return valid or pairs
+    hosts = {host_choice(*choice) for choice in product(words, modes, _offload_every(job))}
+    ordered = sorted(hosts, key=lambda host: host[::-1])
+    choices = [(unit, *host) for unit, host in product(_checkpoints(job), ordered)]
+    in_units = {ANY_RECOMPUTE, recompute_code(FULL)}
+    return [choice for choice in choices if choice[0] == 1 or choice[2] in in_units] or choices
 
 
 def _offload_every(job: Job) -> list[int]:

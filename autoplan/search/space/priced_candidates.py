@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, joined
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, joined
 from autoplan.costs.core.codes import ScheduleCode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
@@ -18,9 +18,8 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.rules.user_constraints import OwnRule, own_rules, what_is_left
+from autoplan.rules.user_constraints import OwnRule, own_rules, what_is_left, without_layers
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
 from autoplan.search.space.recompute_mixes import StageRules, parts_of, stage_rules
@@ -117,15 +116,15 @@ class PricedCandidates(CandidateGroup):
             places=self.places,
         )
 
-    def holding(self, position: int, stage: int) -> Callable[[int, int, Array, Array], Stages]:
+    def holding(self, position: int, stage: int) -> Callable[[int, int, ByMode], Stages]:
         """Return a function of first layer, layers and recompute that gives a stage's coefficients."""
         kinds, places = [kind.take((position, stage)) for kind in self.kinds], self.places
         if places is None:
-            return lambda first, layers, selective, full: kinds[0]  # noqa: ARG005 - one layer type
+            return lambda first, layers, recomputed: kinds[0]  # noqa: ARG005 - one layer type
 
-        def coefficients(first: int, layers: int, selective: Array, full: Array) -> Stages:
+        def coefficients(first: int, layers: int, recomputed: ByMode) -> Stages:
             order = places.order(stage, first, layers)
-            return mixed_stages_of(kinds, places.prefixes.layer_counts(order, selective, full))
+            return mixed_stages_of(kinds, places.prefixes.layer_counts(order, recomputed))
 
         return coefficients
 
@@ -137,7 +136,7 @@ class PricedCandidates(CandidateGroup):
         """Return the open part of a rule that asks for uniform recompute, for a candidate."""
         fixed = self.even or self.pp == 1
         layers = even_stages(self.layers, self.pp, int(self.v[position])) if fixed else None
-        return _uniform_part(self.pp, layers)
+        return _uniform_part(self.pp, layers, self.modes)
 
     def requires_uniform_recompute(self, position: int) -> bool:
         """Return whether a rule of the user requires uniform recompute of the stages of a candidate."""
@@ -154,12 +153,6 @@ class PricedCandidates(CandidateGroup):
     def stage_rules(self, position: int) -> tuple[StageRules, ...]:
         """Return the user's own rules on each stage of the candidate at ``position``."""
         return stage_rules(self.parts(position), self.pp)
-
-    def layout(
-        self, position: int, layers: Sequence[int], selective: Sequence[int], full: Sequence[int]
-    ) -> Layout:
-        """Return the layout of the candidate at ``position`` with these stages."""
-        return self.candidates.layout(position, layers, selective, full)
 
     def rounding(self, position: int) -> float:
         """Return an upper bound on the rounding error of the candidate's step [ticks].
@@ -216,8 +209,8 @@ def _with_prices(job: Job, sized: SizedCandidates, kinds: tuple[Stages, ...]) ->
 
 
 @lru_cache(maxsize=256)
-def _uniform_part(stages: int, layers: tuple[int, ...] | None) -> Node:
-    entries = {("layers", i): n for i, n in enumerate(layers or ())}
+def _uniform_part(stages: int, layers: tuple[int, ...] | None, modes: frozenset[str]) -> Node:
+    entries = {("layers", i): n for i, n in enumerate(layers or ())} | without_layers(modes, stages)
     return left_of(Uniform("recompute"), Known({}, stages, entries))
 
 

@@ -15,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import ByMode
+from autoplan.schema.recompute import MODES
 from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, decided
 
 __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]
@@ -40,25 +41,25 @@ class StageRules:
             quantity != "layers" for node in self.own for quantity, _ in places_of(node)
         )
 
-    def allows(self, layers: int, selective: Array, full: Array) -> NDArray[np.bool_]:
-        """Return which mixes of a stage of ``layers`` satisfy the rules about this stage alone."""
-        allowed = np.ones(len(selective), dtype=bool)
+    def allows(self, layers: int, recomputed: ByMode) -> NDArray[np.bool_]:
+        """Return which mixes of a stage of ``layers`` satisfy the rules about this stage alone.
+
+        Without counts, it is whether a stage without recompute does.
+        """
+        columns = [counts.astype(np.int64).tolist() for counts in recomputed.values()]
+        rows = list(zip(*columns, strict=True)) if columns else [()]
+        allowed = np.ones(len(rows), dtype=bool)
         for node in self.own:
             table = _table(node, self.stage, self.stages, layers)
-            allowed &= np.array(
-                [table(int(s), int(f)) for s, f in zip(selective, full, strict=True)], dtype=bool
-            )
+            allowed &= np.array([table(tuple(zip(recomputed, row, strict=True))) for row in rows], dtype=bool)
         return allowed
 
-    def indistinguishable(
-        self, selective: Array, full: Array, reference: tuple[int, int]
-    ) -> NDArray[np.bool_]:
-        """Return which mixes no rule on several stages distinguishes from ``reference`` (selective, full)."""
-        same = np.ones(len(selective), dtype=bool)
-        if "selective" in self.seen:
-            same &= selective == reference[0]
-        if "full" in self.seen:
-            same &= full == reference[1]
+    def indistinguishable(self, recomputed: ByMode, reference: Mapping[str, int]) -> NDArray[np.bool_]:
+        """Return which mixes no rule on several stages distinguishes from the counts ``reference``."""
+        same = np.ones(len(next(iter(recomputed.values()))), dtype=bool)
+        for mode, counts in recomputed.items():
+            if mode in self.seen:
+                same &= counts == reference[mode]
         return same
 
 
@@ -69,12 +70,13 @@ class _RuleTable:
         self.node, self.stages = node, stages
         self.named = {quantity for quantity, _ in places_of(node)}
         self.stage, self.layers = stage, layers
-        self.decisions: dict[tuple[int, int], bool] = {}
+        self.decisions: dict[tuple[tuple[str, int], ...], bool] = {}
 
-    def __call__(self, selective: int, full: int) -> bool:
-        key = (selective if "selective" in self.named else 0, full if "full" in self.named else 0)
+    def __call__(self, recomputed: tuple[tuple[str, int], ...]) -> bool:
+        key = tuple((mode, count) for mode, count in recomputed if mode in self.named)
         if key not in self.decisions:
-            counts = {"layers": self.layers, "selective": key[0], "full": key[1]}
+            none = {mode.name: 0 for mode in MODES}
+            counts = {"layers": self.layers} | none | dict(key)
             entries = {(name, self.stage): n for name, n in counts.items()}
             self.decisions[key] = decided(self.node, Known({}, self.stages, entries))
         return self.decisions[key]

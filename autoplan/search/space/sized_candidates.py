@@ -15,8 +15,8 @@ from autoplan.costs.core.candidates import (
     distinct,
     joined,
     mapped,
-    uniform_recompute_mode,
 )
+from autoplan.costs.core.codes import recompute_mode
 from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.memory.footprint import Footprint, footprint_of
@@ -180,7 +180,7 @@ def _partitioned(parts: Sequence[Ints], column: NDArray[np.int64] | NDArray[np.b
 
 def _modes_of(candidates: Candidates, modes: frozenset[str]) -> frozenset[str]:
     """Return the recompute modes of candidates of which none, or all, have offloaded activations."""
-    only = uniform_recompute_mode(int(candidates.offload[0]))
+    only = recompute_mode(int(candidates.uniform_recompute[0]))
     return modes if only is None else frozenset({only})
 
 

@@ -15,6 +15,7 @@ from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES
+from autoplan.schema.recompute import FULL, RECOMPUTE, USUAL_MODES
 from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
 
 __all__ = [
@@ -38,11 +39,11 @@ EQUIVALENT_ORDER: Final = 3
 #: Columns in which equivalent choices without a data axis agree, and those in which rings of two lengths do.
 _UNSHARDED: Final = (
     *("tp", "cp", "ep", "etp", "microbatch", "sequence_parallel", "vpp", "schedule"),
-    *("recompute_num_layers", "offload", "dp_shard", "order"),
+    *("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard", "order"),
 )
 _RING: Final = (
     *("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule"),
-    *("recompute_num_layers", "offload", "dp_shard", "order"),
+    *("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard", "order"),
 )
 
 
@@ -127,10 +128,10 @@ def _table(job: Job, pp: int, tp: int, cp: int) -> Ints:
     ]
     at = np.indices([len(option) for option in options]).reshape(len(options), -1)
     rows = [np.array(option, dtype=np.int64).T[:, i] for option, i in zip(options, at, strict=True)]
-    (mbs,), (zero,), (sp,), (schedule, vpp), (k, offload), (ep, etp), (order, shard, first) = rows
+    (mbs,), (zero,), (sp,), (schedule, vpp), (k, *host), (ep, etp), (order, shard, first) = rows
     one = np.ones_like(mbs)
     shard = np.where(zero > 0, shard, 0)
-    columns = (tp * one, dp * one, cp * one, ep, etp, mbs, zero, sp, vpp, schedule, k, offload, shard, order)
+    columns = (tp * one, dp * one, cp * one, ep, etp, mbs, zero, sp, vpp, schedule, k, *host, shard, order)
     table: Ints = np.stack(columns)[:, (zero > 0) | (first > 0)]
     return table
 
@@ -152,7 +153,7 @@ def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:
 def _checkpoints(job: Job) -> list[int]:
     """Return the numbers of layers per recompute unit."""
     wish, layers = job.search.recompute_num_layers, job.model.layers
-    if "full" not in modes_of(job):
+    if FULL not in modes_of(job):
         return [1]
     if wish == "any":
         most = 4 * layers if job.stack.rules.recompute_several_layers else 1
@@ -160,33 +161,32 @@ def _checkpoints(job: Job) -> list[int]:
     return sorted(set(wish if isinstance(wish, tuple) else (wish,)))
 
 
-def _checkpoints_and_offloads(job: Job) -> list[tuple[int, int]]:
-    """Return the pairs of layers per recompute unit and of a code of what is offloaded to the host.
+def _checkpoints_and_offloads(job: Job) -> list[tuple[int, int, int, int]]:
+    """Return layers per recompute unit, what is offloaded to the host, recompute of all layers, and n.
 
-    0 is nothing, 1 the optimizer state; 2, 4, 6 are activations of layers without recompute, with selective
-    and with full recompute, as the stack supports it; odd numbers above 1 are both. Where one layer in n is
-    offloaded, 8 (n - 1) is added.
+    Of the states 1 is the optimizer's, 2 are activations, 3 both. Recompute of all layers counts from 1, as
+    the stack supports it with activations of one layer in n offloaded; it is 0 without.
     """
     wish, policy = job.search.offload, job.stack.activation_offload
-    moves = {"none": 2, "selective": 4, "full": 6}
     every = job.search.offload_every
     if every == "any":
         every = (1, 2, 4, 8) if policy is not None and policy.partial else 1
     of_layers = [
-        moves[mode] + 8 * (n - 1)
+        (RECOMPUTE.index(mode) + 1, n)
         for mode in (policy.recompute if policy is not None else ("none",))
         for n in (every if isinstance(every, tuple) else (every,))
     ]
-    numbers = {
-        "none": [0],
-        "optimizer": [1],
-        "activations": of_layers,
-        "optimizer+activations": [n + 1 for n in of_layers],
+    offloads = {
+        (states, *layers)
+        for word in (wish if isinstance(wish, tuple) else (wish,))
+        for states in [("optimizer" in word) + 2 * ("activations" in word)]
+        for layers in (of_layers if states > 1 else [(0, 1)])
     }
-    offloads = {n for word in (wish if isinstance(wish, tuple) else (wish,)) for n in numbers[word]}
-    pairs = list(product(_checkpoints(job), sorted(offloads)))
+    by_interval = sorted(offloads, key=lambda x: (x[2], x[1], x[0]))
+    choices = [(k, *offload) for k, offload in product(_checkpoints(job), by_interval)]
     # A recompute unit of several layers needs full recompute.
-    return [(k, n) for k, n in pairs if k == 1 or n % 8 not in {2, 3, 4, 5}] or pairs
+    in_units = {0, RECOMPUTE.index(FULL) + 1}
+    return [choice for choice in choices if choice[0] == 1 or choice[2] in in_units] or choices
 
 
 def _shard_sizes(job: Job, stride: int, ranks: int) -> list[int]:
@@ -260,7 +260,7 @@ def _longer_rings(job: Job, c: Candidates, left: NDArray[np.bool_]) -> NDArray[n
 
 def modes_of(job: Job) -> tuple[str, ...]:
     """Return the recompute modes that layers may use."""
-    wish = job.search.recompute
-    if wish == "any":
-        return ("none", "selective", "full")
-    return wish if isinstance(wish, tuple) else (wish,)
+    wish, has = job.search.recompute, job.stack.rules.recompute
+    named = (wish,) if isinstance(wish, str) else wish
+    modes = tuple(mode for mode in (USUAL_MODES if wish == "any" else named) if mode in has)
+    return modes or ("none",)

@@ -77,6 +77,8 @@ def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDAr
         "schedule",
         "recompute_num_layers",
         "offload",
+        "uniform_recompute",
+        "offload_every",
         "dp_shard",
     )
     other_columns = list(zip(*(getattr(c, name).tolist() for name in names), strict=True))

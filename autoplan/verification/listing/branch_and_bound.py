@@ -141,7 +141,7 @@ def _non_dominated(listing: Listing, fits: NDArray[np.bool_], stage: int) -> Int
     index = np.flatnonzero(fits)
     backward, tail = listing.backward[stage], listing.tail[stage]
     kinds = [listing.before, listing.layers]
-    kinds += [getattr(listing, name) for name in sorted({"selective", "full"} & listing.rules.distinguishing)]
+    kinds += [listing.recomputed[x] for x in sorted(listing.recomputed.keys() & listing.rules.distinguishing)]
     order = index[np.lexsort((tail[index], backward[index], *(kind[index] for kind in reversed(kinds))))]
     edges = [np.diff(kind[order], prepend=-2, append=-2) != 0 for kind in kinds]
     bounds = np.flatnonzero(np.logical_or.reduce(edges))

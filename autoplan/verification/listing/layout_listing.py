@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, Ints, uniform_recompute_mode
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Array, Candidates, Ints
+from autoplan.costs.core.codes import ScheduleCode, recompute_mode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.stage.mixed_stages import price_layer_types
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import MODES
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.enumeration.layout_counts import even_only
 from autoplan.verification.listing.priced_rows import Rows, row_prices, rows_of
@@ -41,8 +42,7 @@ class Listing:
     total: int
     before: Ints
     layers: Ints
-    selective: Ints
-    full: Ints
+    recomputed: Mapping[str, Ints]
     starts: Ints
     counts: Ints
     forward: Array
@@ -96,7 +96,7 @@ class Listing:
             pp,
             v,
             int(one.recompute_num_layers[0]),
-            uniform_recompute_mode(int(one.offload[0])),
+            recompute_mode(int(one.uniform_recompute[0])),
             most=_most_layers(kinds, longest / m),
         )
         if rows is None:
@@ -104,7 +104,8 @@ class Listing:
         forward, backward, weight, tail, memory, fits = row_prices(job, kinds, rows)
         starts, layers = rows.starts, rows.layers
         rules = OwnRules.of(job, one)
-        mixes = {"layers": layers, "selective": rows.selective, "full": rows.full}
+        recomputed = {mode.name: np.zeros_like(layers) for mode in MODES} | {**rows.recomputed}
+        mixes = {"layers": layers, **recomputed}
         return Listing(
             candidates=one,
             schedule=int(one.schedule[0]),
@@ -113,8 +114,7 @@ class Listing:
             total=job.model.layers,
             before=rows.before,
             layers=layers,
-            selective=rows.selective,
-            full=rows.full,
+            recomputed=recomputed,
             starts=starts,
             counts=layers[starts],
             forward=forward,
@@ -147,7 +147,7 @@ class Listing:
 
     def satisfiable(self, mixes: Ints) -> NDArray[np.bool_]:
         """Return which partial layouts may still satisfy the user's own rules; ``mixes`` has shape [S, k]."""
-        counts = {"layers": self.layers, "selective": self.selective, "full": self.full}
+        counts = {"layers": self.layers, **self.recomputed}
         listed = {
             s: {name: column[mixes[:, s]] for name, column in counts.items()} for s in range(mixes.shape[1])
         }
@@ -156,8 +156,8 @@ class Listing:
     def layout(self, mixes: Sequence[int]) -> Layout:
         """Return the layout whose stages have ``mixes``."""
         at = list(mixes)
-        counts = (self.layers[at].tolist(), self.selective[at].tolist(), self.full[at].tolist())
-        return self.candidates.layout(0, *counts)
+        recomputed = {mode.name: self.recomputed[mode.name][at].tolist() for mode in MODES}
+        return self.candidates.layout(0, self.layers[at].tolist(), recomputed)
 
 
 def _most_layers(kinds: Sequence[Stages], longest: float) -> int | None:
@@ -168,7 +168,7 @@ def _most_layers(kinds: Sequence[Stages], longest: float) -> int | None:
     if not np.isfinite(longest):
         return None
     fixed = np.min([kind.forward.fixed + kind.backward.fixed for kind in kinds], axis=(0, 1))
-    recompute = [np.minimum(np.minimum(kind.selective, kind.full), 0.0) for kind in kinds]
+    recompute = [np.minimum(np.minimum.reduce(list(kind.recompute.values())), 0.0) for kind in kinds]
     layer = [kind.forward.layer + kind.backward.layer + r for kind, r in zip(kinds, recompute, strict=True)]
     least: Array = np.min(layer, axis=(0, 1))
     return int(np.max(np.floor((longest - fixed) / least))) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -18,6 +18,7 @@ from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
+from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.schema.stage_layers import even_stages, order_of
 from autoplan.verification.enumeration.choice_listing import modes_of
 
@@ -37,8 +38,7 @@ class Rows:
 
     before: Ints
     layers: Ints
-    selective: Ints
-    full: Ints
+    recomputed: Mapping[str, Ints]
     starts: Ints
     representatives: Ints
     layers_by_type: StageLayers | None
@@ -83,32 +83,45 @@ def _rows(
     unit: int,
 ) -> Rows:
     total = len(sequence)
+    listed = listed_modes(modes)
     table = [
-        (before, count, selective, full)
+        (before, count, *mix)
         for before, count in product(range(0, total - v + 1, v) if kinds > 1 else [-1], counts)
         if max(before, 0) + count <= total
-        for selective in range(count + 1 if "selective" in modes else 1)
-        for full in range(0, count - selective + 1 if "full" in modes else 1, unit)
-        if "none" in modes or selective + full == count
+        for mix in _mixes_of(count, listed, modes, unit)
+        if "none" in modes or sum(mix) == count
     ]
-    before, layers, selective, full = np.array(table, dtype=np.int64).T
+    before, layers, *columns = np.array(table, dtype=np.int64).T
+    recomputed = dict(zip(listed, columns, strict=True))
     range_key = before * (total + 1) + layers
     starts = np.flatnonzero(np.diff(range_key, prepend=range_key[0] - 1))
     if kinds == 1:
         every = np.arange(len(layers))
-        return Rows(before, layers, selective, full, starts, every, None, every)
+        return Rows(before, layers, recomputed, starts, every, None, every)
     numbers: dict[tuple[int, ...], int] = {}
     orders = [
         numbers.setdefault(order_of(sequence, a, n, v), len(numbers))
         for a, n in zip(before[starts].tolist(), layers[starts].tolist(), strict=True)
     ]
     order = np.repeat(orders, np.diff(starts, append=len(layers)))
-    keys = np.stack([order, selective, full])
+    keys = np.stack([order, *columns])
     _, representatives, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     layers_by_type = Prefixes.of(list(numbers), kinds).layer_counts(
-        order[representatives], selective[representatives], full[representatives]
+        order[representatives], {mode: column[representatives] for mode, column in recomputed.items()}
     )
-    return Rows(before, layers, selective, full, starts, representatives, layers_by_type, inverse.ravel())
+    return Rows(before, layers, recomputed, starts, representatives, layers_by_type, inverse.ravel())
+
+
+def _mixes_of(
+    layers: int, listed: Sequence[str], modes: Collection[str], unit: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield the counts of the ``listed`` modes in a stage of at most ``layers`` layers, one by one."""
+    if not listed:
+        yield ()
+        return
+    mode, *others = listed
+    for count in range(0, layers + 1 if mode in modes else 1, unit if mode == FULL else 1):
+        yield from ((count, *mix) for mix in _mixes_of(layers - count, others, modes, unit))
 
 
 def row_prices(job: Job, kinds: Sequence[Stages], rows: Rows) -> tuple[Array, ...]:
@@ -123,13 +136,14 @@ def row_prices(job: Job, kinds: Sequence[Stages], rows: Rows) -> tuple[Array, ..
 
 
 def _prices(job: Job, stages: Stages, rows: Rows) -> tuple[Array, ...]:
-    n, s, f = (x[rows.representatives].astype(float) for x in (rows.layers, rows.selective, rows.full))
+    n = rows.layers[rows.representatives].astype(float)
+    mix = {mode: column[rows.representatives].astype(float) for mode, column in rows.recomputed.items()}
     prices = (
         stage_forward(stages, n),
-        stage_backward(stages, n, s, f),
+        stage_backward(stages, n, mix),
         stage_weight(stages, n),
-        end_of_step(stages, n, s, f).total,
-        *stage_fits(stages.memory, n, s, f, memory_limit_bytes(job)),
+        end_of_step(stages, n, mix).total,
+        *stage_fits(stages.memory, n, mix, memory_limit_bytes(job)),
     )
     shape = np.broadcast_shapes(*(x.shape for x in prices))
     return tuple(np.broadcast_to(x, shape) for x in prices)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Candidates
 from autoplan.rules.user_constraints import names_of, own_rules
 from autoplan.schema.job import Job
+from autoplan.schema.recompute import MODES
 from autoplan.schema.user_rules.expression import (
     COMPARED,
     Comparison,
@@ -36,11 +37,11 @@ __all__ = ["Listed", "OwnRules"]
 
 Integers: TypeAlias = "NDArray[np.int64] | NDArray[np.object_]"
 Mask: TypeAlias = NDArray[np.bool_]
-#: Layers, selective and full of the listed stages, by stage; one entry per layout.
+#: Layers, and those with each recompute mode, of the listed stages, by stage; one entry per layout.
 Listed: TypeAlias = Mapping[int, Mapping[str, NDArray[np.int64]]]
 
 _OVER: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-_QUANTITIES: Final = ("layers", "selective", "full")
+_MODES: Final = tuple(mode.name for mode in MODES)
 #: Products up to this bound use numpy's integers, larger ones Python's.
 _SAFE: Final = float(2**62)
 
@@ -123,13 +124,9 @@ class OwnRules:
         if quantity != "recompute":
             uniform = _all(stage[quantity] == first[quantity] for stage in stages)
         else:
-            counts = (
-                (stage["full"] == first["full"]) & (stage["selective"] == first["selective"])
-                for stage in stages
-            )
-            all_full = _all(stage["full"] == stage["layers"] for stage in stages)
-            all_selective = _all(stage["selective"] == stage["layers"] for stage in stages)
-            uniform = _all(counts) | all_full | all_selective
+            uniform = _all(stage[mode] == first[mode] for stage in stages for mode in _MODES)
+            for mode in _MODES:
+                uniform = uniform | _all(stage[mode] == stage["layers"] for stage in stages)
         return _Truth(uniform if complete else np.zeros_like(uniform), ~uniform)
 
     def _compared(self, node: Comparison, listed: Listed) -> _Truth:
@@ -227,7 +224,7 @@ def _applies(relation: Node, stages: int) -> bool:
 
 def _quantities_of(relation: Node) -> frozenset[str]:
     if isinstance(relation, Uniform) and relation.quantity == "recompute":
-        return frozenset(_QUANTITIES)
+        return frozenset(("layers", *_MODES))
     if isinstance(relation, Entry | Over | Uniform):
         return frozenset({relation.quantity})
     return frozenset(name for part in relation.below() for name in _quantities_of(part))

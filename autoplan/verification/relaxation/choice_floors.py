@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, Ints, taken, uniform_recompute_mode
+from autoplan.costs.core.candidates import Array, Candidates, Ints, taken
+from autoplan.costs.core.codes import recompute_mode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes
@@ -140,7 +141,7 @@ def bounded_group(job: Job, group: Candidates, machine: Machine) -> BoundedGroup
         if ranges is None:
             unbounded.append(index)
             continue
-        mode = uniform_recompute_mode(2 * moved)
+        mode = recompute_mode(moved)
         modes = tuple(modes_of(job)) if mode is None else (mode,)
         kinds = price_layer_types(job, group.take(index), machine)
         possible = states_fit(job, kinds)

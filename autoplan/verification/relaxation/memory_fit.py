@@ -13,6 +13,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.job import Job
+from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.verification.listing.partial_layouts import RemainingStages
 from autoplan.verification.listing.priced_rows import row_prices, rows_of
 from autoplan.verification.relaxation.layer_ranges import LayerRanges
@@ -57,29 +58,28 @@ def some_fit(
     ``unit`` is the number of layers of a recompute unit.
     """
     fitting = np.zeros((1, 1, 1), dtype=bool)
-    for x, y in _few_mixes(ranges.layers, modes, unit):
-        possible = (
-            (x >= 0) & (y >= 0) & (x + y <= ranges.layers) & (("none" in modes) | (x + y == ranges.layers))
-        )
-        x, y = np.where(possible, x, 0.0), np.where(possible, y, 0.0)  # noqa: PLW2901
-        _, fits = stage_fits(stages_of_ranges(kinds, ranges, x, y).memory, ranges.layers, x, y, limit)
+    for counts in _few_mixes(ranges.layers, modes, unit):
+        recomputed = total(counts, np.zeros_like(ranges.layers))
+        possible = np.logical_and.reduce([count >= 0 for count in counts.values()])
+        possible &= (recomputed <= ranges.layers) & (("none" in modes) | (recomputed == ranges.layers))
+        mix = {mode: np.where(possible, count, 0.0) for mode, count in counts.items()}
+        _, fits = stage_fits(stages_of_ranges(kinds, ranges, mix).memory, ranges.layers, mix, limit)
         fitting = fitting | ((fits > 0) & possible)
     return fitting
 
 
-def _few_mixes(n: Array, modes: Collection[str], unit: int) -> Iterator[tuple[Array, Array]]:
-    """Yield numbers of layers with selective and with full recompute, few or most of all."""
-    zero = np.zeros_like(n)
+def _few_mixes(n: Array, modes: Collection[str], unit: int) -> Iterator[dict[str, Array]]:
+    """Yield numbers of layers with each recompute mode, few or most of all."""
+    none = dict.fromkeys(listed_modes(modes), np.zeros_like(n))
+    in_part = [mode for mode in none if mode in modes and mode != FULL]
     if "none" in modes:
-        yield zero, zero
+        yield none
     for left in range(3):
-        if "selective" in modes:
-            yield n - left, zero
-        if "full" in modes:
-            full = (n - left) - (n - left) % unit
-            yield zero, full
-            if "selective" in modes:
-                yield n - full, full
+        yield from (none | {mode: n - left} for mode in in_part)
+        if FULL in modes:
+            whole = none | {FULL: (n - left) - (n - left) % unit}
+            yield whole
+            yield from (whole | {mode: n - whole[FULL]} for mode in in_part)
 
 
 def fits_by_listing(

@@ -5,23 +5,25 @@ Notation (this file only)::
     l, P     layers of a stage; contents: numbers of layers, or sequences of layer types
     K, k     saved activations of a microbatch [byte]; microbatches in flight
     D        transient memory within the limit [byte]
-    a, b     bytes of K that selective and full recompute of a layer save
-    x, y     layers with selective and with full recompute; R_s, R_f seconds that recompute of one adds
+    a_r      bytes of K that recompute mode r of a layer saves
+    x_r      layers with recompute mode r; R_r seconds that it adds for one
 
 Transient memory is at least k K plus that of the events before a backward, and (k - 1) K plus that of those
 behind it. So recompute has to save what K exceeds both quotients by, the ``need``. It takes no less than the
-minimum of x R_s + y R_f over real x, y >= 0 with x a + y b >= need and x + y <= l, which a vertex of that
-polygon attains. With several layer types, it takes no less than the need times the least seconds per byte.
+minimum of the sum of x_r R_r over real x_r >= 0 with the sum of x_r a_r >= need and that of x_r <= l, which a
+vertex of that polytope attains: it has one mode, or two of which both constraints are tight. With several
+layer types, it takes no less than the need times the least seconds per byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, ByMode, mapped
 from autoplan.costs.memory.footprint import Footprint, saved_bytes, stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import (
@@ -31,6 +33,7 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
+from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.verification.relaxation.layer_ranges import LayerRanges
 
 __all__ = [
@@ -63,9 +66,9 @@ class ChosenRecompute:
     """Numbers of stages whose layers choose their recompute, broadcast to [C, p, P]; bytes and seconds.
 
     ``outside`` is persistent and framework memory, ``share`` the fragmentation of transient memory, ``most``
-    the D of the upper end of the interval. ``least`` are seconds that every mix adds; ``save``, ``cost`` are
-    bytes and seconds of selective and of full recompute of a layer, ``rate`` and ``saveable`` the least
-    seconds per byte and all bytes that can be saved.
+    the D of the upper end of the interval. ``least`` are seconds that every mix adds; ``save`` and ``cost``
+    are bytes and seconds of each recompute mode of a layer, ``rate`` and ``saveable`` the least seconds per
+    byte and all bytes that can be saved.
     """
 
     layers: Array
@@ -78,16 +81,14 @@ class ChosenRecompute:
     in_flight: Array
     saved: Array
     least: Array
-    save_selective: Array
-    save_full: Array
-    cost_selective: Array
-    cost_full: Array
     rate: Array
     saveable: Array
+    save: ByMode
+    cost: ByMode
 
     def broadcast(self, shape: tuple[int, ...]) -> ChosenRecompute:
         """Return the same numbers as arrays of ``shape``."""
-        return ChosenRecompute(*(np.broadcast_to(getattr(self, x.name), shape) for x in fields(self)))
+        return mapped(self, lambda x: np.broadcast_to(x, shape))
 
     def seconds_at(self, limit: Array) -> Array:
         """Return the least time of recompute under ``limit`` [C], infinite where none is enough [s]."""
@@ -102,23 +103,17 @@ class ChosenRecompute:
         return np.where(impossible, np.inf, seconds)
 
     def _least_seconds(self, need: Array) -> Array:
-        """Return the least x R_s + y R_f that saves ``need`` bytes [s]."""
-        a, b, n = self.save_selective, self.save_full, self.layers
+        """Return the least sum of x_r R_r that saves ``need`` bytes [s]."""
+        n = self.layers
         with np.errstate(divide="ignore", invalid="ignore"):
-            selective, full = need / a, need / b
-            # Both constraints are tight: all layers are recomputed, y of them in full.
-            y = (need - n * a) / (b - a)
-            mixed = np.where(
-                (y >= 0) & (y <= n),
-                n * self.cost_selective + y * (self.cost_full - self.cost_selective),
-                np.inf,
-            )
-            vertices = [
-                np.where(selective <= n, selective * self.cost_selective, np.inf),
-                np.where(full <= n, full * self.cost_full, np.inf),
-                np.where(np.isnan(mixed), np.inf, mixed),
-            ]
-        least = np.fmin(np.fmin(vertices[0], vertices[1]), vertices[2])
+            pairs = [(a, self.cost[mode]) for mode, a in self.save.items()]
+            vertices = [np.where(need / a <= n, need / a * cost, np.inf) for a, cost in pairs]
+            for (a, cost), (b, other_cost) in combinations(pairs, 2):
+                # Both constraints are tight: all layers are recomputed, y of them in the second mode.
+                y = (need - n * a) / (b - a)
+                mixed = np.where((y >= 0) & (y <= n), n * cost + y * (other_cost - cost), np.inf)
+                vertices.append(np.where(np.isnan(mixed), np.inf, mixed))
+        least = np.fmin.reduce(vertices)
         return np.where(np.isfinite(least), least, need * self.rate)
 
 
@@ -141,32 +136,25 @@ class StageFloors:
         return seconds
 
 
-def stages_of_ranges(kinds: Sequence[Stages], ranges: LayerRanges, selective: Array, full: Array) -> Stages:
+def stages_of_ranges(kinds: Sequence[Stages], ranges: LayerRanges, mix: ByMode) -> Stages:
     """Return the coefficients of stages with that recompute, which broadcast to [C, p, P]; times in [s]."""
     kinds = [kind.take((slice(None), slice(None), None)) for kind in kinds]
     if ranges.prefixes is None:
         return kinds[0]
-    return mixed_stages_of(kinds, ranges.prefixes.layer_counts(ranges.index, selective, full))
-
-
-def _mix(ranges: LayerRanges, mode: str) -> tuple[Array, Array]:
-    """Return the layers with selective and with full recompute where all use ``mode``."""
-    zero = np.zeros_like(ranges.layers)
-    return (ranges.layers if mode == "selective" else zero), (ranges.layers if mode == "full" else zero)
+    return mixed_stages_of(kinds, ranges.prefixes.layer_counts(ranges.index, mix))
 
 
 def fixed_floors(kinds: Sequence[Stages], ranges: LayerRanges, mode: str, limit: float) -> StageFloors:
     """Return the floors of stages whose layers all use ``mode``; ``limit`` is the job's [byte]."""
-    n, (x, y) = ranges.layers, _mix(ranges, mode)
-    stages = stages_of_ranges(kinds, ranges, x, y)
-    used, fits = stage_fits(stages.memory, n, x, y, limit)
-    zero = np.zeros_like(n)
-    backward = stage_backward(stages, n, zero, zero)
+    n, mix = ranges.layers, ({} if mode == "none" else {mode: ranges.layers})
+    stages = stages_of_ranges(kinds, ranges, mix)
+    used, fits = stage_fits(stages.memory, n, mix, limit)
+    backward = stage_backward(stages, n, {})
     seconds, weight, tail, recompute, used = np.broadcast_arrays(
         stage_forward(stages, n) + backward,
         stage_weight(stages, n),
-        end_of_step(stages, n, x, y).total,
-        stage_backward(stages, n, x, y) - backward,
+        end_of_step(stages, n, mix).total,
+        stage_backward(stages, n, mix) - backward,
         np.where(fits > 0, used, np.inf),
     )
     return StageFloors(seconds, weight, tail, FixedRecompute(recompute, used))
@@ -174,15 +162,19 @@ def fixed_floors(kinds: Sequence[Stages], ranges: LayerRanges, mode: str, limit:
 
 def chosen_floors(kinds: Sequence[Stages], ranges: LayerRanges, modes: Collection[str]) -> StageFloors:
     """Return the floors of stages each of whose layers uses one of ``modes``."""
-    n, zero = ranges.layers, np.zeros_like(ranges.layers)
-    stages = stages_of_ranges(kinds, ranges, zero, zero)
-    seconds = stage_forward(stages, n) + stage_backward(stages, n, zero, zero)
-    seconds = seconds + _of_all_layers(
-        kinds, ranges, lambda x: np.minimum(np.minimum(x.selective, x.full), 0.0)
-    )
+    n, listed = ranges.layers, listed_modes(modes)
+    stages = stages_of_ranges(kinds, ranges, {})
+    seconds = stage_forward(stages, n) + stage_backward(stages, n, {})
+
+    def of_recompute(which: np.ufunc) -> Array:
+        return _of_all_layers(
+            kinds, ranges, lambda x: which(which.reduce([x.recompute[mode] for mode in listed]), 0.0)
+        )
+
+    seconds = seconds + of_recompute(np.minimum)
     # Nothing hides more of the gradient reduction than the longest backward.
-    longest = _of_all_layers(kinds, ranges, lambda x: np.maximum(np.maximum(x.selective, x.full), 0.0))
-    tail = end_of_step(replace(stages, full=longest / n), n, zero, n).total
+    longest = {FULL: of_recompute(np.maximum) / n}
+    tail = end_of_step(replace(stages, recompute=longest), n, {FULL: n}).total
     seconds, weight, tail = np.broadcast_arrays(seconds, stage_weight(stages, n), tail)
     recompute = _chosen(kinds, ranges, stages.memory, modes)
     return StageFloors(seconds, weight, tail, recompute.broadcast(seconds.shape))
@@ -193,8 +185,7 @@ def _of_all_layers(kinds: Sequence[Stages], ranges: LayerRanges, of: Callable[[S
     values = [of(kind)[..., None] for kind in kinds]
     if ranges.prefixes is None:
         return ranges.layers * values[0]
-    zero = np.zeros_like(ranges.layers)
-    counts = ranges.prefixes.layer_counts(ranges.index, zero, zero).layers
+    counts = ranges.prefixes.layer_counts(ranges.index, {}).layers
     return sum((n * value for n, value in zip(counts, values, strict=True)), np.zeros(()))
 
 
@@ -206,12 +197,11 @@ def _chosen(
     outside = memory.persistent.at(n)
     one_type = ranges.prefixes is None
     savings, costs = _savings(kinds[0], modes), _costs(kinds[0], modes)
-    unknown = (np.zeros(()), np.array(np.inf))
-    selective, full = [
-        (saving[..., None], cost[..., None]) if one_type else unknown
-        for saving, cost in zip(savings, costs, strict=True)
-    ]
-    least = _of_all_layers(kinds, ranges, lambda x: np.minimum(*_costs(x, modes)))
+    save, cost = (
+        {mode: x[..., None] if one_type else unknown for mode, x in by_mode.items()}
+        for by_mode, unknown in ((savings, np.zeros(())), (costs, np.array(np.inf)))
+    )
+    least = _of_all_layers(kinds, ranges, lambda x: np.minimum.reduce([*_costs(x, modes).values()]))
     return ChosenRecompute(
         layers=n,
         outside=outside + memory.framework,
@@ -221,41 +211,35 @@ def _chosen(
         behind=memory.late.at(n),
         update=memory.update.at(n),
         in_flight=memory.in_flight,
-        saved=saved_bytes(memory, n, zero, zero),
+        saved=saved_bytes(memory, n, {}),
         least=zero if "none" in modes else least,
-        save_selective=selective[0],
-        save_full=full[0],
-        cost_selective=selective[1],
-        cost_full=full[1],
+        save=save,
+        cost=cost,
         rate=np.minimum.reduce([_rate(kind, modes)[..., None] for kind in kinds]),
-        saveable=_of_all_layers(kinds, ranges, lambda x: np.maximum(*_savings(x, modes))),
+        saveable=_of_all_layers(kinds, ranges, lambda x: np.maximum.reduce([*_savings(x, modes).values()])),
     )
 
 
-def _savings(kind: Stages, modes: Collection[str]) -> tuple[Array, Array]:
-    """Return the bytes that selective and full recompute of a layer save, 0 where not among ``modes``."""
-    selective, full = kind.memory.none - kind.memory.selective, kind.memory.none - kind.memory.full
-    zero = np.zeros_like(full)
-    return (
-        np.maximum(selective, 0.0) if "selective" in modes else zero,
-        np.maximum(full, 0.0) if "full" in modes else zero,
-    )
+def _savings(kind: Stages, modes: Collection[str]) -> dict[str, Array]:
+    """Return the bytes that each recompute mode of a layer saves, 0 where not among ``modes``."""
+    return {
+        mode: np.maximum(kind.memory.none - kind.memory.recomputed[mode], 0.0) * (mode in modes)
+        for mode in listed_modes(modes)
+    }
 
 
-def _costs(kind: Stages, modes: Collection[str]) -> tuple[Array, Array]:
-    """Return the seconds that selective and full recompute of a layer add, infinite where not allowed."""
-    never = np.full_like(kind.full, np.inf)
-    return (
-        np.maximum(kind.selective, 0.0) if "selective" in modes else never,
-        np.maximum(kind.full, 0.0) if "full" in modes else never,
-    )
+def _costs(kind: Stages, modes: Collection[str]) -> dict[str, Array]:
+    """Return the seconds that each recompute mode of a layer adds, infinite where not among ``modes``."""
+    return {
+        mode: np.maximum(kind.recompute[mode], 0.0 if mode in modes else np.inf)
+        for mode in listed_modes(modes)
+    }
 
 
 def _rate(kind: Stages, modes: Collection[str]) -> Array:
     """Return the least seconds per byte saved; 0 where nothing can be saved."""
-    rates = []
+    savings, costs = _savings(kind, modes), _costs(kind, modes)
     with np.errstate(divide="ignore", invalid="ignore"):
-        for saving, cost in zip(_savings(kind, modes), _costs(kind, modes), strict=True):
-            rates.append(np.where(saving > 0, cost / saving, np.inf))
-    least = np.minimum(*rates)
+        rates = [np.where(x > 0, costs[mode] / x, np.inf) for mode, x in savings.items()]
+    least = np.minimum.reduce(rates)
     return np.where(np.isfinite(least), least, 0.0)

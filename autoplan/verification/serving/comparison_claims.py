@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import isclose
 
-from autoplan.results.serving.serving_explanation import loss
-from autoplan.results.serving.serving_front import PoolComparison, ServingPlan
+from autoplan.results.serving.serving_front import PoolComparison, ServingPlan, loss
 from autoplan.schema.serving.saved_serving import SavedPoolComparison
 from autoplan.verification.serving.optimal_choices import Examined
 from autoplan.verification.serving.stated_plans import stated_plan

@@ -10,7 +10,7 @@ from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import served_intervals
+from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -178,14 +178,20 @@ def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
     )
     kind = plan.groups[0].predicted.load.kind
     measured, taken_from = engine_kernels_origin(job.cluster.device.name)
+    spec = serving_intervals()
     return served_intervals(
-        serving_intervals(),
+        spec,
         kind,
         figures,
         measured=measured,
         engine=job.engine,
         pools=plan.pooled is not None,
-        taken_from=taken_from,
+        distance=Distance(
+            taken_from,
+            unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
+            simulation_gaps(plan.simulations),
+            linear=job.model.linear_attention is not None,
+        ),
     )
 
 

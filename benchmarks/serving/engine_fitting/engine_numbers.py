@@ -21,12 +21,17 @@ _NUMBER: Final = re.compile(rf"^ +(?P<name>{'|'.join(NUMBERS)}): \{{value: (?P<v
 def family_of(name: str) -> str:
     """Return the versions that ``name`` shares a prior with: those of its engine whose steps run alike.
 
+    Alike are steps in the same graphs, with attention of decodes by the same kind of kernel.
+
     >>> family_of("tensorrt-llm@0.9"), family_of("tensorrt-llm@1.0")
     ('tensorrt-llm, graphs: none', 'tensorrt-llm, graphs: decodes')
     """
     known = engine(name, Path())
     step = known.facts.step
-    return f"{known.name}, graphs: {step.graphs if step else 'none'}"
+    if step is None:
+        return f"{known.name}, graphs: none"
+    by_head = ", attention by head" if step.decode_attention == "by head" else ""
+    return f"{known.name}, graphs: {step.graphs}{by_head}"
 
 
 def write_fits(fits: Iterable[EngineFit], folder: Path = FOLDER) -> list[Path]:

@@ -17,9 +17,9 @@ import numpy as np
 from autoplan.catalog import load_entry
 from autoplan.costs.core.candidates import Array
 from autoplan.schema.serving.engine_stack import EngineSpec
-from benchmarks.serving.served_jobs import engine_of, try_step
+from benchmarks.serving.served_jobs import engine_of, is_odd, is_plain, try_step
 from benchmarks.serving.served_predictions import predicted
-from benchmarks.serving.served_runs import ServedRun, mode_of
+from benchmarks.serving.served_runs import ServedRun, mode_of, publication_of
 from benchmarks.skips import EXPECTED, Skipped
 
 __all__ = ["NUMBERS", "Factors", "Response", "moved_logs", "responses", "sampled", "step_owner"]
@@ -46,6 +46,10 @@ class Response:
     group: str
     device: str
     mode: str
+    model: str
+    publication: str
+    #: The figures that were measured.
+    metrics: tuple[str, ...]
     #: The numbers that its engine's file has [1] or [s].
     numbers: tuple[float, ...]
     #: With the numbers that its file has.
@@ -65,6 +69,7 @@ def step_owner(name: str) -> str:
     stack, _, version = name.partition("@")
     spec = cast("EngineSpec", load_entry("engine", stack))
     known = list(spec.versions)
+    version = next((x for x in known if f"{version}.".startswith(f"{x}.")), version)
     before = known[: known.index(version) + 1] if version in known else known
     own = [x for x in before if spec.versions[x].step is not None]
     return f"{stack}@{own[-1] if own else known[0]}"
@@ -73,12 +78,13 @@ def step_owner(name: str) -> str:
 def sampled(runs: Iterable[ServedRun], most: int) -> list[ServedRun]:
     """Return at most ``most`` runs of each engine's version, evenly taken.
 
-    Pools apart are left out: their rows do not tell whether they speculate.
+    Machines that are unlike others of their name are left out, and pools apart where their rows do not tell
+    whether they speculate.
     """
     by_engine: dict[str, list[ServedRun]] = {}
     for run in runs:
         try:
-            if mode_of(run) != "disaggregated":
+            if not is_odd(run) and (mode_of(run) != "disaggregated" or is_plain(run)):
                 by_engine.setdefault(str(engine_of(run)), []).append(run)
         except Skipped:
             continue
@@ -113,6 +119,9 @@ def _response(run: ServedRun) -> Response | None:
         run.group or run.id,
         run.hardware.gpu,
         mode_of(run),
+        run.model.name,
+        publication_of(run),
+        tuple(base),
         tuple(max(_LEAST, getattr(step, number).value) for number in NUMBERS),
         tuple(log(run.figures[metric]) - value for metric, value in base.items()),
         tuple(-1.0 if metric.startswith("output") else 1.0 for metric in base),

@@ -33,7 +33,7 @@ def sent_bytes(row, zero, m, d):
     A gather or a scatter sends (d - 1) / d of its bytes, an all-reduce twice that.
     """
     sharded = zero >= row.sharded_from or zero == 3
-    each = zero >= row.each_microbatch_from or zero == 3
+    each = zero >= row.each_microbatch_from
     reductions = (m if each else 1) * row.sent * MODEL
     all_reduced = zero == 0 or (row.reduced_whole and zero < 3)
     total = reductions * (2 if all_reduced else 1)

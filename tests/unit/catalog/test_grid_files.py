@@ -268,15 +268,3 @@ def test_a_grid_that_is_not_there_is_told():
     """A misspelt name of a shipped grid has near-misses."""
     with pytest.raises(CatalogError, match="did you mean small-models-2x-gpu"):
         load_grid("small-model-2x-gpu")
-
-
-def test_a_serving_job_as_the_base_is_refused_in_one_sentence(tmp_path):
-    """Its keys are none of a grid's: what answers for several loads or devices is named instead."""
-    base = "kind: serving\nmodel: llama3.1-8b\nhardware: dgx-h100\nstack: vllm\n"
-    (tmp_path / "job.yaml").write_text(f"{base}workload: {{input_tokens: 8, output_tokens: 8}}\n")
-    path = tmp_path / "grid.yaml"
-    path.write_text("kind: sweep\nbase: job.yaml\ngrid: {devices: [1, 2], workload.concurrency: [1, 2]}\n")
-
-    with pytest.raises(SpecError, match="the base is a serving job") as caught:
-        load_grid(path)
-    assert [(problem.line, problem.path) for problem in caught.value.problems] == [(2, "$.base")]

@@ -30,7 +30,11 @@ def test_every_name_on_the_hub_is_of_one_model() -> None:
 
 def test_a_model_is_found_by_its_name_on_the_hub() -> None:
     """A job's model may be a checkpoint's name; an unknown one is told the nearest entry, or what to do."""
-    assert model("meta-llama/Llama-3.1-8B-Instruct", Path()) == load_entry("model", "llama3.1-8b")
+    entry = load_entry("model", "llama3.1-8b")
+    assert model("meta-llama/Llama-3.1-8B", Path()) == entry
+    tuned = model("meta-llama/llama-3.1-8b-instruct", Path())
+    assert tuned.model_copy(update={"source": entry.source}) == entry
+    assert tuned.source.startswith("meta-llama/Llama-3.1-8B-Instruct on Hugging Face, of the architecture of")
     assert checkpoint_model("./models/Llama-3.1-8B-Instruct-FP8") == "llama3.1-8b"
     with pytest.raises(CatalogError, match=r"did you mean llama3\.1-8b\?"):
         model("unsloth/Llama-3.1-8B-bnb-4bit", Path())

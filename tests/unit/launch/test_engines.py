@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import autoplan
-from autoplan.answers.configure.ask import saved_engines
 from autoplan.answers.configure.engine_launches import (
     emit_engines,
     engine_file,
     evaluate_engine_file,
     read_engine_file,
+    saved_engines,
 )
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import engine

@@ -125,8 +125,48 @@ def test_a_choice_of_adapters_is_written_or_refused(target):
     parsed = parse_layout(layout, layers=32, devices=8)
 
     find_target(target).emit(PlannedRun(replace(job, adapters=AdapterSpec(rank=8)), parsed))
-    with pytest.raises(InexpressibleError, match=r"adapters\.base=nf4"):
-        find_target(target).emit(PlannedRun(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), parsed))
+    with pytest.raises(InexpressibleError, match=r"int8|quantised base"):
+        find_target(target).emit(PlannedRun(replace(job, adapters=AdapterSpec(rank=8, base="int8")), parsed))
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "words"),
+    [
+        (
+            "torchtune",
+            {"adapters": AdapterSpec(rank=8, base="nf4", dora=True), "optimizer": "paged-adamw-8bit"},
+            (
+                "model.quantize_base=True",
+                "model.use_dora=True",
+                "optimizer=bitsandbytes.optim.PagedAdamW8bit",
+            ),
+        ),
+        (
+            "torchtune",
+            {"software": SoftwareSpec(optimizer_in_backward=True), "optimizer": "paged-adamw"},
+            ("optimizer_in_bwd=True", "clip_grad_norm=null", "~optimizer.fused"),
+        ),
+        (
+            "litgpt",
+            {
+                "adapters": AdapterSpec(rank=8, base="nf4", dropout=0.1),
+                "optimizer": "paged-adamw",
+                "software": SoftwareSpec(pure_bf16=True),
+            },
+            ("--quantize bnb.nf4-dq", "--precision bf16-true", "--lora_dropout 0.1"),
+        ),
+        (
+            "unsloth",
+            {"adapters": AdapterSpec(rank=8, base="nf4", targets=("q_proj",))},
+            ('"load_in_4bit": True', "\"target_modules\": ['q_proj']"),
+        ),
+    ],
+)
+def test_a_fine_tune_on_one_card_is_written(target, changes, words):
+    """QLoRA, DoRA, paged states and updates in backward are keys of the program that has them."""
+    text = emitted(target, "dp=1,zero=0", devices=1, **changes).files[0].text
+    for word in words:
+        assert word in text
 
 
 def test_models_of_the_tables_are_in_the_catalogue():

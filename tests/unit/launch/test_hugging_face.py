@@ -1,6 +1,7 @@
 """The Hugging Face Trainer, axolotl and LLaMA-Factory: what is refused, and what files of each kind say."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -67,7 +68,7 @@ def trainer(**fields):
         (trainer(fsdp=True, fsdp_config={"reshard_after_forward": False}), "dp=8,mbs=2,zero=2", 16),
         (
             trainer(fsdp=["shard_grad_op", "offload"], gradient_accumulation_steps=4),
-            "mbs=2,zero=2,offload=optimizer",
+            "mbs=2,zero=2",
             64,
         ),
         (
@@ -112,7 +113,7 @@ def test_arguments_in_a_script_are_read():
         ("gradient_checkpointing: true\ndeepspeed: configs/zero2.json", "mbs=2,zero=2,recompute=full"),
         ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json", "mbs=2,zero=3,offload=optimizer"),
         ("deepspeed:\nfsdp_config:\n  fsdp_reshard_after_forward: false\nfsdp_version: 2", "mbs=2,zero=2"),
-        ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3,offload=optimizer"),
+        ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3"),
         (
             f"{FSDP2}\ndp_shard_size: 2\ndp_replicate_size: 2\ntensor_parallel_size: 2",
             "tp=2,sp=off,dp=4,mbs=2,zero=3,dp_shard=2",
@@ -129,6 +130,7 @@ def test_files_of_axolotl_are_read(more, layout):
 
     assert found.layout == parse_layout(layout, layers=32, devices=8)
     assert (found.job["model"], found.job["precision"]) == ("mistral-7b", "bf16")
+    assert found.job.get("software", {}).get("offload_parameters", False) == ("offload_params: true" in more)
     assert found.job["workload"]["global_batch_size"] == 2 * 4 * found.layout.dp
     assert recognised(LaunchFile("config.yml", text)).name == "axolotl"
 
@@ -215,13 +217,25 @@ def test_what_contradicts_is_refused(target, text, line, sentence):
     assert (problem.file, problem.line) == ("file", line)
 
 
+def _lora(base):
+    """Return adapters above a quantised base."""
+    return AdapterSpec(rank=8, base=base)
+
+
 @pytest.mark.parametrize(
     ("target", "stack", "layout", "changes", "part"),
     [
         ("trainer", "hf-fsdp2", "dp=8,zero=1", {}, "ZeRO-1 with FSDP2"),
         ("trainer", "hf-fsdp2", "dp=1,zero=3", {}, "nothing to shard over"),
         ("trainer", "hf-trainer", "dp=8,recompute=full:4", {}, "of some layers"),
-        ("trainer", "hf-trainer", "dp=8", {"adapters": AdapterSpec(rank=8)}, "low-rank adapters"),
+        ("trainer", "deepspeed", "dp=8,zero=3", {"adapters": _lora("int8")}, "base in int8"),
+        (
+            "trainer",
+            "hf-fsdp2",
+            "dp=8,zero=3",
+            {"adapters": AdapterSpec(rank=8, base="int8")},
+            "base in int8",
+        ),
         ("trainer", "hf-trainer", "dp=8", {"optimizer": "muon"}, "optimizer muon"),
         ("trainer", "deepspeed", "dp=8,zero=3,dp_shard=4", {}, "hybrid sharding"),
         ("axolotl", "hf-trainer", "tp=2,dp=4,zero=0", {}, "tensor and context parallelism"),
@@ -244,7 +258,7 @@ def test_what_has_no_key_is_refused(target, stack, layout, changes, part):
     assert caught.value.nearest or changes
 
 
-@pytest.mark.parametrize("target", ["axolotl", "llama-factory"])
+@pytest.mark.parametrize("target", ["axolotl", "llama-factory", "trainer"])
 @pytest.mark.parametrize(
     "said",
     [
@@ -275,6 +289,22 @@ def test_adapters_are_emitted_and_read_back(target, said):
     assert found.job["optimizer"] == "paged-adamw-8bit"
     assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
     assert found.layout == layout
+
+
+def test_adapters_of_trl_are_read_from_a_command():
+    """Targets that are several words of one argument, and TRL's own defaults, are those of the job."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
+    job = replace(job, adapters=AdapterSpec(rank=8, targets=("q_proj", "v_proj"), base="nf4"))
+    layout = parse_layout("dp=8,zero=3", layers=32, devices=8)
+    words = shlex.join(find_target("trainer").emit(PlannedRun(job, layout)).arguments)
+    found = read("trainer", f"torchrun --nproc-per-node 8 -m trl.scripts.sft {words}")
+    assert found.layout == layout
+    assert found.job["adapters"]["targets"] == ["q_proj", "v_proj"]
+    assert "--bnb_4bit_quant_storage bfloat16" in words
+
+    short = "torchrun --nproc-per-node 8 -m trl.scripts.sft --use_peft --per_device_train_batch_size 1"
+    defaults = read("trainer", f"{short} --bf16 true").job["adapters"]
+    assert (defaults["rank"], defaults["targets"], defaults["dropout"]) == (16, ["q_proj", "v_proj"], 0.05)
 
 
 @pytest.mark.parametrize("sharded", [True, False], ids=["config", "strategy"])

@@ -51,6 +51,8 @@ BATCH = ("--micro-batch-size 1", "--global-batch-size 64")
         (("--tensor-model-parallel-size 2", "--sequence-parallel"), "tp=2"),
         (("--pipeline-model-parallel-size=4", "--use-distributed-optimizer"), "tp=1,pp=4,zero=1"),
         (("--recompute-activations",), "tp=1,recompute=selective"),
+        (("--recompute-granularity selective", "--recompute-modules mlp"), "tp=1,recompute=mlp"),
+        (("--recompute-granularity selective", "--recompute-modules core_attn"), "tp=1,recompute=selective"),
         (
             ("--recompute-granularity full", "--recompute-method block", "--recompute-num-layers 3"),
             "tp=1,recompute=full:3",
@@ -185,7 +187,9 @@ def test_defaults_and_open_fields_are_said():
 
     assert {"tp", "pp", "recompute", "zero", "optimizer"} <= set(found.defaults)
     assert {"devices", "dp", "global_batch_size", "model.vocabulary"} <= set(found.unspecified)
-    assert "but for the vocabulary, the model is llama3-8b or llama3.1-8b" in found.warnings
+    assert (
+        "but for the vocabulary, the model is llama3-8b or llama3.1-8b or mistral-7b-v0.3" in found.warnings
+    )
 
 
 def test_foreign_arguments_are_listed():
@@ -219,6 +223,16 @@ def test_each_model_is_emitted_and_read_back_or_refused(job, name):
         "max_positions",
     }
     assert found.model_dump(exclude=aside) == model.model_dump(exclude=aside)
+
+
+@pytest.mark.parametrize(("mode", "module"), [("selective", "core_attn"), ("mlp", "mlp")])
+def test_recompute_of_a_module_is_emitted_and_read_back(job, mode, module):
+    """All layers recompute the module that a mode is of."""
+    layout = parse_layout(f"tp=2,mbs=2,recompute={mode},zero=1", layers=32, devices=8)
+    text = TARGET.emit(PlannedRun(job, layout)).files[0].text
+
+    assert f"--recompute-granularity selective --recompute-modules {module}" in " ".join(text.split())
+    assert read(text, devices=8).layout == layout
 
 
 @pytest.mark.parametrize(

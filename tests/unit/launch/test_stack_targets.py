@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import autoplan
+from autoplan.answers.plan.blocks import front_table
 from autoplan.catalog import entry_names, load_entry, load_job
 from autoplan.errors import UnsupportedError
 from autoplan.launch.registry import TARGETS, find_target, starting, target_names, usual_stack
-from autoplan.report.front_report import front_table
 from autoplan.report.render.terminal import Terminal
 
 STACKS = entry_names("stack")

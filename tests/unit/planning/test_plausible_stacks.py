@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from autoplan import evaluate, load_job, plan
+from autoplan.answers.plan.blocks import front_table
 from autoplan.catalog import assumed_stack, entry_names, load_entry, stack
 from autoplan.planning.plan_and_evaluate import plausible_stacks, stack_steps
-from autoplan.report.front_report import front_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import job_from, resolved
@@ -91,7 +91,7 @@ def test_a_front_says_how_far_its_fastest_plan_moves(job):
     """The sentence names the ends and every stack."""
     search = job.search.model_copy(update={"tensor_parallel": 2, "pipeline_parallel": 1, "zero_stage": 1})
     front = plan(replace(job, search=search))
-    text = " ".join(front_table(front, Terminal(width=1000)).split())
+    text = " ".join(front_table(front, Terminal(width=1000), details=True).split())
 
     assert front.stacks[0].step_seconds == front.fastest.predicted.step_seconds
     assert "stack: megatron-core, assumed: the usual one on dgx-a100-80gb; name one with stack:" in text

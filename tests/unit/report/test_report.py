@@ -9,11 +9,11 @@ import pytest
 
 from autoplan import Front, evaluate, load_job
 from autoplan.answers.evaluate.blocks import plan_table
+from autoplan.answers.plan.blocks import front_table
 from autoplan.costs.core.prediction import CATEGORIES
 from autoplan.costs.predict import facts_of
 from autoplan.report.charts.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document_fields import plain
-from autoplan.report.front_report import front_table
 from autoplan.report.render.bars import bar, spread
 from autoplan.report.render.terminal import Terminal, terminal_of
 from autoplan.report.wording.part_names import MEMORY_PARTS
@@ -90,9 +90,8 @@ def test_a_short_layout_summarises_stages_and_recompute(job):
 def test_long_runs_of_equal_stages_are_counted():
     """A pipeline of many stages still fits a table."""
     layers = (8, *[2] * 8, 8)
-    none = (0,) * 10
     layout = evaluate(load_job(JOB), "tp=2").layout
-    deep = dataclasses.replace(layout, pp=10, layers=layers, selective=none, full=none)
+    deep = dataclasses.replace(layout, pp=10, layers=layers)
 
     assert "stages 8/8x2/8" in layout_parts(deep, ASCII)
 
@@ -167,7 +166,7 @@ def test_square_brackets_survive(front):
         job=dataclasses.replace(front.job, model=model),
         rejected=(Rejection("[red]rule[/red] step [s]", 5),),
     )
-    text = front_table(tricky, PLAIN)
+    text = front_table(tricky, PLAIN, details=True)
 
     assert "Foo [bold]x[/bold] [tok/s]" in text
     assert "[red]rule[/red] step [s] (5)" in text

@@ -10,26 +10,40 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
+from autoplan.costs.serving.kv_cache import state_bytes
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
-__all__ = ["decode_attention_seconds", "prefill_attention_seconds"]
+__all__ = ["decode_attention_seconds", "prefill_attention_seconds", "state_update_seconds"]
+
+#: Generations whose FlashAttention takes no sinks.
+_BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
 
 
 def _kv(layout: EngineLayout) -> WeightFormat:
     return "fp8" if KV_BITS[layout.kv] == 8 else "bf16"
 
 
+def _sinks_share(scope: EngineScope) -> float:
+    """Return the rate of attention of prompts over that of the measured kernels [1]."""
+    step = scope.facts.step
+    share = step.sinks_share if step is not None else None
+    slower = scope.model.attention_sinks and scope.device.architecture in _BEFORE_HOPPER
+    return share.value if slower and share is not None else 1.0
+
+
 def _windows(model: ModelSpec) -> dict[int, int]:
-    """Return the number of layers by their window; 0: without."""
-    return dict(Counter(model.attention_window(layer) or 0 for layer in range(model.layers)))
+    """Return the number of layers with softmax attention by their window; 0: without."""
+    layers = (layer for layer in range(model.layers) if not model.is_linear_layer(layer))
+    return dict(Counter(model.attention_window(layer) or 0 for layer in layers))
 
 
 def decode_attention_seconds(
@@ -42,7 +56,8 @@ def decode_attention_seconds(
     """Return the time of all layers' attention of q new tokens for B requests with c tokens each [s].
 
     B k/t key-value heads are read, at least one on a device, or B a/t by kernels that read the keys for each
-    query head; decode context parallelism divides tokens. Several new tokens of a request are more
+    query head; decode context parallelism divides tokens. Layers with linear attention update their states,
+    see ``state_update_seconds``. Several new tokens of a request are more
     queries of the same keys, as more heads of a group are.
 
     >>> seconds = decode_attention_seconds(h100_scope(), h100_prices(), np.array(64.0), np.array(1024.0))
@@ -66,13 +81,33 @@ def decode_attention_seconds(
         at = (rank_requests * kv_heads, length, group)
         kernel = prices.kernel("decode-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel
-    return total
+    return total + state_update_seconds(scope, prices, rank_requests)
+
+
+def state_update_seconds(scope: EngineScope, prices: KernelPrices, rank_requests: Array) -> Array:
+    """Return the time in which all layers with linear attention update the states of B requests [s].
+
+    Two kernels a layer, convolution and recurrence, read and write 2 B S bytes, whatever the contexts.
+
+    >>> float(state_update_seconds(h100_scope(), h100_prices(), np.array(64.0)))  # no such layer
+    0.0
+
+    Leaves out: FLOPs, four for each element of a state.
+    Source: fla-org/flash-linear-attention, fla/ops/gated_delta_rule/fused_recurrent.py; state-spaces/mamba,
+    mamba_ssm/ops/triton/selective_state_update.py.
+    """
+    model = scope.model
+    layers = sum(map(model.is_linear_layer, range(model.layers)))
+    if not layers:
+        return np.zeros(np.shape(rank_requests))
+    moved = 2.0 * state_bytes(scope) * rank_requests
+    return np.asarray(layers * (moved / prices.bandwidth + 2 * prices.launch))
 
 
 def prefill_attention_seconds(
     scope: EngineScope, prices: KernelPrices, prompts: Array, tokens: Array
 ) -> Array:
-    """Return the time of all layers' attention of ``prompts`` complete prompts of L tokens each [s].
+    """Return the time of all layers' softmax attention of ``prompts`` complete prompts of L tokens each [s].
 
     A chunk after p tokens takes (L^2 - p^2) / L^2 of it.
 
@@ -93,4 +128,4 @@ def prefill_attention_seconds(
         at = (prompts * heads, tokens, group)
         kernel = prices.kernel("prefill-attention", _kv(layout), at, head_dim=model.head_dim, window=window)
         total = total + layers * kernel
-    return total
+    return total / _sinks_share(scope)

@@ -10,7 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,9 +70,9 @@ def curve_seconds(
     Source: the tables' files.
     """
     tables = [x for x in measured.spec.experts if x.key[1:] == _key(layer)]
-    tables.sort(key=lambda x: x.engine != measured.engine)
+    tables.sort(key=lambda x: x.engine != measured.engine_of_experts(layer.weights))
     if not tables:
-        return None
+        return _dequantized(m, layer, measured, device)
     x, on = layer.sharding, measured.measured_on
     table = tables[0]
     y = min(table.shardings, key=lambda at: _distance(at, x))
@@ -86,6 +86,21 @@ def curve_seconds(
             growth = _curve(m, both[0], x, layer, on) / _curve(m, both[0], y, layer, on)
         seconds = seconds * growth
     return np.asarray(np.maximum(seconds, least))
+
+
+def _dequantized(m: Array, layer: ExpertLayer, measured: MeasuredKernels, device: DeviceSpec) -> Array | None:
+    """Return the time of experts whose weights are made 16-bit on the way, from curves in 16 bits [s].
+
+    Devices without products of a format (Marlin on Ampere): as many FLOPs, fewer bytes.
+    """
+    if layer.weights == "bf16" or not measured.dequantizes(layer.weights):
+        return None
+    plain = replace(layer, weights="bf16")
+    seconds = curve_seconds(m, plain, measured, device)
+    if seconds is None:
+        return None
+    at = layer.sharding
+    return np.asarray(seconds * layer.least(m, at, device) / plain.least(m, at, device))
 
 
 def _key(layer: ExpertLayer) -> tuple[str, int, int, int, int]:

@@ -76,7 +76,7 @@ def engine_iteration(
             # With stages the host waits for the tokens of a batch before it prepares the next one.
             hidden=scope.facts.scheduler.asynchronous and layout.pp == 1,
         ),
-        scale=step.scale.value,
+        scale=step.scale.value / prices.engine_share,
         mixed_graphs=step.graphs == "all",
         decode_graphs=step.graphs != "none",
         sizes=graph_sizes(step) if step.pads else (),
@@ -106,7 +106,7 @@ def kernel_prices(
     False
     """
     step = _step_facts(job)
-    tables = None if measured is None else MeasuredKernels(*measured, engine=step.kernels)
+    tables = None if measured is None else MeasuredKernels(*measured, step.kernels, step.triton_experts)
     return KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
 
 

@@ -25,14 +25,16 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
+from autoplan.costs.serving.iteration.measured_kernels import shape_of
 from autoplan.costs.serving.iteration.token_prices import (
     expert_seconds,
     head_seconds,
     layer_collectives,
+    linear_attention_seconds,
     traffic_seconds,
 )
-from autoplan.costs.serving.least_times import distinct_experts
-from autoplan.costs.serving.small_gemm import ridge_tokens
+from autoplan.costs.serving.least_times import distinct_experts, expert_read_seconds
+from autoplan.costs.serving.small_gemm import gemm_light_seconds, ridge_tokens
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
@@ -41,6 +43,8 @@ __all__ = ["decode_step", "iteration_parts"]
 
 #: Share of an iteration below which a part is rounding.
 _ROUNDING = 1e-9
+#: A kernel that takes longer than so many reads of its weights does something else.
+_SLOW_READ = 3.0
 
 
 def decode_step(
@@ -144,15 +148,19 @@ def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: boo
     rank_tokens = np.maximum(1.0, np.ceil(m / scope.layout.adp))
     for layer in range(scope.model.layers):
         sparse = scope.model.is_moe_layer(layer)
-        for matrix in (*attention_matrices(scope), *dense_matrices(scope, layer)):
-            side = _side(float(rank_tokens[0]), matrix, prices)
-            name = "products: weights read" if side == "memory bandwidth" else "products: computing"
-            seconds[name, side] += float(prices.product(rank_tokens, matrix)[0])
+        linear = scope.model.is_linear_layer(layer)
+        for matrix in (*attention_matrices(scope, layer), *dense_matrices(scope, layer)):
+            side, each = _side(rank_tokens, matrix, prices), float(prices.product(rank_tokens, matrix)[0])
+            read = gemm_light_seconds(1, matrix.outputs, matrix.inner, matrix.weights, prices.cluster.device)
+            seconds["products: " + _name_of(side, each, read), side] += each
         if sparse:
-            side = _expert_side(scope, prices, float(m[0]))
-            name = "experts: weights read" if side == "memory bandwidth" else "experts: computing"
-            seconds[name, side] += float(expert_seconds(scope, prices, m)[0])
-        traffic = float(traffic_seconds(scope, prices, rank_tokens, sparse=sparse)[0])
+            side, each = _expert_side(scope, prices, float(m[0])), float(expert_seconds(scope, prices, m)[0])
+            read = _experts_read(scope, prices, m)
+            seconds["experts: " + _name_of(side, each, read), side] += each
+        if linear:
+            chunks = float(linear_attention_seconds(scope, prices, rank_tokens)[0])
+            seconds["linear attention over chunks", "memory bandwidth"] += chunks
+        traffic = float(traffic_seconds(scope, prices, rank_tokens, sparse=sparse, linear=linear)[0])
         seconds["norms, rotation, activations", "memory bandwidth"] += traffic
         collectives = float(layer_collectives(scope, prices, m, sparse=sparse, graph=graph)[0])
         seconds["collectives", "network"] += collectives
@@ -160,8 +168,25 @@ def _of_tokens(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: boo
         yield IterationPart(name, resource, each)
 
 
-def _side(tokens: float, matrix: Matrix, prices: KernelPrices) -> Resource:
-    above = tokens > ridge_tokens(matrix.weights, prices.cluster.device)
+def _name_of(side: Resource, seconds: float, read: float) -> str:
+    """Return what a product does with most of its time; ``read``: least time of reading weights [s]."""
+    if side == "compute":
+        return "computing"
+    return "weights read" if seconds <= _SLOW_READ * read else "small tiles and waits"
+
+
+def _experts_read(scope: EngineScope, prices: KernelPrices, m: Array) -> float:
+    """Return the least time of reading the experts that tokens go to, on one device [s]."""
+    moe, layout = scope.model.moe, scope.layout
+    assert moe is not None  # noqa: S101 - layers with experts alone
+    rows, weights = m * moe.top_k / layout.ep, scope.model.hidden_size * moe.expert_ffn_size
+    shape = shape_of(("", "experts", scope.format_of("experts"), 0, 0))
+    extents = rows, np.asarray(moe.experts / layout.ep), np.asarray(float(weights) / layout.expert_tensor)
+    return float(expert_read_seconds(shape, extents, prices.cluster.device)[0])
+
+
+def _side(tokens: Array, matrix: Matrix, prices: KernelPrices) -> Resource:
+    above = float(tokens[0]) > ridge_tokens(matrix.weights, prices.cluster.device)
     return "compute" if above else "memory bandwidth"
 
 

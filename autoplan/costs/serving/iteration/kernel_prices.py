@@ -10,6 +10,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil, log2
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, s
 from autoplan.costs.serving.least_times import KernelShape, expert_read_seconds, least_seconds
 from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
-from autoplan.schema.costmodel.engine_kernels import KernelName
+from autoplan.schema.costmodel.engine_kernels import KernelName, SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.precision import Precision
@@ -39,6 +40,12 @@ _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": 
 #: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).
 #: With more devices that one host falls to 5 and 1.4 GB/s, which others do not.
 _PCIE_SHARE: Final = 0.62
+#: Exchange of small messages between nodes [s]: all-reduces of up to 34 kB between two devices of two nodes
+#: take 31 to 44 us (microsoft/vidur data/profiling/network, a100_dgx); more nodes take one for each doubling.
+_NODE_EXCHANGE: Final = 40e-6
+#: Fixed time of an engine's own all-reduce in a full mesh of links [s], a guess: eight devices on switches
+#: take 4 to 8 us.
+_MESH_REDUCE: Final = 10e-6
 #: Sharpness of the transition between computing and reading, as of training's products.
 _BLEND: Final = 4.0
 
@@ -72,6 +79,16 @@ class KernelPrices:
         """
         return self.kernels.memory_bound.launch.value
 
+    @property
+    def engine_share(self) -> float:
+        """Rate of the engine's kernels over these prices [1]: where none were measured, that of its device.
+
+        >>> h100_prices().engine_share
+        1.0
+        """
+        share = self.kernels.engine_share
+        return share.value if share is not None and self.measured is None else 1.0
+
     def product(self, m: Array, matrix: Matrix) -> Array:
         """Return the time of products of ``m`` tokens with ``matrix`` [s], never below the least time.
 
@@ -92,10 +109,26 @@ class KernelPrices:
             written = 3.0 * m * k / on.memory.bandwidth.value if weights in {"fp8", "nvfp4"} else 0.0
             quantized = self.measured.quantization(table, on) + written
             seconds = np.maximum(seconds - quantized, seconds / 4)
+        else:
+            seconds = self._in_graph(seconds, m, (wide, deep), table)
         if on.name != device.name:
             least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
             seconds = seconds * light / np.array(least)
         return np.asarray(np.maximum(seconds, light))
+
+    def _in_graph(self, seconds: Array, m: Array, size: tuple[int, int], table: SmallGemmTable) -> Array:
+        """Return the time of products whose sweep holds the host's launches, which a step does not wait for.
+
+        That of another engine's sweep, and the kernel that quantizes the input in blocks.
+        """
+        measured = self.measured
+        bound = measured.launch_bound(table) if measured else None
+        if bound is None or measured is None:
+            return seconds
+        floor, other = bound
+        product = table_gemm_seconds(np.maximum(m, 1.0), *size, other, measured.measured_on)
+        quantized = self.launch + 3.0 * m * size[1] / self.bandwidth
+        return np.where(seconds < floor, np.minimum(seconds, product + quantized), seconds)
 
     def _product_beyond(self, m: Array, matrix: Matrix) -> Array:
         """Return the time where the engine was not measured: training's rate, and bytes over W."""
@@ -147,6 +180,10 @@ class KernelPrices:
             return self._other_width(name, kind, extents, head_dim, window)
         if tables and measured is not None:
             return table_seconds(tables, extents, measured.measured_on, device)
+        if measured and name in {"experts", "split-experts"} and measured.dequantizes(kind):
+            plain, shapes = self.kernel(name, "bf16", extents), (("", name, x, 0, 0) for x in (kind, "bf16"))
+            narrow, wide = (least_seconds(shape_of(x), extents, device) for x in shapes)
+            return np.asarray(plain * narrow / wide)
         return self._kernel_beyond(shape_of(("", name, kind, head_dim, window)), extents)
 
     def _other_width(
@@ -221,12 +258,30 @@ def all_reduce_seconds(prices: KernelPrices, size: Array, ranks: int, *, graph: 
         return np.zeros_like(size)
     table = prices.measured.all_reduce(ranks, graph=graph) if prices.measured else None
     node = prices.cluster.node
-    if table is None or ranks > node.devices or node.fabric.topology != "switch":
+    if ranks > node.devices:
+        inside = all_reduce_seconds(prices, size, node.devices, graph=graph)
+        exchanges = ceil(log2(ranks / node.devices))
+        across = nccl_seconds(prices, "all_reduce", size, ranks)
+        return np.asarray(np.maximum(across, inside + exchanges * _NODE_EXCHANGE))
+    if node.fabric.topology == "mesh" and graph:
+        return _mesh_seconds(prices, size, ranks)
+    if table is None or node.fabric.topology != "switch":
         return nccl_seconds(prices, "all_reduce", size, ranks)
     sizes, times = np.asarray(table[0], dtype=np.float64), np.asarray(table[1]) * 1e-6
     between = np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times)))
     seconds: Array = np.where(size > sizes[-1], times[-1] * size / sizes[-1], between)
     return seconds
+
+
+def _mesh_seconds(prices: KernelPrices, size: Array, ranks: int) -> Array:
+    """Return the time of all-reduces between devices that are all linked to each other [s].
+
+    One kernel reads from all peers at once, as engines' own all-reduces do: no ring, no hops; twice V/n over
+    the link to each peer.
+    """
+    link = _links(prices).fabric_bandwidth / (prices.cluster.node.devices - 1)
+    moved = 2.0 * size / ranks / link
+    return np.asarray(np.minimum(_MESH_REDUCE + moved, nccl_seconds(prices, "all_reduce", size, ranks)))
 
 
 def nccl_seconds(prices: KernelPrices, operation: Operation, size: Array, ranks: int) -> Array:

@@ -30,11 +30,12 @@ class Matrix(NamedTuple):
     weights: WeightFormat
 
 
-def attention_matrices(scope: EngineScope) -> list[Matrix]:
-    """Return the matrices of attention: queries, keys and values in one, and the output.
+def attention_matrices(scope: EngineScope, layer: int = 0) -> list[Matrix]:
+    """Return the matrices of a layer's attention: queries, keys and values in one, and the output.
 
-    [h, (q + 2k)/t] and [q/t, h]; a device has at least one key head. Latent: [h, r + l + p],
-    [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
+    [h, (q + 2k)/t] and [q/t, h]; a device has at least one key head, and an output gate is as wide as the
+    queries. Linear attention: all projections in one, with at least one group of keys, and the output.
+    Latent: [h, r + l + p], [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
 
     >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
     >>> [matrix[:2] for matrix in attention_matrices(scope)]
@@ -45,10 +46,21 @@ def attention_matrices(scope: EngineScope) -> list[Matrix]:
     """
     model, t = scope.model, scope.layout.tp
     weight_format, h = scope.format_of("attention"), model.hidden_size
+    if model.is_linear_layer(layer):
+        return _linear_matrices(model, t, weight_format)
     if model.mla is None:
         queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(t))))
-        return [Matrix(round(queries + 2 * keys), h, weight_format), Matrix(h, round(queries), weight_format)]
+        packed = queries * (2 if model.attention_output_gate else 1) + 2 * keys
+        return [Matrix(round(packed), h, weight_format), Matrix(h, round(queries), weight_format)]
     return _latent_matrices(model, t, weight_format)
+
+
+def _linear_matrices(model: ModelSpec, t: int, weight_format: WeightFormat) -> list[Matrix]:
+    linear, h = model.linear_attention, model.hidden_size
+    assert linear is not None  # noqa: S101 - the caller asks
+    keys = 2 * linear.keys / min(t, linear.key_heads)
+    wide = keys + (2 * linear.values + linear.gates) / t
+    return [Matrix(round(wide), h, weight_format), Matrix(h, round(linear.values / t), weight_format)]
 
 
 def _latent_matrices(model: ModelSpec, t: int, weight_format: WeightFormat) -> list[Matrix]:

@@ -33,6 +33,9 @@ __all__ = ["MeasuredKernels", "shape_of", "table_seconds"]
 #: Formats whose tables stand for another: 16-bit floats alike, AWQ and GPTQ run in the same kernels.
 _ALIKE: dict[str, str] = {"fp16": "bf16", "int4-gptq": "int4-awq"}
 
+#: A sweep whose smallest product takes over so many times another engine's has the host's launches in it.
+_LAUNCH_BOUND = 3.0
+
 
 def shape_of(key: tuple[str, str, str, int, int]) -> KernelShape:
     """Return what the least time of a table depends on.
@@ -57,6 +60,19 @@ class MeasuredKernels:
     spec: EngineKernelSpec
     measured_on: DeviceSpec
     engine: str
+    #: Whose experts in mxfp4 it runs where a device has no products in 4 bits; None: its own.
+    triton_experts: str | None = None
+
+    def engine_of_experts(self, weights: str) -> str:
+        """Return the engine whose tables of experts in a format stand for those of this one.
+
+        >>> spec, h200 = engine_kernels_for("h200-sxm-141gb")
+        >>> measured = MeasuredKernels(spec, h200, engine="sglang", triton_experts="vllm")
+        >>> measured.engine_of_experts("mxfp4"), measured.engine_of_experts("fp8-block")
+        ('vllm', 'sglang')
+        """
+        triton = weights == "mxfp4" and self.measured_on.peak_flops("fp4") is None
+        return self.triton_experts or self.engine if triton else self.engine
 
     def gemm(self, weights: WeightFormat) -> SmallGemmTable | None:
         """Return the table of products in a format; where the engine has none, that of another engine.
@@ -68,6 +84,41 @@ class MeasuredKernels:
         name = _ALIKE.get(weights, weights)
         tables = [table for table in self.spec.gemm if table.weights == name]
         return next((x for x in tables if x.engine == self.engine), tables[0] if tables else None)
+
+    def dequantizes(self, weights: str) -> bool:
+        """Whether experts of a format are computed in 16 bits: none were measured, the device has no rate.
+
+        >>> spec, a100 = engine_kernels_for("a100-sxm4-80gb")
+        >>> measured = MeasuredKernels(spec, a100, engine="vllm")
+        >>> measured.dequantizes("mxfp4"), measured.dequantizes("bf16")
+        (True, False)
+        """
+        stored = FORMATS[weights]  # type: ignore[index]  # the schema admits formats alone
+        narrow = "fp8" if stored.bits == 8 else "fp4"
+        tables = [x for x in self.spec.kernels if x.kernel == "experts" and x.format == weights]
+        return stored.bits < 16 and not tables and self.measured_on.peak_flops(narrow) is None
+
+    def launch_bound(self, table: SmallGemmTable) -> tuple[float, SmallGemmTable] | None:
+        """Return below which time a sweep of products is that of its launches [s], and whose is not.
+
+        A sweep that launches products of many kernels from the host takes the host's time for each, however
+        small. In a graph they take what another engine's sweep of the same format says.
+        Twice the time of the smallest product, where this is over three times another engine's; else None.
+
+        >>> measured = MeasuredKernels(*engine_kernels_for("h200-sxm-141gb"), engine="vllm")
+        >>> measured.launch_bound(measured.gemm("bf16")) is None
+        True
+        >>> floor, other = measured.launch_bound(measured.gemm("fp8-block"))
+        >>> 100e-6 < floor < 140e-6, other.engine
+        (True, 'sglang')
+        """
+        smallest = (np.ones(()), table.outputs[0], table.inner[0])
+        floor = float(table_gemm_seconds(*smallest, table, self.measured_on))
+        others = [x for x in self.spec.gemm if x.weights == table.weights and x.engine != table.engine]
+        times = {x.engine: float(table_gemm_seconds(*smallest, x, self.measured_on)) for x in others}
+        if not times or min(times.values()) * _LAUNCH_BOUND > floor:
+            return None
+        return 2 * floor, min(others, key=lambda x: times[x.engine])
 
     def quantization(self, table: SmallGemmTable, device: DeviceSpec) -> float:
         """Return the time of the quantization of inputs that a sweep of products holds [s].
@@ -100,7 +151,9 @@ class MeasuredKernels:
         tables = [x for x in self.spec.kernels if x.key[1:] == (name, kind, head_dim, window)]
         if not tables and kind == "fp8" and name == "prefill-attention":
             return self.kernel(name, "bf16", head_dim, window)
-        return tuple(sorted(tables, key=lambda x: x.engine != self.engine))
+        experts = name in {"experts", "split-experts"}
+        engine = self.engine_of_experts(kind) if experts else self.engine
+        return tuple(sorted(tables, key=lambda x: x.engine != engine))
 
     def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
         """Return sizes [byte] and times [us] of all-reduces; None where they were not measured.

@@ -5,6 +5,8 @@ Notation (this file only)::
     m  tokens of a step                h  hidden size            t  tensor-parallel degree  [1]
     q  attention data-parallel ranks    E  experts of a layer     K  experts of a token      [1]
     f  inner width on a device         B  bytes of an element                               [1] or [byte]
+    r  rows of experts on a device      e  devices over which experts are divided          [1]
+    p  rows of an expert that are padding                                                  [1]
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.costs.device.machine import linear_attention_rate_of
+from autoplan.costs.layer.linear_attention import accessed_elements, chunked_flops, linear_kernels
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.expert_curves import ExpertLayer
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, all_reduce_seconds, nccl_seconds
@@ -26,6 +30,7 @@ __all__ = [
     "head_seconds",
     "launched_kernels",
     "layer_collectives",
+    "linear_attention_seconds",
     "token_seconds",
     "traffic_seconds",
 ]
@@ -34,11 +39,18 @@ __all__ = [
 #: the activation; a router's top-k.
 _KERNELS = 4
 _ROUTER_KERNELS = 2
+#: Memory-bound kernels of linear attention in a captured step: convolution, gates, recurrence, norm, copy.
+_LINEAR_KERNELS = 5
+#: Accesses of the output gate of attention: read both, write the product.
+_GATE_ACCESSES = 3
 #: Kernels that sort tokens by expert, quantize, gather and sum them.
 _SORTING_KERNELS = 6
 #: Kernels of a layer of experts in Triton (routing by bit matrices, two products that gather and scatter), in
 #: launches of compiled kernels: each is launched from Python, with its descriptors and options.
 _TRITON_EXPERTS = 110
+#: Share of the peak in 8 bits that grouped products of full tiles reach: 1,297 of 1,979 TFLOP/s on H800
+#: by DeepGEMM's README, less for tiles of 128 rows.
+_GROUPED_SHARE = 0.6
 #: Accesses of the hidden state of a norm with its residual: read both, write both.
 _NORM_ACCESSES = 4
 #: Passes over fp32 logits of greedy or random sampling: softmax, sort-free selection, copy.
@@ -47,7 +59,7 @@ _SAMPLER_KERNELS = 6
 
 
 def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: bool) -> Array:
-    """Return the time of all layers for ``m`` tokens, without attention [s], and of the embedding.
+    """Return the time of all layers for ``m`` tokens, without softmax attention [s], and of the embedding.
 
     An attention data-parallel rank has m/q tokens, and the experts see all of them.
 
@@ -56,16 +68,17 @@ def token_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, graph: 
     (True, True)
     """
     model, layout = scope.model, scope.layout
-    kinds = Counter(map(model.is_moe_layer, range(model.layers)))
-    example = {model.is_moe_layer(layer): layer for layer in range(model.layers)}
+    kinds = Counter(map(model.layer_kind, range(model.layers)))
+    example = {model.layer_kind(layer): layer for layer in range(model.layers)}
     rank_tokens = np.maximum(1.0, np.ceil(m / layout.adp))
     total: Array = np.zeros_like(m)
-    attention: Array = np.asarray(sum(prices.product(rank_tokens, x) for x in attention_matrices(scope)))
-    for sparse, count in kinds.items():
-        dense = np.asarray(
-            sum(prices.product(rank_tokens, x) for x in dense_matrices(scope, example[sparse]))
-        )
-        layer = attention + dense + traffic_seconds(scope, prices, rank_tokens, sparse=sparse)
+    for (sparse, linear), count in kinds.items():
+        index = example[sparse, linear]
+        attention = np.asarray(sum(prices.product(rank_tokens, x) for x in attention_matrices(scope, index)))
+        dense = np.asarray(sum(prices.product(rank_tokens, x) for x in dense_matrices(scope, index)))
+        layer = attention + dense + traffic_seconds(scope, prices, rank_tokens, sparse=sparse, linear=linear)
+        if linear:
+            layer = layer + linear_attention_seconds(scope, prices, rank_tokens)
         if sparse:
             layer = layer + expert_seconds(scope, prices, m)
         total = total + count * (layer + layer_collectives(scope, prices, m, sparse=sparse, graph=graph))
@@ -97,18 +110,63 @@ def expert_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
     h, f = scope.model.hidden_size, moe.expert_ffn_size
     seconds = prices.experts(m, ExpertLayer(weight_format, moe.experts, moe.top_k, h, f, sharding))
     if seconds is not None:
-        return seconds
+        return np.maximum(seconds, _padded_seconds(scope, prices, m))
     rows = np.maximum(1.0, m * moe.top_k / layout.ep)
     rank_experts = np.asarray(moe.experts / layout.ep)
     weights = np.asarray(float(scope.model.hidden_size) * moe.expert_ffn_size / layout.expert_tensor)
     name: KernelName = "experts" if layout.ep == 1 else "split-experts"
-    return prices.kernel(name, weight_format, (rows, rank_experts, weights))
+    measured = prices.kernel(name, weight_format, (rows, rank_experts, weights))
+    return np.maximum(measured, _padded_seconds(scope, prices, m))
 
 
-def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool) -> Array:
+def _padded_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
+    """Return the time of a layer's experts where each of a device computes rows that no token has [s].
+
+    r = m K / e + E p rows on one of e devices: 6 r h f FLOPs, and (6 h + 10 f) r bytes that are gathered,
+    activated, quantized and written.
+    """
+    moe, layout, step = scope.model.moe, scope.layout, scope.facts.step
+    assert moe is not None  # noqa: S101 - layers with experts alone
+    peak = scope.device.peak_flops("fp8")
+    padded = step.padded_rows if step is not None else None
+    if padded is None or peak is None or scope.format_of("experts") != "fp8-block":
+        return np.zeros_like(m)
+    rows = m * moe.top_k / layout.ep + moe.experts / layout.ep * padded.value
+    h, f = scope.model.hidden_size, moe.expert_ffn_size / layout.expert_tensor
+    return np.asarray(
+        6.0 * rows * h * f / (_GROUPED_SHARE * peak) + (6.0 * h + 10.0 * f) * rows / prices.bandwidth
+    )
+
+
+def linear_attention_seconds(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
+    """Return the time of a layer's linear attention for ``m`` tokens of a device, without products [s].
+
+    FLOPs of chunks at their rate, and their bytes over bandwidth, as in training; the time does not depend on
+    the contexts. Decodes update states besides, see ``state_update_seconds``.
+
+    >>> float(linear_attention_seconds(h100_scope(), h100_prices(), np.array(64.0)))  # no such layer
+    0.0
+
+    Leaves out: that decodes need no chunks, of which a step of some hundred has few; kernels of makers, which
+    are up to three times as fast as Triton's on long prompts (flashinfer-ai/flashinfer#3788).
+    Source: ``costs/layer/linear_attention``.
+    """
+    linear, tp = scope.model.linear_attention, scope.layout.tp
+    if linear is None:
+        return np.zeros_like(m)
+    rate = linear_attention_rate_of(prices.cluster)
+    flops, elements = chunked_flops(linear)[0], accessed_elements(linear)[0]
+    each = flops / tp / rate.peak + 2.0 * elements / tp / prices.bandwidth
+    return np.asarray(each * m + _LINEAR_KERNELS * prices.launch)
+
+
+def traffic_seconds(
+    scope: EngineScope, prices: KernelPrices, m: Array, *, sparse: bool, linear: bool = False
+) -> Array:
     """Return the time of a layer's memory-bound kernels for ``m`` tokens [s].
 
     Norms with their residuals, rotation of queries and keys with the write to the cache, the activation.
+    ``linear``: a layer with linear attention, which has no rotation; ``linear_attention_seconds`` has more.
 
     >>> few, many = traffic_seconds(
     ...     h100_scope(), h100_prices(), np.array([1.0, 8192.0]), sparse=False)
@@ -118,12 +176,13 @@ def traffic_seconds(scope: EngineScope, prices: KernelPrices, m: Array, *, spars
     model, layout = scope.model, scope.layout
     queries, keys = (float(np.max(x)) for x in attention_widths(model, np.array(float(layout.tp))))
     norms = (4 if model.post_norms else 2) * _NORM_ACCESSES * model.hidden_size
-    rotation = 2 * (queries + keys) + 2 * keys
+    gate = _GATE_ACCESSES * queries if model.attention_output_gate else 0.0
+    rotation = 0.0 if linear else 2 * (queries + keys) + 2 * keys + gate
     width = model.ffn_size / layout.tp
     if sparse and model.moe is not None:
         width = model.moe.shared_expert_ffn_size / layout.tp
     activation = (3 if model.gated else 2) * width
-    kernels = _KERNELS + _ROUTER_KERNELS * sparse + model.qk_norm
+    kernels = _KERNELS + _ROUTER_KERNELS * sparse + (model.qk_norm and not linear)
     moved = 2.0 * m * (norms + rotation + activation)
     return np.asarray(moved / prices.bandwidth + kernels * prices.launch)
 
@@ -175,11 +234,12 @@ def launched_kernels(scope: EngineScope) -> int:
     triton = scope.format_of("experts") == "mxfp4" and scope.device.peak_flops("fp4") is None
     for layer in range(model.layers):
         sparse = model.is_moe_layer(layer)
-        products = len(attention_matrices(scope)) + len(dense_matrices(scope, layer))
+        products = len(attention_matrices(scope, layer)) + len(dense_matrices(scope, layer))
         quantized = 0 if layout.weights in {"bf16", "fp16"} else products
         experts = (_TRITON_EXPERTS if triton else 2 + _SORTING_KERNELS) * sparse
         reduced = 2 * (layout.tp > 1)
         memory = _KERNELS + _ROUTER_KERNELS * sparse + model.qk_norm
+        memory += linear_kernels(model) * model.is_linear_layer(layer)
         total += products + quantized + 1 + memory + experts + reduced
     return total
 

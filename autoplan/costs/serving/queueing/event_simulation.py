@@ -49,6 +49,8 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.incoming: deque[tuple[float, int]] = deque()
+        #: When requests were sent that a front end kept [s].
+        self.sent_at: dict[int, float] = {}
 
     def next_time(self) -> float:
         """Return when the next request may arrive [s]; infinite where none does."""
@@ -65,15 +67,26 @@ class _Clients(Arrivals):
         super().__init__()
         self.load = load
         times = (0.0,) * min(load.clients, len(load)) if load.clients else load.arrivals
-        self.incoming.extend((time, request) for request, time in enumerate(times))
-        self.sent = len(times)
+        #: When the front end has done with the requests that it got.
+        self.front_end_free = 0.0
+        self.sent = 0
+        for time in times:
+            self._send(time)
 
     def ended(self, request: int, time: float) -> None:
         """Send the client's next request."""
         del request
         if self.load.clients and self.sent < len(self.load):
-            self.incoming.append((time + self.load.client_seconds, self.sent))
-            self.sent += 1
+            self._send(time + self.load.client_seconds)
+
+    def _send(self, time: float) -> None:
+        """Send the next request through the front end, which takes one after the other."""
+        busy = self.load.front_end_busy
+        self.front_end_free = arrival = max(self.front_end_free, time) + busy
+        self.incoming.append((arrival, self.sent))
+        if busy:
+            self.sent_at[self.sent] = time
+        self.sent += 1
 
 
 class SimulatedEngine:
@@ -126,7 +139,7 @@ class SimulatedEngine:
         incoming, seen = self.arrivals.incoming, self.before if self.asynchronous else self.now
         while incoming and incoming[0][0] <= seen:
             time, request = incoming.popleft()
-            self.run.queued[request] = time
+            self.run.queued[request] = self.arrivals.sent_at.get(request, time)
             self.scheduler.waiting.append(request)
 
     def _iterate(self, chunks: list[tuple[int, Chunk]]) -> None:

@@ -58,6 +58,9 @@ class RequestLoad:
     #: Clients of a closed loop, each with one request at a time; 0: an open loop.
     clients: int = 0
     client_seconds: float = CLIENT_SECONDS
+    #: Time that the front end spends on a request and meanwhile on no other: one over the requests a second
+    #: that it holds [s].
+    front_end_busy: float = 0.0
     #: Class of each request by number; empty: all are of one class.
     kinds: tuple[int, ...] = ()
 

@@ -62,11 +62,13 @@ def _pool(shape: CacheShape, room: float, tokens: int, shared: int) -> BlockPool
     if shape.window_share is not None:  # Windows have a separate pool, as large as it has to be.
         return BlockPool(shape.blocks(room), block, shared_tokens=shared)
     window_blocks = ceil((shape.window - 1 + tokens) / shape.block_tokens) + 1 if shape.window_layers else 0
+    if shape.state_groups:  # A state is one block, as a window of one block would be.
+        window_blocks = 1
     return BlockPool(
         blocks=shape.blocks(room),
         block_tokens=block,
         groups=max(1, shape.full_groups),
-        window_groups=shape.window_groups,
+        window_groups=shape.window_groups or shape.state_groups,
         window_blocks=window_blocks,
         shared_tokens=shared,
     )

@@ -28,19 +28,20 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     formats,
     fsdp_values,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
-    base_values,
     batch_of,
     deepspeed_values,
     key_names,
     model_of,
     optimizer_of,
     precision_of,
+    quantized_base,
     shipped_deepspeed,
     stands,
     without_open,
@@ -83,17 +84,18 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_software(job, ("compile",), adapters=True)
     kind = _kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    refuse_software(job, ("compile", *offloads), adapters=True)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
-        **_model(job),
+        **_model(job, kind),
         "steps": microbatches(job, layout),
         **formats(job),
         **_optimizer(job, kind),
         "recompute": layout.mode == "full",
         "activation_offload": "hidden_states" if layout.activation_offload else None,
-        **(_fsdp(layout) if kind == "fsdp" else {}),
+        **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
         **(_LIGER if job.stack.name.endswith("-liger") else {}),
@@ -108,7 +110,7 @@ def _kind(job: Job, layout: Layout) -> str:
     return checked_kind(job, layout)
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model(job: Job, kind: str) -> dict[str, Any]:
     """Return the keys of the model and of low-rank adapters."""
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
@@ -118,18 +120,20 @@ def _model(job: Job) -> dict[str, Any]:
     return {
         **model,
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
-        **_quantization(adapters),
+        **_quantization(adapters, kind),
         **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
 
 
-def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format; axolotl's own is nf4 with double quantisation."""
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
+        if kind == "deepspeed":
+            refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
@@ -150,12 +154,12 @@ def _optimizer(job: Job, kind: str) -> dict[str, str]:
     return {"optimizer": names[job.optimizer]}
 
 
-def _fsdp(layout: Layout) -> dict[str, Any]:
+def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of FSDP2 and of its mesh."""
     replicate, shard = mesh_sizes(layout)
     return {
         **fsdp_values(layout),
-        "state_offload": False,
+        "state_offload": bool(job.software.offload_parameters),
         "replicas": replicate,
         "shards": shard,
         "tp": layout.tp,
@@ -290,12 +294,7 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
         if written is not None:
             flag = document.flag(name)
             zero = Written(3 if flag is None or flag.value else 2, written.line, written.words)
-    values = {"zero": zero}
-    states = document.flag("state_offload") or document.flag("earlier_state_offload")
-    if states is not None and states.value:
-        values["offload"] = Written("optimizer", states.line, states.words)
-        document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
-    return values
+    return {"zero": zero}
 
 
 def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
@@ -353,18 +352,8 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
         document.number("adapter_rank"),
         targets,
         every=every is not None and bool(every.value),
-        more=_more_of_adapters(document),
+        more=quantized_base(document),
     )
-
-
-def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
-    """Return format of the base, DoRA and dropout."""
-    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
-    base = next((base for flag, base in flags if flag is not None and flag.value), None)
-    kind = document.text("base_format", ("nf4", "fp4"))
-    if base == "nf4" and kind is not None:
-        base = str(kind.value)
-    return base_values(document, base)
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
@@ -378,6 +367,9 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     norms = document.flag("liger_norms")
     if norms is not None and norms.value:
         values["fused_kernels"] = True
+    offloaded = document.flag("state_offload") or document.flag("earlier_state_offload")
+    if offloaded is not None and offloaded.value:
+        values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "fsdp_values",
     "optim_name",
     "refuse_beyond_data",
+    "refuse_sharded_integers",
 ]
 
 #: The table of the Trainer, whose names what builds on it shares.
@@ -47,6 +48,12 @@ def checked_kind(job: Job, layout: Layout) -> str:
 def refuse_beyond_data(layout: Layout) -> None:
     """Raise InexpressibleError for tensor, context and hybrid parallelism, which have no key."""
     refuse_other_axes(layout, "a ParallelismConfig object")
+
+
+def refuse_sharded_integers(kind: str) -> None:
+    """Raise InexpressibleError for a frozen base in int8 that FSDP2 or DeepSpeed would shard."""
+    if kind != "replicas":
+        raise InexpressibleError(f"a frozen base in int8 that {kind} shards")
 
 
 def formats(job: Job) -> dict[str, bool]:

@@ -26,6 +26,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     fsdp_values,
     optim_name,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import sharding_values
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
@@ -37,6 +38,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     key_names,
     model_of,
+    offloads_parameters,
     optimizer_of,
     precision_of,
     shipped_deepspeed,
@@ -81,7 +83,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = checked_kind(job, layout)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
-        **_model(job),
+        **_model(job, kind),
         "steps": microbatches(job, layout),
         **formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
@@ -101,7 +103,7 @@ def _refuse_offload(layout: Layout) -> None:
         raise InexpressibleError("offload of activations", [replace(layout, activation_offload=False)])
 
 
-def _model(job: Job) -> dict[str, Any]:
+def _model(job: Job, kind: str) -> dict[str, Any]:
     """Return the keys of the model and of what is trained of it."""
     model = {"model": hub_name(job.model)}
     if job.adapters is None:
@@ -109,7 +111,7 @@ def _model(job: Job) -> dict[str, Any]:
     adapters = job.adapters
     return {
         **model,
-        **_quantization(adapters),
+        **_quantization(adapters, kind),
         "finetuning": "lora",
         "adapted": "all" if adapters.targets == "all" else ",".join(adapters.modules),
         "adapter_dropout": adapters.dropout or None,
@@ -117,11 +119,12 @@ def _model(job: Job) -> dict[str, Any]:
     }
 
 
-def _quantization(adapters: AdapterSpec) -> dict[str, Any]:
+def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format."""
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
+        refuse_sharded_integers(kind)
         return {"bits": 8, "quantizer": "bnb"}
     return {
         "bits": 4,
@@ -246,6 +249,8 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
         flag = document.flag(name)
         if flag is not None:
             values[key] = flag.value
+    if offloads_parameters(document):
+        values["offload_parameters"] = True
     liger = document.flag("liger")
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}

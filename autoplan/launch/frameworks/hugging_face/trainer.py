@@ -1,7 +1,8 @@
 """The target ``trainer``: TrainingArguments of the Hugging Face Trainer, as a JSON file or as arguments.
 
 Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
-are no part of them: the launcher and the training program have them.
+are no part of them: the launcher and the training program have them. Adapters are those of TRL's SFTTrainer,
+whose program takes the same file with the fields of ``SFTConfig`` and ``ModelConfig``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -30,29 +32,33 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     fsdp_values,
     optim_name,
     refuse_beyond_data,
+    refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
     alone,
-    base_values,
     batch_of,
     deepspeed_values,
     key_names,
     model_of,
+    offloads_parameters,
     optimizer_of,
     precision_of,
+    quantized_base,
     recompute_of,
     stands,
     with_defaults,
     without_open,
 )
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
+from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, launcher_words, training_command
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -61,7 +67,7 @@ __all__ = ["TARGET", "emit_trainer", "sharding_values"]
 _BATCH: Final = TRAINER.keys["mbs"]
 #: What training programs call the tokens of a sequence.
 _LENGTHS: Final[Sequence[str]] = TRAINER.data["lengths"]
-_PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"])
+_PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
 #: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
 _WANTED: Final = frozenset(
     {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
@@ -90,16 +96,21 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
-    refuse_software(job, ("compile",))
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    refuse_software(job, ("compile", *offloads), adapters=True)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
+    planned = plan_values(TRAINER, "written", job, layout)
+    if job.adapters is None:
+        del planned["sample_length"]
     values = {
-        **plan_values(TRAINER, "written", job, layout),
+        **planned,
         "steps": microbatches(job, layout),
         **formats(job),
         **sections[kind](job, layout),
         **_recompute(layout, kind),
+        **(_adapters(job, job.adapters, layout, kind) if job.adapters is not None else {}),
         "compiled": job.software.compile,
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
@@ -108,7 +119,13 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     recomputes = layout.mode == "full" and not layout.activation_offload
-    return {"optimizer": optim_name(job), "fsdp": True, **fsdp_values(layout), "fsdp_recompute": recomputes}
+    return {
+        "optimizer": optim_name(job),
+        "fsdp": True,
+        **fsdp_values(layout),
+        "cpu_offload": True if job.software.offload_parameters else None,
+        "fsdp_recompute": recomputes,
+    }
 
 
 def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
@@ -127,23 +144,71 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
     return {} if kind == "fsdp" else {"recompute": layout.mode == "full"}
 
 
+def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dict[str, Any]:
+    """Return the fields of TRL's ModelConfig, whose defaults would drop inputs and store the base in fp32.
+
+    Adapters have a scale of 2. TRL recomputes layers unless it is told not to.
+    """
+    return {
+        "model": hub_name(job.model),
+        "dtype": TRAINER.data["dtypes"][job.precision],
+        "peft": True,
+        "adapter_scale": 2 * adapters.rank,
+        "adapter_dropout": adapters.dropout,
+        "adapted": [TRAINER.data["every_module"]] if adapters.targets == "all" else list(adapters.modules),
+        "dora": True if adapters.dora else None,
+        **_quantization(job, adapters, kind),
+        **({"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}),
+    }
+
+
+def _quantization(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
+    """Return the fields of the frozen base's format.
+
+    FSDP2 and ZeRO-3 shard a base in 4 bits where it is stored as numbers of the format of the run (accelerate
+    ``fsdp_utils.fsdp2_prepare_model``; PEFT's guide to DeepSpeed), and none in 8 bits.
+    """
+    base = adapters.base
+    if base is None:
+        return {}
+    if base == "int8":
+        refuse_sharded_integers(kind)
+        return {"eight_bits": True}
+    return {
+        "four_bits": True,
+        "base_format": base,
+        "double_quantization": adapters.doubly_quantized,
+        "base_storage": TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
+    }
+
+
 def _words(key: str, value: object) -> tuple[str, ...]:
-    """Return a field as arguments; a mapping is one word of JSON."""
+    """Return a field as arguments; a mapping is one word of JSON, a list several words."""
     if key == TRAINER.keys["fsdp"]:
         return (f"--{key}",)
+    if isinstance(value, list):
+        return (f"--{key}", *map(str, value))
     text = json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else str(value)
     return (f"--{key}", text)
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    start = f"start it with: {torchrun_words(job)} PROGRAM {_FILE}"
-    length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
     return (
-        start,
-        length,
+        *_start(job),
         *dropout_note(job),
         *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"),
     )
+
+
+def _start(job: Job) -> tuple[str, ...]:
+    """Return how to start the training program: one of the user's, or TRL's where there are adapters."""
+    if job.adapters is None:
+        length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
+        return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
+    start = f"{torchrun_words(job)} {TRAINER.data['sft']} {_FILE} --dataset_name DATASET"
+    model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
+    padding = "shorter samples are padded to the longest of a microbatch alone: --packing fills sequences"
+    return f"start it with: {start}", *model, padding
 
 
 def is_trainer(file: LaunchFile) -> bool:
@@ -166,7 +231,7 @@ def is_yaml(file: LaunchFile) -> bool:
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
-    document.check_names("", key_names("trainer") | frozenset(_PROGRAM), "TrainingArguments")
+    document.check_names("", key_names("trainer").union(_PROGRAM), "TrainingArguments")
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
@@ -176,7 +241,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     if (
         values.get("precision", OPEN).default
         and not stands(document, "own_zero")
-        and any(document.given(n) for n in TRAINER.data["dtypes"])
+        and any(document.given(n) for n in TRAINER.data["weight_types"])
     ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
@@ -185,7 +250,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values)
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values |= _software(document) | _adapters(document)
+    values |= _software(document) | _read_adapters(document)
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
@@ -251,24 +316,10 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
         document.opened |= {"recompute"}
 
 
-def _adapters(document: WrittenDocument) -> dict[str, Written]:
-    """Return the low-rank adapters that programs of TRL are asked for; left out, they are at q and v."""
-    asked = document.flag("use_adapters")
-    if asked is None or not asked.value:
-        return {}
-    targets = document.given("adapted")
-    rank = document.number("adapter_rank") or Written(16, asked.line, asked.words, default=True)
-    at = targets or Written(["q_proj", "v_proj"], asked.line, asked.words)
-    every = str(at.value) == "all-linear"
-    bits = ((document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8")))
-    base = next((base for flag, base in bits if flag is not None and flag.value), None)
-    return adapter_values(rank, at, every=every, more=base_values(document, base))
-
-
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
-    names = key_names("trainer") | frozenset(_PROGRAM)
+    names = key_names("trainer").union(_PROGRAM)
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
@@ -305,7 +356,15 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
         given = Word(value, word.line, word.unknown) if equals else behind
+        if given is not None and name.replace("-", "_") == TRAINER.keys["adapted"]:
+            given = _joined(given, words[at + 2 :])
         _set(document, name.replace("-", "_"), word, given)
+
+
+def _joined(first: Word, behind: Sequence[Word]) -> Word:
+    """Return several words of one option as one, with commas between them."""
+    more = takewhile(lambda word: not word.text.startswith("--"), behind)
+    return replace(first, text=",".join([first.text, *(word.text for word in more)]))
 
 
 def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -> None:
@@ -365,7 +424,7 @@ def _own_program(document: WrittenDocument) -> dict[str, Written]:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
     stage = document.number("own_zero", least=0)
     values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("own_offload"), document.given("own_dtype")
+    moved, dtype = document.flag("own_offload"), document.given("dtype")
     if moved is not None and moved.value:
         values["offload"] = Written("optimizer", moved.line, moved.words)
     rank = document.number("own_rank", least=0)
@@ -405,11 +464,6 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     values |= _resharded(document)
     if hybrid:
         document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
-    states = document.flag("cpu_offload") or document.flag("state_offload")
-    if "offload" in names or (states is not None and states.value):
-        where = states or fsdp
-        values["offload"] = Written("optimizer", where.line, where.words)
-        document.notes.append(f"{where.words}: parameters are in host memory as well, which is not priced")
     return values
 
 
@@ -456,9 +510,26 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     values: dict[str, Any] = {}
     if compiled is not None:
         values["compile"] = compiled.value
+    if offloads_parameters(document):
+        values["offload_parameters"] = True
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}
     return {"software": Written(values)} if values else {}
+
+
+def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+    """Return the adapters of TRL's ModelConfig, with its defaults."""
+    on = document.flag("peft")
+    if on is None or not on.value:
+        return {}
+    with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
+    # Left out, PEFT adapts q and v of Llama and its relatives.
+    targets = document.given("adapted") or Written(["q_proj", "v_proj"], on.line, on.words, default=True)
+    names = targets.value
+    every = TRAINER.data["every_module"] in (names if isinstance(names, list) else [names])
+    return adapter_values(
+        document.number("adapter_rank"), targets, every=every, more=quantized_base(document)
+    )
 
 
 TARGET: Final = Target(

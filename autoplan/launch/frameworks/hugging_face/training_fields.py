@@ -26,8 +26,10 @@ __all__ = [
     "deepspeed_values",
     "key_names",
     "model_of",
+    "offloads_parameters",
     "optimizer_of",
     "precision_of",
+    "quantized_base",
     "recompute_of",
     "shipped_deepspeed",
     "stands",
@@ -198,6 +200,13 @@ def model_of(document: WrittenDocument) -> str | None:
     return entry
 
 
+def offloads_parameters(document: WrittenDocument) -> bool:
+    """Return whether shards of parameters are in host memory, by a key or by the text of ``fsdp``."""
+    flag = document.flag("cpu_offload") or document.flag("state_offload")
+    fsdp = document.entries.get("fsdp")
+    return (fsdp is not None and "offload" in str(fsdp.value).lower()) or bool(flag and flag.value)
+
+
 def adapter_values(
     rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
 ) -> dict[str, Written]:
@@ -217,6 +226,16 @@ def _targets(names: Iterable[object]) -> str | list[str]:
     if not given <= set(modules) or not given or given == set(modules):
         return "all"
     return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+
+
+def quantized_base(document: WrittenDocument) -> dict[str, Any]:
+    """Return format of the base by the switches of its bits, DoRA and dropout."""
+    flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
+    base = next((base for flag, base in flags if flag is not None and flag.value), None)
+    kind = document.text("base_format", ("nf4", "fp4"))
+    if base == "nf4" and kind is not None:
+        base = str(kind.value)
+    return base_values(document, base)
 
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
+from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
 from autoplan.launch.frameworks.missing_parts import (
@@ -70,7 +70,8 @@ def emit_unsloth(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that Unsloth does not have."""
     refuse_software(job, ("pure_bf16",), adapters=True)
-    refuse_adapter_fields(job)
+    refuse_adapter_fields(job, ("base", "double_quantization"), modules=True)
+    refuse_other_bases(job)
     refuse_beyond_data(layout, "which Unsloth trains without")
     if layout.zero:
         part = f"ZeRO-{layout.zero}: Unsloth runs on one device or as replicas"
@@ -100,7 +101,7 @@ def _model(job: Job, layout: Layout) -> dict[str, Any]:
         "model_name": hub_name(job.model) or job.model.name,
         "max_seq_length": job.workload.sequence_length,
         "dtype": _Dtype(_DTYPES[job.precision]),
-        "load_in_4bit": False,
+        "load_in_4bit": job.adapters is not None and job.adapters.base is not None,
         "load_in_8bit": False,
         "full_finetuning": full,
         **({"use_gradient_checkpointing": _checkpointing(layout)} if full else {}),

@@ -14,6 +14,7 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.recompute import FULL
 from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
 
 __all__ = [
@@ -131,6 +132,8 @@ def _refuse_missing_parts(model: ModelSpec) -> None:
         f"the activation {model.activation}": model.activation not in _ACTIVATIONS,
         f"{model.positions} positions": model.positions not in TABLE["positions"].names,
         "attention and MLP in parallel": model.parallel_block,
+        "linear attention": model.linear_attention is not None,
+        "an output gate of attention": model.attention_output_gate,
         "norms after attention and MLP": model.post_norms,
         "a norm after the embedding": model.embedding_norm,
         "no final norm": not model.final_norm,
@@ -226,9 +229,9 @@ def _order(layout: Layout) -> _Values:
 
 def _recompute(layout: Layout) -> _Values:
     """Return the values of recompute: of all layers, or full recompute of the first of each stage."""
-    unit = layout.recompute_num_layers
-    if layout.mode == "selective":
-        return {"recompute": "selective", "recompute_modules": "core_attn"}
+    unit, modules = layout.recompute_num_layers, TABLE["recompute_modules"].names
+    if layout.mode in modules:
+        return {"recompute": "selective", "recompute_modules": modules[layout.mode]}
     if layout.mode == "full":
         return _full("uniform", unit)
     if layout.mode == "none":
@@ -246,21 +249,24 @@ def _full(method: str, count: int) -> _Values:
 
 def _blocks(layout: Layout) -> int | None:
     """Return the layers of each virtual stage with full recompute; None where stages differ in them."""
-    if any(layout.selective):
+    if any(mode != FULL for mode, _ in layout.recomputed):
         return None
     chunks = chunks_of(layout.layers, layout.vpp)
     for count in range(1, max(map(max, chunks)) + 1):
-        if all(sum(min(count, n) for n in stage) == f for stage, f in zip(chunks, layout.full, strict=True)):
+        if all(
+            sum(min(count, n) for n in stage) == f
+            for stage, f in zip(chunks, layout.counts(FULL), strict=True)
+        ):
             return count
     return None
 
 
 def _alike_recompute(layout: Layout) -> list[Layout]:
     """Return layouts with recompute that blocks express, the one that recomputes least first."""
-    none, single = (0,) * layout.pp, replace(layout, recompute_num_layers=1, full=(0,) * layout.pp)
+    single = replace(layout, recompute_num_layers=1)
     chunks = chunks_of(layout.layers, layout.vpp)
     blocks = [
-        replace(single, selective=none, full=tuple(sum(min(count, n) for n in stage) for stage in chunks))
+        single.with_recompute({FULL: [sum(min(count, n) for n in stage) for stage in chunks]})
         for count in _BLOCKS
         if count <= max(map(max, chunks))
     ]

@@ -145,11 +145,12 @@ def _selective(given: Arguments, granularity: Written) -> dict[str, Written]:
     if method is not None:
         sentence = f"selective recompute has no {FLAGS['recompute_method']} (line {method.line})"
         given.refuse(sentence, "recompute", granularity.line)
-    modules = given.every("recompute_modules")
-    if modules and modules != ("core_attn",):
-        listed = " ".join(modules)
-        given.notes.append(f"{FLAGS['recompute_modules']} {listed}: read as selective recompute of attention")
-    return {"recompute": Written("selective", granularity.line, granularity.words)}
+    listed = " ".join(given.every("recompute_modules"))
+    mode = TABLE["recompute_modules"].ours(listed) if listed else "selective"
+    if mode is None:
+        given.leave_open(["recompute"], f"{FLAGS['recompute_modules']} {listed}", granularity.line)
+        return {}
+    return {"recompute": Written(mode, granularity.line, granularity.words)}
 
 
 def _earlier_recompute(

@@ -33,7 +33,8 @@ from autoplan.launch.frameworks.torchtitan.stage_modules import even_split, modu
 from autoplan.launch.frameworks.torchtitan.torchtitan_values import is_torchtitan, read_torchtitan
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import Job
-from autoplan.schema.layout import RECOMPUTE, Layout
+from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import USUAL_MODES
 from autoplan.schema.stage_layers import chunks_of
 
 __all__ = ["TARGET", "emit_torchtitan"]
@@ -235,7 +236,7 @@ def training_overrides(job: Job, layout: Layout) -> _Values:
 def _recompute(layout: Layout) -> str:
     if layout.mode is None:
         part = f"recompute that differs by layer or stage (recompute={layout.recompute})"
-        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in RECOMPUTE])
+        raise InexpressibleError(part, [layout.with_uniform_recompute(mode) for mode in USUAL_MODES])
     if layout.recompute_num_layers > 1:
         part = f"units of {layout.recompute_num_layers} recomputed layers"
         raise InexpressibleError(part, [replace(layout, recompute_num_layers=1)])

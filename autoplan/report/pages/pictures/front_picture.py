@@ -40,9 +40,10 @@ def front_picture(plans: Mapping[int, Mapping[str, Any]], chosen: int) -> str:
 def _point(number: int, plan: Mapping[str, Any], *, chosen: bool) -> ScatterPoint:
     predicted = plan["predicted"]
     seconds, size = predicted["step_seconds"], predicted["peak_memory_bytes_per_device"]
-    low, high = (format_seconds(predicted[f"step_seconds_{end}"]) for end in ("low", "high"))
+    interval = predicted["step_seconds_low"], predicted["step_seconds_high"]
+    low, high = map(format_seconds, interval)
     words = (
         f"plan {number}: {format_seconds(seconds)} a step (90 % interval {low} to {high}),"
         f" {format_bytes(size)} per device, {plan['layout_string']}"
     )
-    return ScatterPoint(seconds, size, f"#plan-{number}", words, chosen=chosen)
+    return ScatterPoint(seconds, size, f"#plan-{number}", words, chosen=chosen, interval=interval)

@@ -12,7 +12,7 @@ from autoplan.report.render.svg import add_text, canvas, printable, written
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_bytes, format_rate
 
-__all__ = ["MOST_NODES", "placement_picture"]
+__all__ = ["MOST_NODES", "STAGE_COLOURS", "placement_picture"]
 
 #: Most nodes that are drawn, and most rows of traffic.
 MOST_NODES: Final = 4
@@ -23,9 +23,9 @@ _MARGIN: Final = 12
 _HEAD: Final = 26
 _GAP: Final = 18
 
-#: Colours of stages, light enough for black text (Okabe and Ito 2008; Tol 2021), one after another.
-_STAGES: Final = (
-    "#56b4e9", "#e69f00", "#2fb98f", "#f0e442", "#e3a6c8", "#bbbbbb", "#9ecf6a", "#f2a48b",
+#: Colours of stages, light enough for black text (Tol 2021, "light"), one after another.
+STAGE_COLOURS: Final = (
+    "#77aadd", "#ee8866", "#44bb99", "#eedd88", "#ffaabb", "#bbcc33", "#99bbff", "#aaaa00",
 )  # fmt: skip
 
 _LIGHT: Final = """
@@ -95,7 +95,7 @@ def _device(
         "width": f"{_CELL[0] - 6}",
         "height": f"{_CELL[1] - 6}",
         "rx": "3",
-        "fill": _STAGES[coordinates.get("pp", 0) % len(_STAGES)],
+        "fill": STAGE_COLOURS[coordinates.get("pp", 0) % len(STAGE_COLOURS)],
     }
     ET.SubElement(group, "rect", box)
     add_text(group, (at[0] + 6, at[1] + 15), f"rank {rank}", "inside")

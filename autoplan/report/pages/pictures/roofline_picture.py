@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
 from autoplan.report.charts.axis import Axis
+from autoplan.report.charts.timeline_pieces import PIECE_KINDS
 from autoplan.report.pages.page_frame import (
     colour_keys,
     element,
@@ -48,13 +49,13 @@ _DARK: Final = """
 .NAME .label { fill: #e6edf3 }
 """
 _PASS_COLOURS: Final = {
-    "forward": "#0072b2",
-    "input gradient": "#009e73",
-    "weight gradient": "#e69f00",
+    "forward": PIECE_KINDS["forward"].colour,
+    "input gradient": PIECE_KINDS["backward"].colour,
+    "weight gradient": PIECE_KINDS["weight gradient"].colour,
 }
 #: Passes whose products have their names in the picture; those of the others lie next to them.
 _LABELLED: Final = frozenset({"forward"})
-_ATTENTION_COLOURS: Final = {"forward": "#56b4e9", "backward": "#cc79a7"}
+_ATTENTION_COLOURS: Final = {name: PIECE_KINDS[name].colour for name in ("forward", "backward")}
 #: Half the width of a diamond [px].
 _DIAMOND: Final = 8
 
@@ -173,8 +174,8 @@ def roofline_picture(peak_flops: float, bandwidth: float, points: Sequence[Roofl
     ridge = peak_flops / bandwidth
     intensities = [ridge, *(point.intensity for point in points)]
     rates = [peak_flops, *(point.flops_per_second for point in points)]
-    x = _decades(min(intensities), max(intensities), _LEFT, _RIGHT)
-    y = _decades(min(rates), max(rates), _BOTTOM, _TOP)
+    x = _zoomed(min(intensities), max(intensities), _LEFT, _RIGHT)
+    y = _zoomed(min(rates), max(rates), _BOTTOM, _TOP)
     svg = canvas("roofline", "roofline of the device", _SIZE, light=_LIGHT, dark=_DARK)
     svg.set("role", "group")
     svg.set("aria-label", "roofline of the device")
@@ -198,10 +199,17 @@ def roofline_picture(peak_flops: float, bandwidth: float, points: Sequence[Roofl
     )
 
 
-def _decades(low: float, high: float, start: float, end: float) -> Axis:
-    """Return a logarithmic axis from one decade's beginning to another's end."""
-    first, last = math.floor(math.log10(low) - 0.3), math.ceil(math.log10(high * 1.2))
-    return Axis(first, max(last, first + 1), start, end)
+def _zoomed(low: float, high: float, start: float, end: float) -> Axis:
+    """Return a logarithmic axis that holds ``low`` and ``high`` and little more, from one mark to another."""
+    marks = [digit * 10.0**power for power in range(*_powers(low, high)) for digit in (1, 2, 5)]
+    first = max(mark for mark in marks if mark <= low / 1.3)
+    last = min(mark for mark in marks if mark >= high * 1.2)
+    return Axis(math.log10(first), math.log10(last), start, end)
+
+
+def _powers(low: float, high: float) -> tuple[int, int]:
+    """Return the powers of ten around two numbers, as bounds of a range."""
+    return math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2
 
 
 def _axes(svg: ET.Element, x: Axis, y: Axis) -> None:
@@ -221,8 +229,9 @@ def _axes(svg: ET.Element, x: Axis, y: Axis) -> None:
 def _marks(axis: Axis) -> list[float]:
     """Return the values that are marked: decades, and of few decades twice and five times each."""
     digits = (1, 2, 5) if axis.high - axis.low <= _FEW_DECADES else (1,)
-    values = (digit * 10.0**power for power in range(int(axis.low), int(axis.high) + 1) for digit in digits)
-    return [value for value in values if math.log10(value) <= axis.high + 1e-9]
+    powers = range(*_powers(10**axis.low, 10**axis.high))
+    values = (digit * 10.0**power for power in powers for digit in digits)
+    return [value for value in values if axis.low - 1e-9 <= math.log10(value) <= axis.high + 1e-9]
 
 
 def _point(svg: ET.Element, place: Place, point: RooflinePoint) -> None:

@@ -24,16 +24,21 @@ _TICKS: Final = 7
 
 _LIGHT: Final = """
 .NAME .limit { stroke: #cf222e; stroke-width: 2; stroke-dasharray: 6 4 }
-.NAME circle { fill: #0072b2; stroke: #ffffff; stroke-width: 1 }
-.NAME .chosen circle { fill: #d55e00 }
+.NAME circle { fill: #6e7781; stroke: #ffffff; stroke-width: 1 }
+.NAME .interval { stroke: #6e7781; stroke-width: 2; stroke-opacity: 0.3 }
+.NAME .chosen circle { fill: #0969da }
+.NAME .chosen .interval { stroke: #0969da; stroke-opacity: 0.8 }
 .NAME .label { fill: #1f2328 }
-.NAME a:hover circle, .NAME a:focus circle { r: 8px; fill: #d55e00 }
+.NAME a:hover circle, .NAME a:focus circle { r: 8px; fill: #0969da }
+.NAME a:hover .interval, .NAME a:focus .interval { stroke: #0969da; stroke-opacity: 0.8 }
 """
 
 _DARK: Final = """
 .NAME .limit { stroke: #ff7b72 }
-.NAME circle { fill: #56b4e9; stroke: #0d1117 }
-.NAME .chosen circle { fill: #e69f00 }
+.NAME circle { fill: #9198a1; stroke: #0d1117 }
+.NAME .interval { stroke: #9198a1 }
+.NAME .chosen circle { fill: #58a6ff }
+.NAME .chosen .interval { stroke: #58a6ff }
 .NAME .label { fill: #e6edf3 }
 """
 
@@ -58,7 +63,8 @@ class ScatterAxis:
 class ScatterPoint:
     """A point: its values, the fragment that it leads to, and what it says.
 
-    ``label`` is written next to it where there is room.
+    ``label`` is written next to it where there is room. ``interval`` is where the measured value of ``x`` is
+    expected, drawn across the point.
     """
 
     x: float
@@ -67,6 +73,7 @@ class ScatterPoint:
     words: str
     chosen: bool = False
     label: str = ""
+    interval: tuple[float, float] | None = None
 
 
 def with_ends_labelled(points: Sequence[ScatterPoint], left: str, right: str) -> list[ScatterPoint]:
@@ -82,7 +89,7 @@ def scatter_picture(
     name: str, title: str, axes: tuple[ScatterAxis, ScatterAxis], points: Sequence[ScatterPoint]
 ) -> str:
     """Return ``points`` as HTML, a picture of the class ``name`` with a line that reads them out."""
-    x = _scale(axes[0], [point.x for point in points], _LEFT, _RIGHT)
+    x = _scale(axes[0], [x for point in points for x in (point.x, *(point.interval or ()))], _LEFT, _RIGHT)
     y = _scale(axes[1], [point.y for point in points], _BOTTOM, _TOP)
     svg = canvas(name, title, _SIZE, light=_LIGHT, dark=_DARK)
     # The links are reached one by one, which a picture that is read as one image would hide.
@@ -144,5 +151,8 @@ def _point(
         },
     )
     ET.SubElement(link, "title").text = printable(point.words)
+    if point.interval is not None:
+        low, high = point.interval
+        add_line(link, (x.at(low), y.at(point.y)), (x.at(high), y.at(point.y)), "interval")
     place = {"cx": f"{x.at(point.x):.2f}", "cy": f"{y.at(point.y):.2f}"}
     ET.SubElement(link, "circle", {**place, "r": "6"})

@@ -99,23 +99,24 @@ def test_one_layer_fewer_on_any_stage_does_not_fit(job, count):
     tight = limited(job, judged(job, f"tp=1,pp=2,mbs=2,recompute=full:{count}/none"))
     explanation = explain(tight, "tp=1,pp=2,mbs=2")
     (remedy,) = (r for r in explanation.remedies if r.name.endswith("in full"))
-    full = remedy.plan.layout.full
+    layout = remedy.plan.layout
+    full = layout.counts("full")
 
     assert remedy.fits
     assert sum(full) > 0
     for stage, layers in enumerate(full):
         if layers:
             fewer = tuple(n - (i == stage) for i, n in enumerate(full))
-            assert not evaluate(tight, replace(remedy.plan.layout, full=fewer)).predicted.fits
+            assert not evaluate(tight, layout.with_recompute({"full": fewer})).predicted.fits
 
 
 def test_recompute_adds_to_what_is_recomputed_already(job):
     """Layers that a layout recomputes selectively become whole ones only where no others are left."""
     layout = layout_of(job, "tp=2,mbs=4,recompute=full:2+selective:10")
-    tight = limited(job, judged(job, replace(layout, full=(8,))))
+    tight = limited(job, judged(job, layout.with_recompute({"selective": (10,), "full": (8,)})))
     (remedy,) = (r for r in explain(tight, layout).remedies if r.name.endswith("in full"))
 
-    assert (remedy.plan.layout.full, remedy.plan.layout.selective) == ((8,), (10,))
+    assert remedy.plan.layout.recomputed == (("selective", (10,)), ("full", (8,)))
 
 
 def test_zero_climbs_as_far_as_it_must(job):

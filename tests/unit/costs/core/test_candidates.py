@@ -22,6 +22,8 @@ def arrays_of(record):
         value = getattr(record, field.name)
         if is_dataclass(value):
             named |= {f"{field.name}.{name}": array for name, array in arrays_of(value).items()}
+        elif isinstance(value, dict):
+            named |= {f"{field.name}.{mode}": array for mode, array in value.items()}
         elif isinstance(value, np.ndarray):
             named[field.name] = value
     return named

@@ -25,7 +25,7 @@ ONE = Candidates.of([parse_layout("zero=3,recompute=selective", layers=32, devic
 
 def test_every_second_output_is_dropped():
     """Those of keys (1,024), of attention (4,096) and of the gate's other half (14,336), in 16 bits."""
-    alternate, saving = (saved_bytes_per_token(job, ONE).selective[0] for job in (JOB, SAVING))
+    alternate, saving = (saved_bytes_per_token(job, ONE).recomputed["selective"][0] for job in (JOB, SAVING))
 
     assert saving - alternate == 2 * (1024 + 4096 + 14336)
 
@@ -33,7 +33,9 @@ def test_every_second_output_is_dropped():
 def test_what_was_dropped_is_done_again():
     """Three products of 8,192 tokens, beside what is done again anyway."""
     machine = machine_of(JOB)
-    alternate, saving = (layer_times(job, ONE, machine).selective[0] for job in (JOB, SAVING))
+    alternate, saving = (
+        layer_times(job, ONE, machine).recompute["selective"].compute[0] for job in (JOB, SAVING)
+    )
     tokens = np.full(1, 8192.0)
     shapes = ((1024, 4096), (4096, 4096), (14336, 4096))
     gemms = [gemm_seconds(tokens, np.array(n), np.array(k), machine)[0] for n, k in shapes]

@@ -53,7 +53,7 @@ def test_heads_of_two_widths_cost_the_mean_of_both():
     job = load_job("deepseek-v3-256x-h100")
     fastest = ideal(machine_of(job), job)
     one = Candidates.of([parse_layout("pp=4,ep=64", layers=61, devices=256)])
-    flops = layer_times(job, one, fastest).selective[0] * fastest.attention_forward.peak
+    flops = layer_times(job, one, fastest).recompute["selective"].compute[0] * fastest.attention_forward.peak
     assert flops == pytest.approx(2 * 4096 * 2048.5 * 128 * (192 + 128))
 
 
@@ -80,5 +80,5 @@ def test_eager_attention_has_both_widths():
     eager = replace(job, stack=job.stack.model_copy(update={"block": block}))
     one = Candidates.of([parse_layout("pp=4,ep=64", layers=61, devices=256)])
     fastest = ideal(machine_of(eager), eager)
-    flops = layer_times(eager, one, fastest).selective[0] * fastest.gemm.peak
+    flops = layer_times(eager, one, fastest).recompute["selective"].compute[0] * fastest.gemm.peak
     assert flops == pytest.approx(2 * 4096 * 4096 * 128 * (192 + 128), rel=1e-3)

@@ -11,12 +11,21 @@ from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import Links, machine_of
-from autoplan.costs.layer.moe import expert_gemms, expert_saved_bytes, load_factor, routed_per_token
+from autoplan.costs.layer.layer_time import layer_times
+from autoplan.costs.layer.moe import (
+    expert_gemms,
+    expert_kernels,
+    expert_saved_bytes,
+    expert_waits,
+    load_factor,
+    routed_per_token,
+)
 from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.rules import broken_rules
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import AdapterSpec, RoutingSpec
 from autoplan.schema.layout import parse_layout
 
@@ -249,6 +258,31 @@ def test_experts_alone_make_a_layer_slower_to_launch(job):
     few, many = (predict(waiting, read(text, waiting)).step_seconds for text in ("ep=8", "ep=1"))
     assert few < many
     assert machine_of(waiting).host_launch == 2e-3
+
+
+@pytest.mark.parametrize(
+    ("experts", "text", "waits", "looped"),
+    [
+        # Counts of rows are read once where other ranks are told, and twice for each expert of a loop.
+        ("grouped", "ep=1", 0, 0),
+        ("grouped", "ep=4", 1, 0),
+        ("loop", "ep=1", 1 + 2 * 8, 12 * 8),
+        ("loop", "ep=4", 1 + 2 * 2, 12 * 2),
+    ],
+)
+def test_a_loop_over_experts_launches_and_waits_for_each(job, experts, text, waits, looped):
+    """Waits idle the device for three launches each, in forward, in every layer."""
+    looping = replace(job, stack=with_software(stack("fsdp2"), SoftwareSpec(experts=experts)))
+    c = Candidates.of([read(text, looping)])
+    assert expert_waits(looping, c).tolist() == [waits]
+    assert expert_kernels(looping, c).tolist() == [looping.stack.experts.routing_kernels + looped]
+    patient = looping.stack.experts.model_copy(
+        update={"host_waits": 0, "host_waits_exchanging": 0, "host_waits_per_expert": 0}
+    )
+    without = replace(looping, stack=looping.stack.model_copy(update={"experts": patient}))
+    machine = machine_of(looping)
+    times = [layer_times(each, c, machine).forward for each in (looping, without)]
+    assert (times[0] - times[1]).tolist() == pytest.approx([3 * machine.host_launch * waits])
 
 
 def test_every_stack_with_experts_prices_them():

@@ -182,6 +182,37 @@ def test_gradients_that_accumulate_locally_stay_whole():
         assert float(model_states_of(s, s.weights.layer).gradients[0, 0]) == LAYER * size / share
 
 
+@pytest.mark.parametrize(
+    ("software", "text", "chosen", "share"),
+    [
+        # accelerate reduces once a step: whole gradients in the 16 bits in which they are reduced.
+        ("hf-fsdp2", "dp=8,zero=3", {}, 2.0),
+        ("hf-fsdp2", "dp=8,zero=3", {"gradient_sync": "microbatch"}, 4.0 / 8),
+        # torchtitan behind each microbatch, but for pipelines: fp32, of its two ranks of data.
+        ("fsdp2", "dp=8,zero=3", {}, 4.0 / 8),
+        ("fsdp2", "dp=8,zero=3", {"gradient_sync": "step"}, 4.0),
+        ("fsdp2", "dp=2,pp=4,zero=2", {}, 4.0),
+        # One microbatch a step has nothing to accumulate.
+        ("hf-fsdp2", "dp=8,zero=3,mbs=8", {}, 4.0 / 8),
+    ],
+)
+def test_gradients_stay_whole_until_they_are_reduced(software, text, chosen, share):
+    """A parameter's bytes of gradient on one rank, over the rows of accelerate and of torchtitan."""
+    job = job_of(software=software)
+    job = replace(job, stack=with_software(job.stack, SoftwareSpec.model_validate(chosen)))
+    s = scope(job, text)
+    assert float(model_states_of(s, s.weights.layer).gradients[0, 0]) == LAYER * share
+
+
+def test_autocast_keeps_what_blocks_pass_on_in_fp32():
+    """4 bytes of each of two norm inputs, not 2, and a checkpoint of 4: of fp32 parameters alone."""
+    plain = job_of(software="ddp")
+    pure = replace(plain, stack=with_software(plain.stack, SoftwareSpec(pure_bf16=True)))
+    mixed, same = (saved_bytes_per_token(x, scope(x, "dp=8,zero=0").candidates) for x in (plain, pure))
+    assert float(mixed.none[0] - same.none[0]) == 2 * 2 * 4096
+    assert (float(mixed.full[0]), float(same.full[0])) == (4 * 4096, 2 * 4096)
+
+
 def test_offloaded_state_is_on_the_host():
     """The 12 bytes of ZeRO-1 over eight ranks leave the device for the host; the step pays the link."""
     job = job_of(search=SearchSpec(offload=("none", "optimizer")))
@@ -266,7 +297,8 @@ def test_no_middle_layer_holds_more_than_the_moments(data):
     by_name = {m.event: m for m in stage.events}
     kept = saved_of(s, saved_bytes_per_token(job, s.candidates))
     of = ["full"] * full + ["selective"] * selective + ["none"] * (16 - full - selective)
-    sizes = [float(getattr(kept, kind)[0, 0]) for kind in of]
+    by_mode = {"none": kept.none, **kept.recomputed}
+    sizes = [float(by_mode[kind][0, 0]) for kind in of]
     none = float(kept.none[0, 0])
     second, last = by_name["second layer"], by_name["next-to-last layer"]
     layer = (second.gradients - last.gradients) / 13
@@ -299,8 +331,7 @@ def test_collectives_of_a_step_by_hand():
     """Llama 3 8B, tp 2, dp 4: A = 2 x 8192 x 4096 bytes, 16 microbatches through 32 layers."""
     job = job_of()
     s = scope(job, "tp=2,dp=4,mbs=1,zero=1")
-    counts = [np.array([[x]]) for x in (32.0, 0.0, 0.0)]
-    moved = {name: float(x[0, 0]) for name, x in stage_bytes(s, *counts).items()}
+    moved = {name: float(x[0, 0]) for name, x in stage_bytes(s, np.array([[32.0]]), {}).items()}
     a, m = 2 * 8192 * 4096, 64 / 4
     w = weights_of(job, s.candidates)
     rank = float(32 * w.layer.total[0, 0] + w.embedding.total[0, 0] + w.head.total[0, 0])
@@ -328,8 +359,7 @@ def test_predictions_of_several_layouts_are_those_of_each():
     job = job_of()
     layouts = [parse_layout(t, layers=32, devices=8) for t in ("tp=2,dp=4", "tp=8,recompute=full:3")]
     s = scope_of(job, Candidates.of(layouts))
-    columns = zip(*((x.layers, x.selective, x.full) for x in layouts), strict=True)
-    both = memory_predictions(s, StageCounts(*(np.array(c, dtype=float) for c in columns)))
+    both = memory_predictions(s, StageCounts.of(layouts))
 
     assert [b.stages for b in both] == [predict(job, x).memory.stages for x in layouts]
 

@@ -87,10 +87,11 @@ def test_without_tensor_ranks_there_is_as_much_work_as_under_1f1b(model):
     none, some = np.zeros(1), np.full(1, 3.0)
 
     for n, s, f in product([np.full(1, 8.0)], [none, some], [none, some]):
-        assert stage_backward(apart, n, s, f) == pytest.approx(stage_backward(plain, n, s, f), rel=1e-12)
+        mix = {"selective": s, "full": f}
+        assert stage_backward(apart, n, mix) == pytest.approx(stage_backward(plain, n, mix), rel=1e-12)
     weight = stage_weight(apart, np.full(1, 8.0))
     assert (weight > 0).all()
-    assert (weight < stage_backward(apart, np.full(1, 8.0), none, none)).all()
+    assert (weight < stage_backward(apart, np.full(1, 8.0), {})).all()
     assert not stage_weight(plain, np.full(1, 8.0)).any()
 
 
@@ -124,7 +125,7 @@ def test_gradients_are_reduced_beside_the_last_weight_gradient():
     job = job_of(software="analytic", sequence=128)
     plain, apart = priced(job, "pp=2,dp=4")
     n, none = np.full(1, 16.0), np.zeros(1)
-    tails = [[end_of_step(x, n, none, f).exposed for f in (none, n)] for x in (plain, apart)]
+    tails = [[end_of_step(x, n, {"full": f}).exposed for f in (none, n)] for x in (plain, apart)]
 
     assert (tails[1][0] == tails[1][1]).all()
     assert (tails[0][1] <= tails[0][0]).all()

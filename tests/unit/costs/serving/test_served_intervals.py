@@ -89,7 +89,8 @@ def test_the_benchmark_prints_the_intervals_of_plans():
     _, plan = evaluate_serving(job, "tp=1")
     each = plan.time_per_output_token
     metric = "time_per_output_token_seconds"
-    row = row_of(ServedOutcome("x", mode="closed loop", values={metric: each}), SPEC)
+    met = {"model": (job.model.layers, job.model.hidden_size), "device": job.cluster.device.name}
+    row = row_of(ServedOutcome("x", mode="closed loop", values={metric: each}, **met), SPEC)
 
     assert row[f"predicted_{metric}_low"] == pytest.approx(plan.intervals.time_per_output_token.low)
     assert row[f"predicted_{metric}_high"] == pytest.approx(plan.intervals.time_per_output_token.high)

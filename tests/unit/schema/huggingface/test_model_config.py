@@ -4,6 +4,7 @@ import pytest
 
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.errors import SpecError, UnsupportedError
+from autoplan.schema.huggingface.hybrid_families import REFUSED_FAMILIES
 from autoplan.schema.huggingface.model_config import (
     KNOWN_MODEL_TYPES,
     detect_huggingface,
@@ -78,6 +79,42 @@ DEEPSEEK = config(
     first_k_dense_replace=3,
 )
 QWEN_EXPERTS = {"num_experts_per_tok": 8, "num_experts": 128, "moe_intermediate_size": 768}
+QWEN_NEXT = config(
+    "qwen3_next",
+    *(48, 2048, 16, 5120, 151936),
+    num_key_value_heads=2,
+    head_dim=256,
+    full_attention_interval=4,
+    linear_conv_kernel_dim=4,
+    linear_key_head_dim=128,
+    linear_num_key_heads=16,
+    linear_num_value_heads=32,
+    linear_value_head_dim=128,
+    moe_intermediate_size=512,
+    num_experts=512,
+    num_experts_per_tok=10,
+    shared_expert_intermediate_size=512,
+)
+QWEN_3_5 = config("qwen3_5_text", 32, 4096, 16, 12288, 248320, num_key_value_heads=4)
+QWEN_3_5_EXPERTS = config(
+    "qwen3_5_moe_text", 40, 2048, 16, None, 248320, num_key_value_heads=2, mamba_ssm_dtype="float32"
+)
+#: Granite 4.0 H-Tiny, as released.
+GRANITE_HYBRID = config(
+    "granitemoehybrid",
+    *(40, 1536, 12, 512, 100352),
+    num_key_value_heads=4,
+    layer_types=["attention" if i in {5, 15, 25, 35} else "mamba" for i in range(40)],
+    mamba_d_state=128,
+    mamba_n_heads=48,
+    mamba_d_head=64,
+    num_local_experts=64,
+    num_experts_per_tok=6,
+    shared_intermediate_size=1024,
+    position_embedding_type="nope",
+    tie_word_embeddings=True,
+)
+BAMBA = config("bamba", 32, 4096, 32, 14336, 128000, attn_layer_indices=[9, 18, 27])
 
 #: Each config with the count of transformers 5.23 (deepseek_v3: and its router biases).
 CONFIGS = {
@@ -138,6 +175,17 @@ CONFIGS = {
         config("nemotron", 32, 6144, 48, 24576, 256000, num_key_value_heads=8),
         15628775424,
     ),
+    "qwen3_next": (QWEN_NEXT, 79674391296),
+    "qwen3_5_text": (QWEN_3_5, 8953803264),
+    "qwen3_5": ({"model_type": "qwen3_5", "text_config": QWEN_3_5}, 8953803264),
+    "qwen3_5_moe_text": (QWEN_3_5_EXPERTS, 34660610688),
+    "qwen3_5_moe": ({"model_type": "qwen3_5_moe", "text_config": QWEN_3_5_EXPERTS}, 34660610688),
+    "granitemoehybrid": (GRANITE_HYBRID, 6939037248),
+    "granitemoehybrid without experts": (
+        {**GRANITE_HYBRID, "num_local_experts": 0, "shared_intermediate_size": 4096},
+        1461538368,
+    ),
+    "bamba": (BAMBA, 9808584064),
     "starcoder2": (config("starcoder2", 30, 3072, 24, 12288, 49152), 3030371328),
 }
 
@@ -153,6 +201,24 @@ def test_every_known_family_is_tried():
     tried = {content["model_type"] for content, _ in CONFIGS.values()} | {"gemma3_text"}
 
     assert tried == set(KNOWN_MODEL_TYPES)
+
+
+def test_layers_with_softmax_attention_are_read_as_a_period_or_one_by_one():
+    """Every fourth of Qwen3-Next's, and four of Granite's that are no period."""
+    next_model, granite = (model_from_huggingface(x, name="x") for x in (QWEN_NEXT, GRANITE_HYBRID))
+
+    assert [i for i in range(48) if not next_model.is_linear_layer(i)] == list(range(3, 48, 4))
+    assert [i for i in range(40) if not granite.is_linear_layer(i)] == [5, 15, 25, 35]
+    assert granite.positions == "none"
+    assert (next_model.linear_attention.state, next_model.attention_output_gate) == ("bf16", True)
+    assert model_from_huggingface(QWEN_3_5_EXPERTS, name="x").linear_attention.state == "fp32"
+
+
+@pytest.mark.parametrize(("family", "reason"), REFUSED_FAMILIES.items())
+def test_a_family_that_a_model_file_cannot_say_is_refused_with_the_reason(family, reason):
+    """A hybrid of another kind is never read as if its layers were of one that is known."""
+    with pytest.raises(UnsupportedError, match=f"{family} {reason}"):
+        model_from_huggingface({"model_type": family}, name="x")
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones():
@@ -207,6 +273,14 @@ def test_a_problem_of_a_nested_config_says_where_it_stands():
             config("qwen2", 4, 64, 8, 64, 100, use_sliding_window=True, max_window_layers=2),
             "max_window_layers must be",
         ),
+        ({**QWEN_NEXT, "mlp_only_layers": [0]}, "mlp_only_layers must be empty"),
+        ({**QWEN_NEXT, "linear_num_key_heads": 5}, "value_heads 32 must be a multiple of key_heads 5"),
+        ({**GRANITE_HYBRID, "layer_types": ["mamba"]}, "layer_types has 1 layers"),
+        ({**GRANITE_HYBRID, "layer_types": ["mlp"] * 40}, "layer_types must be a list of"),
+        ({**GRANITE_HYBRID, "layer_types": ["attention"] * 40}, "no layer has linear attention"),
+        ({**GRANITE_HYBRID, "mamba_d_head": 32}, "mamba_expand x hidden_size 3072"),
+        ({**BAMBA, "attn_layer_indices": "all"}, "attn_layer_indices must be a list"),
+        ({**BAMBA, "attn_layer_indices": [99]}, "names layer 99"),
         (
             config("opt", 2, 64, 8, None, 100, ffn_dim=64, word_embed_proj_dim=32),
             "word_embed_proj_dim must equal",

@@ -18,9 +18,10 @@ from autoplan.schema.user_rules.expression import FALSE, TRUE, Known, decided
 from autoplan.schema.user_rules.grammar import RelationError, parse_relation
 from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
 from autoplan.schema.yaml.loader import load_model
-from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
+from autoplan.search.alternatives.stage_alternatives import Alternatives, step_ticks
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule
+from tests.support.listed_alternatives import alternative
 
 JOB = """
 kind: training
@@ -182,7 +183,10 @@ def test_the_solver_keeps_what_the_relation_says(text, first, second):
     except RelationError:  # longer than a rule may be
         return
     rows = [
-        tuple(Alternative(max(n, s + f), s, f, t, t, 2 * t, 0, 1) for n, s, f, t in dict.fromkeys(row))
+        tuple(
+            alternative(max(n, s + f), t, t, 2 * t, 0, 1, selective=s, full=f)
+            for n, s, f, t in dict.fromkeys(row)
+        )
         for row in (first, second)
     ]
     total = max(o.layers for o in rows[0]) + max(o.layers for o in rows[1])
@@ -200,6 +204,6 @@ def test_the_solver_keeps_what_the_relation_says(text, first, second):
 
 def holds(relation, options):
     """Return whether one option a stage keeps ``relation``."""
-    names = ("layers", "selective", "full")
-    entries = {(name, i): getattr(o, name) for name in names for i, o in enumerate(options)}
+    names = ("layers", "selective", "mlp", "full")
+    entries = {(name, i): o.count(name) for name in names for i, o in enumerate(options)}
     return decided(relation, Known({}, stages=len(options), entries=entries))

@@ -1,5 +1,6 @@
 """Stacks that extend others: what is merged, what is refused and what is from where."""
 
+import re
 from typing import get_args
 
 import pytest
@@ -11,6 +12,7 @@ from autoplan.errors import SpecError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.renamed_keys import RENAMED_KNOBS
 from autoplan.schema.yaml.inheritance import labelled, leaves, merged
 
@@ -146,6 +148,30 @@ def plain(value):
 
 
 # --- where parents are found
+
+
+#: Words with which a source sets a switch against what it says itself, for the sake of measured runs.
+CONTRADICTS = re.compile(
+    r"\b(too (fast|slow|large|small)|as if it|come out|take as long|until it is known|but (the|its) runs)\b"
+)
+
+
+@pytest.mark.parametrize("name", entry_names("stack"))
+def test_no_source_of_a_stack_contradicts_its_switches(name):
+    """Switches restate source code. What runs would rather have is a number of kind fitted, or an error."""
+    found = stack(name)
+    fitted = {x.source for _, x in sourced_numbers(found) if x.kind == "fitted"}
+    told = {key: text for key, text in found.sources.items() if key not in fitted}
+    assert not [key for key, text in told.items() if CONTRADICTS.search(text)]
+
+
+def test_deepspeeds_pipelines_send_and_reduce_as_their_engine_does():
+    """Partitioned boundaries and all-reduces: fp32 gradients in bf16, 16 bits in fp16 (pipe/engine.py)."""
+    found = stack("megatron-deepspeed")
+    assert found.overlap.scatter_gather_tensors_in_pipeline
+    assert found.overlap.all_reduce_under_zero
+    assert found.by_precision["bf16"].reduced_bytes == 4
+    assert found.overlap.gradient_bytes == 2
 
 
 def test_a_users_stack_extends_a_shipped_one(own):

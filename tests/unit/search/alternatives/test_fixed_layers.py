@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from autoplan.search.alternatives.fixed_layers import least_of_fixed_layers
 from autoplan.search.alternatives.stage_alternatives import (
-    Alternative,
     Alternatives,
     slowest_path_ticks,
     step_ticks,
 )
 from autoplan.search.space.priced_candidates import Schedule
+from tests.support.listed_alternatives import alternative
 
 CEILING = 10**9
 
@@ -36,7 +36,7 @@ def candidates(draw):
         for full in range(draw(st.integers(1, 4))):
             backward = weight + draw(st.integers(20, 60))
             times = forward, backward, forward + backward, draw(st.integers(0, 200))
-            row.append(Alternative(layers, 0, full, *times, draw(st.integers(1, 40)), -1, weight))
+            row.append(alternative(layers, *times, draw(st.integers(1, 40)), -1, weight, full=full))
         rows.append(tuple(row))
     schedule = Schedule(p, m, v, gpipe=kind == "gpipe", split_backward=kind == "zero-bubble")
     return Alternatives(tuple(rows), schedule)

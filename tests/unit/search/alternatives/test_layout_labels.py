@@ -62,7 +62,7 @@ def test_equal_stages_take_what_the_closed_form_says():
     Of 1 and 3 or 2 and 2 layers the even split takes (10 + 1) 60; stages of fewer layers need less memory.
     """
     stages = tuple(
-        tuple(Alternative(n, 0, 0, 10 * n, 20 * n, 30 * n, 5, 100 * n + 50 * (s == 0)) for n in (1, 2, 3))
+        tuple(Alternative(n, 10 * n, 20 * n, 30 * n, 5, 100 * n + 50 * (s == 0)) for n in (1, 2, 3))
         for s in range(2)
     )
     alternatives = Alternatives(stages, Schedule(2, 10, 1, gpipe=False))
@@ -77,8 +77,7 @@ def test_equal_stages_take_what_the_closed_form_says():
 def test_among_layouts_of_the_least_step_the_smallest_is_named():
     """Five layers on three stages that need less and less memory: the least of equal steps is named."""
     stages = tuple(
-        tuple(Alternative(n, 0, 0, 10 * n, 20 * n, 30 * n, 0, size * n) for n in (1, 2))
-        for size in (90, 70, 50)
+        tuple(Alternative(n, 10 * n, 20 * n, 30 * n, 0, size * n) for n in (1, 2)) for size in (90, 70, 50)
     )
     alternatives = Alternatives(stages, Schedule(3, 12, 1, gpipe=False))
     least = least_layout(alternatives, 5, CEILING)
@@ -91,7 +90,7 @@ def test_among_layouts_of_the_least_step_the_smallest_is_named():
 def test_the_only_alternatives_are_no_layout_with_other_layers_than_the_models():
     """Two stages of two layers each hold four: neither three nor five, whatever the schedule."""
     for schedule in (Schedule(2, 4, 1, gpipe=False), Schedule(2, 4, 1, gpipe=False, split_backward=True)):
-        stages = ((Alternative(2, 0, 0, 10, 20, 30, 0, 100),), (Alternative(2, 0, 0, 10, 20, 30, 0, 80),))
+        stages = ((Alternative(2, 10, 20, 30, 0, 100),), (Alternative(2, 10, 20, 30, 0, 80),))
         alternatives = Alternatives(stages, schedule)
 
         assert isinstance(least_layout(alternatives, 4, CEILING), LeastLayout)

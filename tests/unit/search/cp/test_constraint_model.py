@@ -21,7 +21,7 @@ CEILING, LIMIT = 10**9, 2**16
 
 def option(layers, ticks, memory, tail=0):
     """Return an option whose forward takes a third of its time."""
-    return Alternative(layers, 0, 0, ticks // 3, ticks - ticks // 3, ticks, tail, memory)
+    return Alternative(layers, ticks // 3, ticks - ticks // 3, ticks, tail, memory)
 
 
 def test_among_equal_times_the_smaller_layout_is_chosen():
@@ -127,7 +127,7 @@ def menus(draw, p):
         for layers in sorted(draw(st.sets(st.integers(1, 4), min_size=1, max_size=3))):
             f, b, tail, memory = (draw(ticks) for _ in range(4))
             weight = draw(st.integers(0, b)) if split_backward else 0
-            row.append(Alternative(layers, 0, 0, f, b, f + b, tail, memory, weight_ticks=weight))
+            row.append(Alternative(layers, f, b, f + b, tail, memory, weight_ticks=weight))
         rows.append(tuple(row))
     return Alternatives(tuple(rows), schedule)
 
@@ -193,9 +193,7 @@ def test_a_path_takes_as_long_as_it_says(data):
 
 def test_a_stopped_solve_returns_no_slower_layout_than_the_known_one(monkeypatch):
     """The solver had found a slow layout when it was stopped; its bound is kept."""
-    rows = tuple(
-        tuple(Alternative(n, 0, 0, 10 * n, 20 * n, 30 * n, 0, 100 * n) for n in (1, 3)) for _ in "ab"
-    )
+    rows = tuple(tuple(Alternative(n, 10 * n, 20 * n, 30 * n, 0, 100 * n) for n in (1, 3)) for _ in "ab")
     alternatives = Alternatives(rows, Schedule(2, 8, 1, gpipe=False))
     fast, slow = ((rows[0][i], rows[1][1 - i]) for i in (1, 0))
     steps = [step_ticks(alternatives, chosen) for chosen in (fast, slow)]

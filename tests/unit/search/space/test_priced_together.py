@@ -18,8 +18,10 @@ CASES = Path(__file__).parents[4] / "benchmarks" / "speed" / "cases"
 
 def arrays_of(record):
     """Yield every array of a dataclass of arrays, in the order of its fields."""
-    for field in fields(record):
-        value = getattr(record, field.name)
+    values = (
+        record.values() if isinstance(record, dict) else (getattr(record, x.name) for x in fields(record))
+    )
+    for value in values:
         yield from [value] if isinstance(value, np.ndarray) else arrays_of(value)
 
 

@@ -1,0 +1,184 @@
+"""Models with linear attention: the catalogue's parameters are those of transformers' own classes.
+
+Skipped where this Python has no torch and transformers.
+"""
+
+import pytest
+
+from autoplan.catalog import load_entry
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.layer.linear_attention import linear_saved_bytes
+from autoplan.schema.huggingface.model_config import model_from_huggingface
+from autoplan.schema.layout import parse_layout
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.frameworks
+
+#: Class and sizes of each entry, in the words of its config.json; other sizes are defaults of the class.
+ENTRIES = {
+    "qwen3-next-80b-a3b": ("Qwen3Next", {"intermediate_size": 5120, "max_position_embeddings": 262144}),
+    "qwen3.5-35b-a3b": ("Qwen3_5Moe", {"max_position_embeddings": 262144}),
+    "qwen3.5-9b": ("Qwen3_5", {"max_position_embeddings": 262144}),
+    "granite-4.0-h-1b": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 1536,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "shared_intermediate_size": 4096,
+            "num_local_experts": 0,
+            "mamba_n_heads": 48,
+        },
+    ),
+    "granite-4.0-h-350m": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "shared_intermediate_size": 2048,
+            "num_local_experts": 0,
+            "mamba_n_heads": 48,
+            "mamba_d_head": 32,
+            "max_position_embeddings": 32768,
+            "layer_types": [
+                "full_attention" if i in {10, 13, 17, 27} else "linear_attention" for i in range(32)
+            ],
+        },
+    ),
+    "granite-4.0-h-small": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 768,
+            "shared_intermediate_size": 1536,
+            "num_local_experts": 72,
+            "num_experts_per_tok": 10,
+            "mamba_n_heads": 128,
+        },
+    ),
+    "granite-4.0-h-tiny": (
+        "GraniteMoeHybrid",
+        {
+            "hidden_size": 1536,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 4,
+            "intermediate_size": 512,
+            "shared_intermediate_size": 1024,
+            "num_local_experts": 64,
+            "num_experts_per_tok": 6,
+            "mamba_n_heads": 48,
+        },
+    ),
+}
+#: What Granite models have, unless their sizes say otherwise.
+GRANITE = {
+    "num_hidden_layers": 40,
+    "vocab_size": 100352,
+    "tie_word_embeddings": True,
+    "mamba_d_state": 128,
+    "mamba_d_head": 64,
+    "max_position_embeddings": 131072,
+    "position_embedding_type": "nope",
+    "layer_types": ["full_attention" if i in {5, 15, 25, 35} else "linear_attention" for i in range(40)],
+}
+#: Fields in which an entry and a config read from memory may differ.
+NAMES = {"name", "title", "source", "published_parameters", "published_active_parameters"}
+
+
+def config_of(name):
+    """Return the class of a model and its config."""
+    family, sizes = ENTRIES[name]
+    modules = {"Qwen3_5Moe": "qwen3_5_moe", "Qwen3_5": "qwen3_5"}
+    kind = "TextConfig" if family in modules else "Config"
+    more = GRANITE if family == "GraniteMoeHybrid" else {}
+    module = getattr(transformers.models, modules.get(family, "auto"))
+    config = getattr(transformers, f"{family}{kind}", None) or getattr(module, f"{family}{kind}")
+    model = getattr(transformers, f"{family}ForCausalLM", None) or getattr(module, f"{family}ForCausalLM")
+    return model, config(**{**more, **sizes})
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_has_the_parameters_of_its_class(name):
+    """The class, built without memory, has exactly the parameters that are counted."""
+    model, config = config_of(name)
+    with torch.device("meta"):
+        built = sum(parameter.numel() for parameter in model(config).parameters())
+
+    assert total_parameters(load_entry("model", name)) == built
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_config_reads_as_the_entry(name):
+    """The config of the class is read as the catalogue's model, but for the format of its states."""
+    _, config = config_of(name)
+    entry = load_entry("model", name).model_dump(exclude=NAMES)
+    read = model_from_huggingface(config.to_dict(), name="x").model_dump(exclude=NAMES)
+    for model in (entry, read):
+        del model["linear_attention"]["state"]
+
+    assert read == entry
+
+
+def kernel(outputs, saved):
+    """Return a function of autograd with the outputs and the saved tensors of a kernel, which it is not."""
+
+    class Kernel(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *tensors):
+            tensors = [tensor.contiguous() for tensor in tensors]
+            ctx.save_for_backward(*saved(*tensors))
+            return outputs(*tensors)
+
+        @staticmethod
+        def backward(ctx, *_):
+            raise NotImplementedError
+
+    return Kernel.apply
+
+
+def fla_saved(q, k, v, g, beta):
+    """Return what ChunkGatedDeltaRuleFunction saves, with normalised queries and keys and a chunk of 64."""
+    norms = [torch.empty(x.shape[:3], dtype=torch.float32) for x in (q, k)]
+    inverse = torch.empty(*v.shape[:3], 64, dtype=k.dtype)
+    return (torch.empty_like(q), torch.empty_like(k), v, torch.empty_like(g), beta, inverse, *norms)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
+    """Saved tensors of transformers' module for a token, given what the kernels below it save."""
+    code = transformers.models.qwen3_next.modeling_qwen3_next
+    delta = kernel(lambda *x: torch.empty_like(x[2]), fla_saved)
+    conv = kernel(lambda x, _: torch.empty_like(x), lambda x, w: (x, w))
+    norm = kernel(lambda x, _: torch.empty_like(x), lambda x, z: (x, z, torch.empty(len(x))))
+    monkeypatch.setattr(code, "causal_conv1d_fn", lambda x, w, *_, **__: conv(x, w))
+    monkeypatch.setattr(
+        code, "torch_chunk_gated_delta_rule", lambda *x, g, beta, **_: (delta(*x, g, beta), None)
+    )
+    module = code.Qwen3NextGatedDeltaNet(transformers.Qwen3NextConfig(), 0).to(torch.bfloat16).train()
+    if fused:
+        module.norm.forward = norm
+    weights = {x.untyped_storage().data_ptr() for x in module.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    tokens = torch.randn(1, 128, 2048, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        module(tokens)
+    counted = sum(storage.nbytes() for storage in kept.values()) / 128 - 2 * 2048
+    one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
+    model = load_entry("model", "qwen3-next-80b-a3b")
+
+    # The rest are copies of vectors of single heads.
+    assert counted == pytest.approx(linear_saved_bytes(model, one, 2.0, fused_norm=fused)[0], abs=4)

@@ -1,0 +1,105 @@
+"""What the journeys of tests/journeys end in, taken by the real programs, and a fine-tune started with it."""
+
+import ast
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.frameworks.framework_python import asked, has_module, wheel
+from tests.support.journeys import JOURNEYS, emitted, words_after
+from tests.support.spec_runs import run_here
+
+pytestmark = pytest.mark.frameworks
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+LINE = ("--hardware", "2x-rtx4090", "--devices", "1", "--task", "lora")
+
+
+@pytest.mark.skipif(not (wheel("trl") and has_module("peft")), reason="TRL's wheel is not there")
+@pytest.mark.parametrize("task", ["lora", "qlora"])
+def test_trl_takes_the_file(task, tmp_path):
+    """Model, length, microbatches, adapters and base are those of the plan, by TRL's own parser."""
+    options, _ = JOURNEYS["LoRA of 8B on two 4090 with TRL"]
+    options = [task if word == "lora" else word for word in options]
+    _, file = emitted(options, tmp_path)
+    plan = json.loads(run_here("plan", *options, "--format", "json").stdout)["front"][0]
+    (found,) = asked(HERE / "trl_parser.py", [{"text": file.read_text(encoding="utf-8")}], wheel("trl"))
+    assert found["accepted"] == {
+        "model": "meta-llama/Llama-3.1-8B",
+        "length": 4096,
+        "mbs": plan["layout"]["mbs"],
+        "steps": 32 // plan["layout"]["dp"] // plan["layout"]["mbs"],
+        "recompute": "recompute=full" in plan["layout_string"],
+        "rank": 16,
+        "dropout": 0.0,
+        "targets": "all-linear",
+        "base": ["nf4", True] if task == "qlora" else None,
+    }
+
+
+@pytest.mark.skipif(not wheel("trl"), reason="TRL's wheel is not there")
+def test_trl_refuses_what_is_misspelt(tmp_path):
+    """The parser looks at every key, so that what it accepts is what is meant."""
+    _, file = emitted(JOURNEYS["LoRA of 8B on two 4090 with TRL"][0], tmp_path)
+    text = file.read_text(encoding="utf-8").replace('"lora_r"', '"lora_rank"')
+    (found,) = asked(HERE / "trl_parser.py", [{"text": text}], wheel("trl"))
+    assert "lora_rank" in found["refused"]
+
+
+@pytest.mark.skipif(not wheel("axolotl"), reason="axolotl's wheel is not there")
+def test_axolotl_takes_the_file(tmp_path):
+    """The schema of axolotl accepts the keys of the plan."""
+    _, file = emitted(JOURNEYS["LoRA of 8B on two 4090 with axolotl"][0], tmp_path)
+    case = {"world_size": 2, "text": file.read_text(encoding="utf-8")}
+    (found,) = asked(HERE / "axolotl_parser.py", [case], wheel("axolotl"))
+    assert found["accepted"]["sequence_length"] == 4096
+
+
+@pytest.mark.skipif(not wheel("torchtune"), reason="torchtune's wheel is not there")
+def test_torchtune_has_the_keys(tmp_path):
+    """All of 8B on one 4090: each override is a key of the config, or an argument of its model."""
+    options = ("--model", "meta-llama/Llama-3.1-8B", "--hardware", "2x-rtx4090", "--devices", "1")
+    answer = run_here("plan", *options, "--program", "torchtune")
+    words = words_after(answer.stdout, "to make change 1: autoplan ")
+    job = tmp_path / "new.yaml"
+    job.write_text(run_here(*words[: words.index(">")]).stdout, encoding="utf-8")
+    _, file = emitted([job], tmp_path)
+    lines = [line.strip(" \\'") for line in file.read_text(encoding="utf-8").splitlines()]
+    start = next(line for line in lines if line.startswith("exec tune run"))
+    with zipfile.ZipFile(wheel("torchtune")) as archive:
+        config = yaml.safe_load(archive.read(f"recipes/configs/{start.split()[-1]}.yaml"))
+        source = archive.read("torchtune/models/llama3_1/_model_builders.py").decode()
+    builder = config["model"]["_component_"].rpartition(".")[2]
+    function = next(x for x in ast.walk(ast.parse(source)) if getattr(x, "name", "") == builder)
+    arguments = {argument.arg for argument in function.args.args}
+    overrides = [line.partition("=")[0] for line in lines if "=" in line and " " not in line]
+    assert "optimizer_in_bwd" in overrides
+    for key in overrides:
+        section, _, inner = key.partition(".")
+        assert section in config, key
+        assert not inner or inner in (config[section] if section != "model" else arguments), key
+
+
+@pytest.mark.skipif(not (has_module("peft") and has_module("transformers")), reason="PEFT is not installed")
+def test_a_fine_tune_starts_with_what_is_emitted(tmp_path):
+    """A tiny Llama learns on the CPU with the microbatches and adapters of the file: 16 (in + out) a GEMM."""
+    config, file = ROOT / "examples/fine_tune/config.json", tmp_path / "training_args.json"
+    job = ("--model", config, *LINE, "--sequence-length", 64, "--batch", 8, "--stack", "hf-trainer")
+    assert run_here("emit", *job, "--for", "trainer", "--output", file).exit_code == 0
+    program = ("-m", "examples.fine_tune.train", str(file), "--steps", "8")
+    done = subprocess.run([sys.executable, *program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    attention = [(64, 64), (64, 32), (64, 32), (64, 64)]
+    mlp = [(64, 128), (64, 128), (128, 64)]
+    assert found["trained_parameters"] == 2 * sum(16 * (a + b) for a, b in (*attention, *mlp))
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert found["microbatch"] == document["per_device_train_batch_size"]
+    assert found["microbatches"] * found["microbatch"] == 8
+    assert found["losses"][-1] < found["losses"][0]
