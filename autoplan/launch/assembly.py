@@ -39,6 +39,8 @@ def with_devices(file: LaunchFile, values: Values) -> Values:
         completed["devices"] = Written(file.devices, None, "--devices")
     degrees = [completed.get(key) for key in ("tp", "pp", "cp")]
     devices = completed.get("devices")
+    if devices is not None and devices.value < 1:
+        _refuse(file, completed, "devices", f"{_shown('devices', devices)} run nothing")
     if devices is None or any(degree is None for degree in degrees):
         return completed
     product = math.prod(degree.value for degree in degrees if degree is not None)

@@ -72,7 +72,8 @@ def found_values(read_file: Configuration | EngineConfiguration) -> dict[str, An
     """Return what is read of a file by field; those of adapters and workload by their own names."""
     job: dict[str, Any] = dict(read_file.job)
     flat = {key: value for key, value in job.items() if not isinstance(value, Mapping)}
-    flat |= {f"adapters.{key}": value for key, value in (job.get("adapters") or {}).items()}
+    for section in ("adapters", "software"):
+        flat |= {f"{section}.{key}": value for key, value in (job.get(section) or {}).items()}
     flat |= dict(job.get("workload") or {})
     if isinstance(read_file, Configuration):
         return {**flat, **dict(read_file.layout_fields)}

@@ -132,6 +132,23 @@ def test_what_is_emitted_is_read_back(run):
         assert read.job["speculation"] == {"method": job.speculation.method, "tokens": layout.spec}
 
 
+@pytest.mark.parametrize("target", ["kubernetes", "dynamo", "llm-d"])
+@given(run=runs())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_a_manifest_is_read_back(target, run):
+    """Engines in containers have the layout of their plan: degrees, copies, formats and sizes."""
+    layout, job = run.groups[0].layout, run.job
+    assume(job.engine.name in engine_target(target).engines)
+    try:
+        emission = engine_target(target).emit(replace(run, image="registry/engine:1"))
+    except UnsupportedError:
+        assume(False)
+    read = read_back(run, emission)
+
+    assert read.layout == layout
+    assert read.job["workload"]["longest_request"] == job.longest_request
+
+
 @given(runs())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_every_flag_is_in_the_list_of_its_version(run):

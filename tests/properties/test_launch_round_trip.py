@@ -165,6 +165,7 @@ ON_STACKS = [
     ("accelerate", "megatron-core"),
     ("torchtitan", "fsdp2"),
     ("megatron-bridge", "megatron-bridge"),
+    ("torchtune", "torchtune"),
     *(
         (name, stack)
         for name in ("trainer", "axolotl", "llama-factory")

@@ -377,7 +377,7 @@ def _with_recompute(layout: Layout, best: Layout) -> Layout:
 def _small_changes(own: Layout) -> Iterator[_Change]:
     """Yield changes of one choice that need not be those of the best layout."""
     for mode in USUAL_MODES:
-        yield _Change("recompute", partial(_with_mode, mode=mode), mode)
+        yield _Change("recompute", partial(_with_mode, mode=mode), str(mode))
     for count in _BLOCKS:
         if count < max(own.layers):
             yield _Change("recompute", partial(_with_blocks, count=count), str(count))

@@ -31,8 +31,9 @@ FrameworkOption = Annotated[
         "--framework",
         metavar="NAME",
         help="Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
-        " trainer, axolotl, llama-factory, nemo, nanotron, llm-foundry; or an engine, with its version:"
-        " vllm@0.24, sglang, tensorrt-llm. Left out: recognised by its content.",
+        " trainer, axolotl, ms-swift, primus, automodel, llama-factory, torchtune, nemo, nanotron,"
+        " llm-foundry; or an engine, with its version: vllm@0.24, sglang,"
+        " tensorrt-llm. Left out: recognised by its content.",
         show_default=False,
     ),
 ]
@@ -79,10 +80,12 @@ def read(
 ) -> None:
     """Say what a training script or configuration says: its layout, model, batch and precision.
 
-    Of serve commands of vLLM, SGLang and TensorRT-LLM, or a file of their options: engines, formats, sizes.
+    Of serve commands of vLLM, SGLang and TensorRT-LLM, a file of their options, or a manifest or chart that
+    starts them: engines, formats, sizes.
 
-    Nothing in FILE is executed. What it leaves open takes the framework's own default and is said; what
-    depends on the output of a command, on a loop or on another file is an error with its line. --format yaml
+    Nothing in FILE is executed, programs in Python included. Files that it names are read where they lie.
+    What it leaves open takes the framework's own default and is said; what a key that is not read may decide
+    stays open; what depends on the output of a command or on a loop is an error with its line. --format yaml
     prints a job file for `autoplan plan`, to which the hardware is to be added.
     """
     from autoplan import planning

@@ -36,6 +36,8 @@ _WORKERS: Final = {
 _OF_TRTLLM: Final = {
     flag: _TABLES["tensorrt-llm"].keys[name] for name, flag in _TABLES["tensorrt-llm"].data["dynamo"].items()
 }
+#: Arguments that name the model of a worker of TensorRT-LLM.
+_MODELS: Final = frozenset(_TABLES[name].keys["model"] for name in ("sglang", "tensorrt-llm"))
 #: Images whose entry point is the engine's server, and the words for it.
 _ENTRY: Final = ((re.compile(r"(?:^|/)vllm-openai[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
 _SERVING: Final = re.compile(
@@ -94,7 +96,9 @@ class _Around:
 
 def is_manifest(text: str) -> bool:
     """Return whether a YAML text is a manifest or values of a chart that start an engine."""
-    return _KIND.search(text) is not None and _SERVING.search(text) is not None
+    # Words of a command stand in one line, or each in one of their own.
+    words = re.sub(r"[\s,'\"\[\]]+(?:-\s+)?", " ", text)
+    return _KIND.search(text) is not None and (_SERVING.search(text) or _SERVING.search(words)) is not None
 
 
 def served_containers(text: str, name: str) -> list[ServedContainer]:
@@ -359,7 +363,7 @@ def _worker_words(
             left = left if equals else left[1:]
         elif flag in _CHARTS["dynamo_valued"]:
             left = left if equals or not left or left[0].text.startswith("-") else left[1:]
-        elif module.text == "dynamo.trtllm" and flag == _TABLES["sglang"].keys["model"]:
+        elif module.text == "dynamo.trtllm" and flag in _MODELS:
             # The model is the first word of the engine's own server.
             words += [_Token(inline, token.line)] if equals else []
         elif flag not in _CHARTS["dynamo_plain"]:

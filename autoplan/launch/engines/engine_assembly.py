@@ -92,26 +92,39 @@ def configured(
     warnings += _of_the_model(checkpoint, model, first)
     values = {key: value for key, value in first.values.items() if not value.default}
     search = {key: first.values[key].value for key in _SEARCH if key in first.values}
+    opened = _left_open(first, leading or commands)
+    job = _job((f"{name}@{version}", model, checkpoint), first, search)
+    job["devices"] = layout.devices
+    if {"tp", "pp"} & set(opened):
+        del job["devices"]
     return EngineConfiguration(
         engine=f"{name}@{version}",
         file=file.name,
         layout=layout,
-        job={**_job((f"{name}@{version}", model, checkpoint), first, search), "devices": layout.devices},
+        job=job,
         values=values,
         checkpoint=checkpoint.value if checkpoint else None,
         defaults=tuple(
-            key
-            for key in _LAYOUT
-            if key not in values and key != "replicas" and (key != "weights" or key in first.values)
+            key for key in _LAYOUT if key not in values and key != "replicas" and key not in opened
         ),
-        unspecified=(
-            *(() if checkpoint else ("model",)),
-            *(() if "weights" in first.values else ("weights",)),
-            *_OPEN,
-        ),
+        unspecified=(*(() if checkpoint else ("model",)), *opened, *_OPEN),
         warnings=tuple(dict.fromkeys(warnings)),
         search=search,
     )
+
+
+def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tuple[str, ...]:
+    """Return the fields of a layout that stay open.
+
+    The format of the weights where a checkpoint's name does not say it; of a file of options without a
+    model also the degrees that it lacks, which the command beside it has.
+    """
+    values = engine.values
+    opened = [] if "weights" in values else ["weights"]
+    if commands[0].command.words or "checkpoint" in values:
+        return tuple(opened)
+    opened += [key for key in ("tp", "pp", "ep", "dcp") if key not in values]
+    return (*opened, *(("adp",) if "tp" in opened and "adp" in values else ()))
 
 
 def _follows(given: GivenArguments) -> bool:

@@ -10,7 +10,7 @@ import yaml
 
 from autoplan.launch.engines.served_run import EngineConfiguration
 from autoplan.launch.header import as_comment
-from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 
 __all__ = ["engine_document", "serving_job_text"]
 
@@ -24,6 +24,13 @@ def _fields(layout: EngineLayout, unspecified: Collection[str]) -> dict[str, Any
     return {key: None if key in unspecified else value for key, value in asdict(layout).items()}
 
 
+def _layout_text(layout: EngineLayout | DisaggregatedLayout, unspecified: Collection[str]) -> str:
+    """Return a layout as a string, without the fields that stay open."""
+    if not isinstance(layout, EngineLayout):
+        return str(layout)
+    return ",".join(x for x in str(layout).split(",") if x.partition("=")[0] not in unspecified)
+
+
 def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
     """Return ``configuration`` as a document; of pools the layout is a string alone."""
     layout = configuration.layout
@@ -35,7 +42,7 @@ def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
         "file": configuration.file,
         "checkpoint": configuration.checkpoint,
         "layout": _fields(layout, configuration.unspecified) if isinstance(layout, EngineLayout) else {},
-        "layout_string": str(layout),
+        "layout_string": _layout_text(layout, configuration.unspecified),
         "job": dict(configuration.job),
         "lines": lines,
         "defaults": list(configuration.defaults),
@@ -48,7 +55,7 @@ def serving_job_text(configuration: EngineConfiguration) -> str:
     """Return ``configuration`` as a job file, with comments on what commands do not say."""
     lines = [
         f"read from {configuration.file}, commands of {configuration.engine}",
-        f"its layout: {configuration.layout}",
+        f"its layout: {_layout_text(configuration.layout, configuration.unspecified)}",
         *configuration.warnings,
         *(f"not in the file: {field}" for field in configuration.unspecified),
         "add the hardware and the requests, such as `hardware: dgx-h100` (`autoplan catalog list node`)",

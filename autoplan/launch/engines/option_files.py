@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from autoplan.errors import AutoplanError, Problem, SpecError
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
@@ -17,6 +18,11 @@ __all__ = ["document_of", "keys_of", "options_engine"]
 
 #: Keys that only TensorRT-LLM's file has.
 _TENSORRT_LLM: Final = frozenset(interface("tensorrt-llm").data["signs"])
+_TABLE: Final = interface("tensorrt-llm").data
+_EARLIER_SIGNS: Final = frozenset(_TABLE["earlier_signs"])
+_EARLIER_KNOWN: Final = frozenset(
+    (*_TABLE["earlier_known"], *_TABLE["earlier_keys"], *_TABLE["earlier_sections"])
+)
 _SIMILAR: Final = 0.86
 _FEWEST: Final = 2
 
@@ -27,7 +33,7 @@ def options_engine(text: str, name: str) -> str | None:
         keys = [str(key) for key in keys_of(text, name)[0]]
     except AutoplanError:
         return None
-    if not _TENSORRT_LLM.isdisjoint(keys):
+    if not _TENSORRT_LLM.isdisjoint(keys) or len(_EARLIER_SIGNS.intersection(keys)) >= _FEWEST:
         return "tensorrt-llm"
     known = {engine: _known(engine, keys) for engine in ("vllm", "sglang")}
     best = max(known, key=lambda engine: known[engine])
@@ -56,9 +62,14 @@ def document_of(text: str, name: str) -> tuple[dict[str, Written], list[Problem]
     if not isinstance(document.value, dict):
         return {}, [Problem("a file of options has keys", "$", name)], []
     problems, notes = [], []
-    for key in document.value:
+    for key, value in document.value.items():
         near = difflib.get_close_matches(str(key), KNOWN_KEYS, 1, _SIMILAR)
-        if key not in KNOWN_KEYS and near:
+        if key in _EARLIER_KNOWN:
+            continue
+        if key not in KNOWN_KEYS and not near and may_decide(str(key), value):
+            sentence = f"{key} is not read and may decide a layout"
+            problems.append(Problem(sentence, str(key), name, document.line([key])))
+        elif key not in KNOWN_KEYS and near:
             sentence = f"unknown key: did you mean {near[0]}?"
             problems.append(Problem(sentence, str(key), name, document.line([key])))
         elif key not in KNOWN_KEYS:
@@ -67,7 +78,19 @@ def document_of(text: str, name: str) -> tuple[dict[str, Written], list[Problem]
         ".".join(path): Written(value, document.line(list(path)), f"{path[-1]}: {value}")
         for path, value in _leaves(document.value, ())
     }
-    return entries, problems, notes
+    return _present(entries), problems, notes
+
+
+def _present(entries: Mapping[str, Written]) -> dict[str, Written]:
+    """Return values with the keys of earlier versions as the present ones, which come first."""
+    present: dict[str, Written] = {}
+    for path, written in entries.items():
+        section, _, inner = path.partition(".")
+        own = inner if section in _TABLE["earlier_sections"] else path
+        named = _TABLE["earlier_keys"].get(own, own)
+        if named == path or named not in entries:
+            present[named] = written
+    return present
 
 
 def _leaves(value: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -173,7 +173,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     if kind.value not in {"lora", "qlora"}:
         document.notes.append(f"{kind.words}: read as low-rank adapters")
     targets = document.given("adapted")
-    every = targets is None or targets.value in {"all-linear", "ALL"}
+    every = targets is None or str(targets.value) in {"all-linear", "ALL"}
     rank = document.number("adapter_rank") or Written(8, kind.line, kind.words, default=True)
     bits, four = document.number("bits"), document.flag("four_bits")
     quantised = bits.value if bits else 4 if four is not None and four.value else None

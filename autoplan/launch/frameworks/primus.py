@@ -60,11 +60,11 @@ def read_primus(file: LaunchFile) -> Configuration:
     document = resolved(document, file)
     model = _model(document, named)
     readers = {"megatron": _megatron, "torchtitan": _torchtitan}
-    if trainer is None or trainer.value not in readers:
+    if trainer is None or str(trainer.value) not in readers:
         shown = trainer.value if trainer else "nothing"
         sentence = f"experiments of {shown!s:.40} are not read: {', '.join(readers)} are"
         raise SpecError([Problem(sentence, "framework", file.name, trainer.line if trainer else None)])
-    return readers[trainer.value](file, document, module, model)
+    return readers[str(trainer.value)](file, document, module, model)
 
 
 def _filled(written: Written, file: LaunchFile) -> Written:

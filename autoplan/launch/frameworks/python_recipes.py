@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -70,7 +71,10 @@ def is_python(file: LaunchFile) -> bool:
 def read_recipe(framework: str, file: LaunchFile) -> Configuration:
     """Return what a recipe sets; raises SpecError for what is no Python, and for several recipes."""
     try:
-        tree = ast.parse(file.text)
+        with warnings.catch_warnings():
+            # What a compiler would warn of is the program's business.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error

@@ -286,7 +286,9 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
             path = word.text.partition("=")[0]
             if path in document.entries:
                 document.entries[path] = replace(document.entries[path], line=word.line, words=word.text)
-    overridden(document, file.arguments)
+    overridden(document, [word for word in file.arguments if text is None or word not in texts])
+    for name in ("precision", "optimizer"):
+        document.opened -= {name} if TORCHTUNE.keys[name] in document.entries else set()
     single = any("single_device" in t for t in texts)
     devices = Written(1, command.line if command else None, "single_device") if single else None
     if not single and command is not None:
@@ -316,10 +318,9 @@ def _read_training(document: WrittenDocument) -> dict[str, Written]:
     """Return precision, recompute, offload, optimizer and software; the whole model has the one format."""
     values = {**document.bound("precision"), "recompute": Written("none", default=True)}
     values |= recompute_of(document, "recompute")
-    states, inputs = document.flag("state_offload"), document.flag("activation_offload")
-    on = [(n, f) for n, f in (("optimizer", states), ("activations", inputs)) if f is not None and f.value]
-    if on:
-        values["offload"] = Written("+".join(n for n, _ in on), on[0][1].line, on[0][1].words)
+    inputs = document.flag("activation_offload")
+    if inputs is not None and inputs.value:
+        values["offload"] = Written("activations", inputs.line, inputs.words)
     named = document.text("optimizer")
     if named is not None:
         names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()} | TORCHTUNE.data[
@@ -327,9 +328,10 @@ def _read_training(document: WrittenDocument) -> dict[str, Written]:
         ]
         values["optimizer"] = Written(names.get(str(named.value)), named.line, named.words)
     software: dict[str, Any] = {"pure_bf16": True} if "precision" in values else {}
-    compiled = document.flag("compiled")
-    if compiled is not None:
-        software["compile"] = bool(compiled.value)
+    for name, key in TORCHTUNE.data["software"].items():
+        flag = document.flag(name)
+        if flag is not None and (flag.value or name == "compiled"):
+            software[key] = bool(flag.value)
     return {**values, **({"software": Written(software)} if software else {})}
 
 

@@ -82,7 +82,7 @@ def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
 def _accelerated(before: Sequence[Word]) -> tuple[Written | None, str]:
     """Return the processes of all machines that ``accelerate launch`` is told, where it is told."""
     total = _option(before, frozenset({"--num_processes", "--num-processes"}))
-    if total is None or total.unknown is not None or not total.text.isdigit():
+    if total is None or total.unknown is not None or not re.fullmatch(r"0*[1-9]\d{0,5}", total.text):
         return None, _why(
             total.unknown
         ) if total and total.unknown else "the file of accelerate has the processes"
@@ -119,11 +119,12 @@ def variable_devices(script: Script, command: Command, outside: Mapping[str, str
 
 def _variable(name: str, script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
     text = command.environment.get(name) or script.variables.get(name)
-    if isinstance(text, tuple) and unknown_of(text) is None and text_of(text).isdigit():
+    if isinstance(text, tuple) and unknown_of(text) is None and re.fullmatch(r"0*[1-9]\d*", text_of(text)):
         line = text[0].line if text else command.line
         return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
     given = outside.get(name, "")
-    return Written(int(given[:6]), None, f"{name}={given}") if given.isdigit() else None
+    counted = re.fullmatch(r"0*[1-9]\d{0,5}", given) is not None
+    return Written(int(given), None, f"{name}={given}") if counted else None
 
 
 def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:

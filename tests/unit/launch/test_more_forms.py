@@ -223,3 +223,24 @@ def test_what_cannot_run_is_refused_with_its_line(tmp_path, name, text, words):
 
     assert words in str(error.value)
     assert Path(name).name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", PRIMUS.replace("megatron\n", "[1, {a: 2}]\n")),
+        ("b.sh", SWIFT.replace("nproc=2", "nproc=0")),
+        ("c.sh", SWIFT_MEGATRON.replace("NPROC_PER_NODE=8", "NPROC_PER_NODE=0")),
+        ("d.sh", SWIFT.replace("--max_length 2048", "--target_modules [q_proj, v_proj]")),
+        ("e.py", RECIPE.replace("pp_size=2", "pp_size=0x")),
+    ],
+)
+def test_no_text_ends_in_a_traceback(tmp_path, name, text):
+    """A value of another kind, no devices at all, and what is no program are read or refused."""
+    refused: list[SpecError] = []
+    try:
+        of(tmp_path, name, text)
+    except SpecError as error:
+        refused.append(error)
+
+    assert all(name in str(error) for error in refused)

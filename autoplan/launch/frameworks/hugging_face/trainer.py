@@ -319,7 +319,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
-    names = key_names("trainer") | frozenset(_PROGRAM)
+    names = key_names("trainer").union(_PROGRAM)
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
@@ -424,7 +424,7 @@ def _own_program(document: WrittenDocument) -> dict[str, Written]:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
     stage = document.number("own_zero", least=0)
     values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("own_offload"), document.given("own_dtype")
+    moved, dtype = document.flag("own_offload"), document.given("dtype")
     if moved is not None and moved.value:
         values["offload"] = Written("optimizer", moved.line, moved.words)
     rank = document.number("own_rank", least=0)
