@@ -18,6 +18,7 @@ from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_values
 from autoplan.launch.engines.checkpoints import format_named
 from autoplan.launch.engines.serve_commands import ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration
+from autoplan.launch.known_models import other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
@@ -88,6 +89,7 @@ def configured(
     first = engines[0]
     _refuse_other_devices(file, layout, first, hints)
     checkpoint, model = first.values.get("checkpoint"), first.model
+    _refuse_other_architectures(file, checkpoint, model)
     warnings = [*notes, *(note for one in commands for note in one.given.notes)]
     warnings += _of_the_model(checkpoint, model, first)
     values = {key: value for key, value in first.values.items() if not value.default}
@@ -263,6 +265,14 @@ def _started(engines: list[_StartedEngine]) -> list[_StartedEngine]:
     if certain or len({engine.settings for engine in doubtful}) > 1:
         return [*certain, *doubtful]
     return doubtful[:1]
+
+
+def _refuse_other_architectures(file: LaunchFile, checkpoint: Written | None, model: str | None) -> None:
+    """Raise SpecError for a model that is no decoder-only transformer, by its name."""
+    kind = other_architecture(str(checkpoint.value)) if checkpoint is not None and model is None else None
+    if checkpoint is not None and kind is not None:
+        sentence = f"{str(checkpoint.value)[:60]} is {kind}, and plans are of decoder-only transformers"
+        raise SpecError([Problem(sentence, "model", file.name, checkpoint.line)])
 
 
 def _of_the_model(checkpoint: Written | None, model: str | None, engine: _StartedEngine) -> list[str]:

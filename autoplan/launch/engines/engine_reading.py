@@ -18,6 +18,7 @@ from autoplan.launch.engines.serve_commands import (
     PROGRAM_OF,
     ServeCommand,
     listed_version,
+    nearest_version,
     said_version,
     serve_commands,
     serves,
@@ -76,8 +77,10 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     _refuse(commands, engine, launch, script)
     said = version or said_version(engine, launch.text)
     read = _CommandReader(file, engine, documents, is_options=is_options)
-    (engine, name), given = _best(read, commands, _versions(asked or engine, said))
+    versions, note = _versions(asked or engine, said, certain=bool(version))
+    (engine, name), given = _best(read, commands, versions)
     notes = list(script.notes) if script else []
+    notes += [note] if note else []
     notes += [f"the command in line {c.line} runs only under {c.doubt}" for c in commands if c.doubt]
     if said is None:
         notes.append(_assumed(engine, name))
@@ -134,12 +137,23 @@ def _refuse(commands: Sequence[ServeCommand], engine: str, file: LaunchFile, scr
         raise SpecError([Problem(sentence, "$", file.name, other.line)])
 
 
-def _versions(engine: str, said: str | None) -> tuple[_Version, ...]:
-    """Return the versions to read it as: the one that is said, else all, the newest first."""
+def _versions(engine: str, said: str | None, *, certain: bool) -> tuple[tuple[_Version, ...], str]:
+    """Return the versions to read it as: the one that is said, else all, the newest first; and what to note.
+
+    A version of a file whose arguments are not listed is read as one that is near; one that is ``certain``,
+    as a user names it, is refused.
+    """
     engines = (engine, *_EARLIER.get(engine, ()))
     if said is None:
-        return tuple((name, version) for name in engines for version in reversed(listed_versions(name)))
-    return (listed_version(engines, said),)
+        all_versions = ((name, version) for name in engines for version in reversed(listed_versions(name)))
+        return tuple(all_versions), ""
+    try:
+        return (listed_version(engines, said),), ""
+    except UnsupportedError:
+        near = None if certain else nearest_version(engine, said)
+        if near is None:
+            raise
+    return ((engine, near),), f"the arguments of {engine} {said} are not listed: read with those of {near}"
 
 
 def _assumed(engine: str, version: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from autoplan.errors import UnsupportedError
@@ -18,6 +19,7 @@ __all__ = [
     "PROGRAM_OF",
     "ServeCommand",
     "listed_version",
+    "nearest_version",
     "said_version",
     "serve_commands",
     "serves",
@@ -76,7 +78,8 @@ _SIGNS: Final = re.compile(
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
     "vllm": re.compile(
-        r"(?:\bvllm(?:==|@)|vllm-openai:|\bfor vLLM (?:on ROCm )?(?:\(V0 engine\) )?)"
+        r"(?:\bvllm(?:==|@)|vllm-openai(?::|[\"']?\s*\n\s*tag:\s*[\"']?)"
+        r"|\bfor vLLM (?:on ROCm )?(?:\(V0 engine\) )?)"
         r"v?(\d+\.\d+(?:\.\d+)?(?:\.?post\d+)?)"
     ),
     "sglang": re.compile(
@@ -189,6 +192,30 @@ def listed_version(engines: Sequence[str], version: str) -> tuple[str, str]:
             f" --framework {engines[0]}@VERSION reads it as one of these"
         )
     return max(same, key=lambda pair: len(pair[1]))
+
+
+#: Most minor releases between a version and the one with whose arguments it is read.
+_NEAR: Final = 3
+
+
+def nearest_version(engine: str, version: str) -> str | None:
+    """Return the listed version of ``engine`` nearest to ``version``, newer ones first; None for none near.
+
+    Engines whose patch releases are listed, such as SGLang, change between minor ones.
+
+    >>> nearest_version("vllm", "0.10.0"), nearest_version("vllm", "0.5.4")
+    ('0.11', None)
+    """
+    ours = _order(version)
+
+    def distance(name: str) -> tuple[list[int], bool]:
+        other = _order(name)
+        return [abs(a - b) for a, b in zip_longest(other, ours, fillvalue=0)], other < ours
+
+    name = min(listed_versions(engine), key=distance)
+    (major, minor, *_), _ = distance(name)
+    far = major > 0 or minor > (_NEAR if name.count(".") == 1 else 0)
+    return None if far else name
 
 
 def _order(version: str) -> tuple[int, ...]:

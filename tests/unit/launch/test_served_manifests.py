@@ -3,7 +3,10 @@
 import pytest
 
 from autoplan.answers.configure.ask import read
-from autoplan.errors import SpecError
+from autoplan.errors import SpecError, UnsupportedError
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.engines.engine_reading import read_engines
+from autoplan.launch.engines.served_run import EngineFile
 
 DYNAMO = """apiVersion: nvidia.com/v1alpha1
 kind: DynamoGraphDeployment
@@ -126,3 +129,27 @@ def test_the_node_that_follows_is_no_engine_of_its_own(tmp_path):
     assert (found.layout.replicas, found.layout.devices) == (1, 16)
     with pytest.raises(SpecError, match="not --devices 8"):
         read(tmp_path / "s.sh", devices=8)
+
+
+@pytest.mark.parametrize(
+    ("said", "read_as"), [("v0.10.0", "vllm@0.11"), ("v0.11.0", "vllm@0.11"), ("v0.8.5", "vllm@0.11")]
+)
+def test_a_version_that_is_not_listed_is_read_as_the_nearest(said, read_as):
+    """The note says so; a version that the user names is refused, as nothing hides behind it."""
+    text = f"docker run --gpus all vllm/vllm-openai:{said} --model meta-llama/Llama-3.1-8B --max-num-seqs 8\n"
+    found = read_engines(EngineFile(LaunchFile("run.sh", text, {}, (), None), str))
+    assert found.engine == read_as
+    assert any("are not listed: read with those of" in note for note in found.warnings) == (said != "v0.11.0")
+    with pytest.raises(UnsupportedError, match="are not listed"):
+        read_engines(EngineFile(LaunchFile("run.sh", text, {}, (), None), str), "vllm@0.10")
+
+
+def test_a_chart_says_its_version_and_a_model_what_it_is():
+    """The tag of an image decides; an encoder and decoder is refused by its name, with the line."""
+    chart = (
+        "servingEngineSpec:\n  modelSpec:\n  - name: a\n    repository: vllm/vllm-openai\n    tag: v0.11.0\n"
+        "    modelURL: meta-llama/Llama-3.1-8B\n    replicaCount: 1\n    requestGPU: 1\n"
+    )
+    assert read_engines(EngineFile(LaunchFile("values.yaml", chart, {}, (), None), str)).engine == "vllm@0.11"
+    with pytest.raises(SpecError, match=r"serve.sh:1.*flan-t5-xxl is an encoder and a decoder"):
+        read_engines(EngineFile(LaunchFile("serve.sh", "vllm serve google/flan-t5-xxl\n", {}, (), None), str))
