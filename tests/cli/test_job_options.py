@@ -153,5 +153,5 @@ def test_commands_on_a_job_take_a_line(run, tmp_path):
     missing = run("diagnose", *LORA.split(), "--layout", "dp=2,mbs=1", "--trace", str(tmp_path / "no.json"))
     assert "cannot read" in missing.stderr
     line = ("--model", "meta-llama/Llama-3.2-1B", "--hardware", "2x-rtx4090")
-    assert "the engine starts" in run("capacity", *line, "--task", "serve").stdout
+    assert "2 engines start" in run("capacity", *line, "--task", "serve").stdout
     assert "--task serve" in run("capacity", *line).stderr

@@ -237,8 +237,8 @@ def front_end_seconds(job: ServingJob, input_tokens: float, *, pools: bool = Fal
     step = job.engine.facts.step
     handoff = job.engine.facts.handoff
     between = handoff.seconds.value if pools and handoff is not None and handoff.seconds is not None else 0.0
-    own = 0.0 if step is None else step.front_end.value + step.front_end_per_token.value * input_tokens
-    return own + between
+    front_end = 0.0 if step is None else step.front_end.value + step.front_end_per_token.value * input_tokens
+    return front_end + between
 
 
 def front_end_busy(job: ServingJob) -> float:

@@ -162,8 +162,8 @@ def test_recompute_of_core_attention_leaves_linear_attention_alone():
     saved = saved_bytes_per_token(job, one)
 
     assert job.stack.block.selective == "attention"
-    assert saved.selective[0] == saved.none[0]
-    assert layer_times(job, one, machine_of(job)).selective[0] == 0.0
+    assert saved.recomputed["selective"][0] == saved.none[0]
+    assert layer_times(job, one, machine_of(job)).recompute["selective"].compute[0] == 0.0
 
 
 def test_tensor_parallelism_divides_states_and_what_is_saved():
