@@ -84,7 +84,7 @@ def models_like(name: str) -> list[str]:
     """Return up to three entries that an unknown name may stand for, on the hub or in the catalogue.
 
     >>> models_like("unsloth/Llama-3.1-8B-Instruct-bnb-4bit"), models_like("Qwen/Qwen3-9B")
-    (['llama3.1-8b'], ['qwen3-8b', 'qwen3-4b', 'qwen3-32b'])
+    (['llama3.1-8b'], ['qwen3.5-9b', 'qwen3-8b', 'qwen3-4b'])
     """
     entry = checkpoint_model(name)
     if entry is not None:

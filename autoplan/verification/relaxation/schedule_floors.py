@@ -45,7 +45,7 @@ class StageWeights:
 def stage_weights(candidates: Candidates, microbatches: Array) -> StageWeights:
     """Return the weights of the mean of the paths of each choice's schedule [1].
 
-    >>> one = Candidates(2, *(np.array([x]) for x in (1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0)))
+    >>> one = Candidates(2, *(np.array([x]) for x in (1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0)))
     >>> stage_weights(one, np.array([8.0])).time.tolist()  # U + R_s + (5 + s) t_s of both stages, halved
     [[4.0, 5.0]]
     """
@@ -70,7 +70,7 @@ def least_makespan(candidates: Candidates, microbatches: Array, total: Array, sl
     (m - 1 - p) c. With a step T, P_(s+1) <= P_s (1 - 1/M) + v T / M by the direct paths: over all stages U <=
     v T (1 - (1 - 1/M)^p), and with m <= p up to stage p - m + 1, whose 1F1B path is 2 U - P.
 
-    >>> one = Candidates(2, *(np.array([x]) for x in (1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0)))
+    >>> one = Candidates(2, *(np.array([x]) for x in (1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0)))
     >>> least_makespan(one, np.array([8.0]), np.array([6.0]), np.array([3.0])).tolist()  # (8 + 2 - 1) x 3
     [27.0]
     """
