@@ -145,7 +145,7 @@ def _trained(path: Path, steps: int, traces: Path | None = None) -> dict[str, An
 def _trained_alone(job: autoplan.Job, steps: int) -> dict[str, Any]:
     """Train in this process alone, with the whole batch as one microbatch."""
     batch, layers = job.workload.global_batch_size, job.model.layers
-    layout = autoplan.Layout(tp=1, pp=1, dp=1, microbatch=batch, layers=(layers,), selective=(0,), full=(0,))
+    layout = autoplan.Layout(tp=1, pp=1, dp=1, microbatch=batch, layers=(layers,))
     trained = Replica(Llama(job, layout, Parallel()))
     losses = [_Batch(job, layout, Mesh(), step).trained(trained) for step in range(steps)]
     return {"layout": None, "losses": losses, "ranks": []}

@@ -37,7 +37,11 @@ def checked(case):
         "length": training.max_length,
         "mbs": training.per_device_train_batch_size,
         "steps": training.gradient_accumulation_steps,
-        "recompute": bool(training.activation_checkpointing or training.gradient_checkpointing),
+        "recompute": bool(
+            training.activation_checkpointing
+            or training.gradient_checkpointing
+            or (training.fsdp_config or {}).get("activation_checkpointing")
+        ),
         "rank": adapters.r,
         "dropout": adapters.lora_dropout,
         "targets": sorted(adapters.target_modules)
