@@ -12,6 +12,8 @@ from autoplan.commands.options import command_deadline
 from autoplan.commands.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autoplan.results import Front, Plan
     from autoplan.schema.job import Job
 
@@ -22,11 +24,18 @@ __all__ = [
 
 
 def asked_plan(
-    job: str, number: int, layout: str | None, deadline: float | None, *, cache: bool | None = False
-) -> tuple[Job, Plan]:
-    """Return the plan that a command line asks for, and its job, of one number of devices and one batch.
+    job: str,
+    number: int | None,
+    layout: str | None,
+    deadline: float | None,
+    *,
+    choose: Callable[[Front], int],
+    cache: bool | None = False,
+) -> tuple[Job, Plan, int]:
+    """Return the plan that a command line asks for, after its job, and its number on the front.
 
-    ``job`` is a job to plan, or a saved answer; with ``layout`` nothing is searched.
+    ``job`` is a job to plan, or a saved answer; with ``layout`` nothing is searched. Without a ``number``
+    the one that ``choose`` takes of the front.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
@@ -36,17 +45,18 @@ def asked_plan(
     if planning.is_saved_plan(job):
         if layout is not None:
             raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
-        return planning.saved_plan(job, number)
+        return *planning.saved_plan(job, number or 1), number or 1
     loaded = load_job(job)
     if layout is not None:
         loaded = planning.chosen(loaded, layout)
-        return loaded, planning.evaluate(loaded, layout)
+        return loaded, planning.evaluate(loaded, layout), 1
     front = planned(loaded, deadline, cache=cache)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
+    number = choose(front) if number is None else number
     if number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1]
+    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1], number
 
 
 def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:

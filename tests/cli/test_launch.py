@@ -187,4 +187,6 @@ def test_plan_names_the_fastest_plan_that_its_framework_can_express(run, tmp_pat
     assert words[:3] == ["next:", "autoplan", "emit"]
     assert int(words[words.index("--plan") + 1]) > 1
     assert run(*words[2:]).exit_code == 0
-    assert run("emit", job, "--for", words[words.index("--for") + 1]).exit_code == 2
+    target = words[words.index("--for") + 1]
+    assert run("emit", job, "--for", target, "--plan", "1").exit_code == 2
+    assert f"the fastest that {target} can express" in run("emit", job, "--for", target).stderr

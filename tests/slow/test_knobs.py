@@ -117,6 +117,9 @@ QUESTIONS = (
         ("dp=8,mbs=16,zero=1,recompute=full", "dp=8,mbs=16,zero=3,recompute=full"),
     ),
     (("llama3.2-1b", "dgx-h100", 1, "fp8", 2048, 8), ("mbs=1", "mbs=1,zero=2")),
+    # Rings through the memory of a host, and sends between nodes.
+    (("gpt3-1.3b", "2x-rtx3090", 2, "bf16", 2048, 16), ("dp=2,mbs=1,zero=3", "dp=2,mbs=1,zero=0")),
+    (("llama3-8b", "dgx-h100", 16, "bf16", 4096, 64), ("tp=8,pp=2,mbs=1",)),
     (
         ("llama3.1-405b", "dgx-h100", 128, "bf16", 4096, 64),
         ("tp=8,pp=8,dp=2,mbs=1,vpp=8,schedule=interleaved,stages=15/16/16/16/16/16/16/15",),

@@ -266,14 +266,18 @@ def numbered(plans: Sequence[P], number: int, where: str = "") -> P:
     return plans[number - 1]
 
 
-def expressible_number(front: Front) -> int:
+def expressible_number(front: Front, target: str | None = None) -> int:
     """Return the number of the fastest plan that its target can express; 1 where there is none.
 
+    ``target`` is one of a framework, in the place of that of each plan's program or stack.
     That is the first one where a program runs the plans: its rules left out all others.
     """
     for number, plan in enumerate(front.plans, 1):
         job = at_batch(front.job, plan)
         name = target_of(job, plan)
+        if target is not None and not find_target(target).starts:
+            # What one program is to run is not written for another where that has plans.
+            name = target if plan.program is None or name == target else None
         if name is not None and missing_part(find_target(name), job, plan.layout) is None:
             return number
     return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,7 @@ from autoplan.commands.planned import asked_plan
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
+    from autoplan.results import Front
 
 __all__ = [
     "JobOrPlan",
@@ -50,7 +53,14 @@ TargetOption = Annotated[
     ),
 ]
 PlanNumber = Annotated[
-    int, typer.Option("--plan", metavar="N", min=1, help="Which plan of the front, the fastest is 1.")
+    int | None,
+    typer.Option(
+        "--plan",
+        metavar="N",
+        min=1,
+        help="Which plan of the front, the fastest is 1; left out: the fastest that the target can express.",
+        show_default=False,
+    ),
 ]
 LayoutOfJob = Annotated[
     str | None,
@@ -120,7 +130,7 @@ DraftCheckpoint = Annotated[
 def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     job: JobOrPlan,
     target: TargetOption,
-    plan: PlanNumber = 1,
+    plan: PlanNumber = None,
     layout: LayoutOfJob = None,
     output: EmittedOutput = None,
     deadline: DeadlineOption = None,
@@ -147,6 +157,20 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     complain(f"note: {note}" for note in emission.notes)
 
 
+def fastest_for(target: str) -> Callable[[Front], int]:
+    """Return what takes the fastest plan of a front that ``target`` can express, and says which if not 1."""
+
+    def choose(front: Front) -> int:
+        from autoplan.answers.configure.ask import expressible_number
+
+        number = expressible_number(front, target)
+        if number > 1:
+            complain([f"note: plan {number} of the front, the fastest that {target} can express"])
+        return number
+
+    return choose
+
+
 def asked_training(asked: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
     from autoplan import planning
@@ -155,7 +179,11 @@ def asked_training(asked: AskedEmission) -> Emission:
     if asked.checkpoint or asked.draft_checkpoint:
         raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
     find_target(asked.target)
-    job, plan = asked_plan(asked.job, asked.number, asked.layout, asked.deadline)
+    job, plan, number = asked_plan(
+        asked.job, asked.number, asked.layout, asked.deadline, choose=fastest_for(asked.target)
+    )
+    if asked.layout is None:
+        asked = replace(asked, number=number)
     options = {"--framework": asked.framework, "--program": asked.program, "--image": asked.image}
     return planning.emit(
         plan,

@@ -39,7 +39,7 @@ class AskedEmission:
 
     job: str
     target: str
-    number: int
+    number: int | None
     layout: str | None
     deadline: float | None
     framework: str | None
@@ -53,7 +53,7 @@ class AskedEmission:
         """The words that choose the plan: those of its layout, or its number where that is not 1."""
         if self.layout:
             return ["--layout", self.layout]
-        return ["--plan", str(self.number)] if self.number > 1 else []
+        return ["--plan", str(self.number)] if (self.number or 1) > 1 else []
 
     def command(self, words: Sequence[str]) -> str:
         """Return the command line that writes the same files, with the ``words`` of its options."""
@@ -77,7 +77,7 @@ def asked_engines(asked: AskedEmission) -> Emission:
     saved = is_saved_plan(asked.job)
     if saved and asked.layout is not None:
         raise typer.BadParameter("a saved answer has its layouts: choose with --plan", param_hint="--layout")
-    job, plan = saved_engines(asked.job, asked.number) if saved else _chosen(asked)
+    job, plan = saved_engines(asked.job, asked.number or 1) if saved else _chosen(asked)
     options = {
         "--image": asked.image,
         "--checkpoint": asked.checkpoint,
@@ -112,9 +112,10 @@ def _planned(job: ServingJob, asked: AskedEmission) -> tuple[ServingJob, Serving
     front = _front(job, asked.deadline)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    if asked.number > len(front.plans):
+    number = asked.number or 1
+    if number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    return front.job, front.plans[asked.number - 1]
+    return front.job, front.plans[number - 1]
 
 
 def _front(job: ServingJob, deadline: float | None) -> ServingFront:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.answers.configure.emit_command import JobOrPlan, LayoutOfJob, PlanNumber, TargetOption
+from autoplan.answers.configure.emit_command import (
+    JobOrPlan,
+    LayoutOfJob,
+    PlanNumber,
+    TargetOption,
+    fastest_for,
+)
 from autoplan.commands.options import CacheOption
 from autoplan.commands.output import complain
 from autoplan.commands.planned import asked_plan
@@ -38,7 +44,7 @@ def launch(
             show_default=False,
         ),
     ],
-    plan: PlanNumber = 1,
+    plan: PlanNumber = None,
     layout: LayoutOfJob = None,
     cache: CacheOption = None,
     dry_run: Annotated[
@@ -56,7 +62,7 @@ def launch(
 
     find_target(target)
     program = command[0] if dry_run else _program(command[0])
-    the_job, the_plan = asked_plan(job, plan, layout, None, cache=cache)
+    the_job, the_plan, _ = asked_plan(job, plan, layout, None, choose=fastest_for(target), cache=cache)
     emission = planning.emit(the_plan, target, job=the_job)
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}
