@@ -133,7 +133,9 @@ def _suffix_of_output(context: typer.Context) -> str | None:
 
     Options that are typed are read before those that are not, so that the file is known.
     """
-    return None if is_typed(context, "form") else form_of_suffix(context.params.get("output"))
+    # Earlier versions of typer make a path of it only afterwards.
+    output = context.params.get("output")
+    return None if is_typed(context, "form") or output is None else form_of_suffix(Path(output))
 
 
 def _chosen(context: typer.Context, form: Format) -> Format:

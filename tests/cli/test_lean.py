@@ -77,6 +77,8 @@ def _python(program, *arguments):
 def test_a_plan_needs_no_pandas_and_leaves_it_to_be_loaded(form):
     """A plan is found without it and what else is needless; whoever imports it afterwards gets it."""
     needless = NEEDLESS if form else NEEDLESS - {"autoplan.report.wording.sentences"}
+    if _python("import numpy, sys; sys.exit('numpy.ma' in sys.modules)").returncode:
+        needless -= {"numpy.ma"}  # numpy 1 imports it itself
     done = _python(PLANNED.format(needless=needless, form=form))
     assert (done.returncode, done.stderr) == (0, "")
 
