@@ -68,9 +68,6 @@ def test_pools_in_closed_form(stack, layout, lengths, share, kind):
     job = asked(job, pair, share, kind)
     predicted = pooled(job, pair, engine_load(job, 1))
     run = simulated_pools(job, pair, predicted)
-    # A run is steady where its requests are several times those that are answered at once.
-    at_once = predicted.requests_per_second * 260 * predicted.time_per_output_token
-    assume(3 * at_once < run.statistics.requests)
 
     assert run.gap < 0.05
     if kind == "open loop":

@@ -26,6 +26,9 @@ __all__ = ["simulated_pools"]
 #: Requests of a simulation: at least, and at most; rounds of each client.
 _FEWEST: Final = 400
 _MOST: Final = 4000
+#: Those of a simulation whose pools are always full, of which a quarter to a half counts.
+_FEWEST_AT_ONCE: Final = 1000
+_MOST_AT_ONCE: Final = 20_000
 _ROUNDS: Final = 8
 _SEED: Final = 0
 
@@ -95,5 +98,7 @@ def _counted(prediction: PooledPrediction, pair: EnginePair, parts: int) -> tupl
     if load.kind == "open loop":
         ends = requests // 5 if prediction.time_to_first_token < inf else 0
         return requests, ends, ends
-    # A pool that is nearly as fast as the other fills slowly: the first half does not count.
+    # A pool that is nearly as fast as the other fills slowly: the first half does not count. As many again
+    # as are answered at once empty the pools at the end, and as many have to count.
+    requests = max(_FEWEST_AT_ONCE, requests, min(_MOST_AT_ONCE, 6 * running))
     return requests, requests // 2, min(running, requests // 4)
