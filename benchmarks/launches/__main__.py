@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from autoplan.launch.configuration import Configuration
 from autoplan.launch.engines.served_run import EngineConfiguration
 from benchmarks.reading import Unreadable, read_entries
 
-_FILES: Final = Path(__file__).with_name("files.yaml")
+_FILES: Final = tuple(sorted(Path(__file__).parent.glob("files*.yaml")))
 _KINDS: Final = ("right", "open", "wrong", "refused")
 
 
@@ -35,11 +35,13 @@ class Score:
     kind: str
 
 
-def scored(entry: Mapping[str, Any], text: str, folder: Path) -> Iterator[Score]:
-    """Yield the score of every value of an entry, whose file has ``text``; ``folder`` is where it lies."""
+def scored(entry: Mapping[str, Any], texts: Mapping[str, str], folder: Path) -> Iterator[Score]:
+    """Yield the score of every value of an entry; its files, ``texts`` by path, are written to ``folder``."""
+    for place, text in texts.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     path = folder / entry["path"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
     name = f"{entry['repository']}/{entry['path']}"
     try:
         found = found_values(read(path, devices=entry.get("devices"), variables=dict(entry.get("set", {}))))
@@ -78,30 +80,43 @@ def found_values(read_file: Configuration | EngineConfiguration) -> dict[str, An
     if isinstance(read_file, Configuration):
         return {**flat, **dict(read_file.layout_fields)}
     layout = asdict(read_file.layout)
+    for pool in [key for key, value in layout.items() if isinstance(value, Mapping)]:
+        layout |= {f"{pool}.{key}": value for key, value in layout.pop(pool).items()}
     layout = {key: None if key in read_file.unspecified else value for key, value in layout.items()}
     return {**flat, **dict(read_file.search), **layout}
 
 
-def scores_of(repositories: Path) -> list[Score]:
-    """Return the scores of all files that clones hold; those of other repositories are left out."""
+def scores_of(repositories: Path, lists: Iterable[Path] = _FILES) -> list[Score]:
+    """Return the scores of all files of ``lists`` that clones hold; other repositories are left out."""
     scores: list[Score] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, entry in enumerate(read_entries(_FILES, "runs")):
-            if isinstance(entry, Unreadable) or not isinstance(entry, dict):
-                raise TypeError(f"entry {number + 1} of {_FILES.name} is no mapping")
-            text = _text(repositories, entry)
-            if text is not None:
-                scores += scored(entry, text, Path(folder) / str(number))
+        for number, entry in enumerate(_entries(lists)):
+            texts = _texts(repositories, entry)
+            if texts:
+                scores += scored(entry, texts, Path(folder) / str(number))
     return scores
 
 
-def _text(repositories: Path, entry: Mapping[str, Any]) -> str | None:
-    """Return the text of a file at its commit; None where there is no clone of its repository."""
+def _entries(lists: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    for file in lists:
+        for number, entry in enumerate(read_entries(file, "runs")):
+            if isinstance(entry, Unreadable) or not isinstance(entry, dict):
+                raise TypeError(f"entry {number + 1} of {file.name} is no mapping")
+            yield entry
+
+
+def _texts(repositories: Path, entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return a file and those beside it, at its commit; nothing where no clone of its repository is there."""
     clone = repositories / str(entry["repository"]).replace("/", "+") / "repo"
     if not clone.is_dir():
-        return None
-    shown = ["git", "-C", str(clone), "show", f"{entry['commit']}:{entry['path']}"]
-    return subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+        return {}
+    shown = ("git", "-C", str(clone), "show")
+    return {
+        path: subprocess.run(
+            [*shown, f"{entry['commit']}:{path}"], capture_output=True, text=True, check=True
+        ).stdout
+        for path in (entry["path"], *entry.get("beside", ()))
+    }
 
 
 def _lines(scores: list[Score]) -> Iterator[str]:
@@ -123,11 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the scores of all files; returns 1 where a value is wrong, and 2 where no clone is there."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.launches", description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True, help="folder of OWNER+NAME/repo clones")
+    parser.add_argument("--files", type=Path, nargs="*", default=_FILES, help="lists of files to read")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
-    scores = scores_of(options.repositories)
+    scores = scores_of(options.repositories, options.files)
     if not scores:
-        print(f"{options.repositories} has no clone of the repositories in {_FILES.name}", file=sys.stderr)
+        print(f"{options.repositories} has no clone of the repositories in {', '.join(file.name for file in options.files)}", file=sys.stderr)
         return 2
     if options.format == "json":
         print(json.dumps({"rows": [asdict(score) for score in scores]}, indent=1, default=str))
