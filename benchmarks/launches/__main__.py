@@ -143,7 +143,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     scores = scores_of(options.repositories, options.files)
     if not scores:
-        print(f"{options.repositories} has no clone of the repositories in {', '.join(file.name for file in options.files)}", file=sys.stderr)
+        print(
+            f"{options.repositories} has no clone of the repositories in {', '.join(file.name for file in options.files)}",
+            file=sys.stderr,
+        )
         return 2
     if options.format == "json":
         print(json.dumps({"rows": [asdict(score) for score in scores]}, indent=1, default=str))

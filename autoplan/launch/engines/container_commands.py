@@ -43,20 +43,30 @@ _ENTRY: Final = ((re.compile(r"(?:^|/)vllm-openai[\w.-]*(?:[:@]|$)"), ("vllm", "
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     r"|\bdynamo\.(?:vllm|sglang|trtllm)\b|vllm-openai|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
+    r"|\bresourceProfile\s*:|\bLLMInferenceService\s|\bsglang_config\s*:"
 )
-_KIND: Final = re.compile(r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts)\s*:")
+_KIND: Final = re.compile(
+    r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts|sglang_config)\s*:"
+)
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
 _DEEPEST: Final = 60
+#: Pods of a group that is one engine (LeaderWorkerSet).
+_LED: Final = frozenset({"leaderTemplate", "workerTemplate"})
+_ROLES: Final = frozenset({"prefill", "decode"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word of a command with its line; that to ``split`` is read as a shell reads it."""
+    """A word of a command with its line; that to ``split`` is read as a shell reads it.
+
+    A word that a shell has read is ``unknown`` where its value is.
+    """
 
     text: str
     line: int
     split: bool = False
+    unknown: Unknown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,7 @@ class _Around:
     replicas: int = 1
     devices: int | None = None
     role: str | None = None
+    outside: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_manifest(text: str) -> bool:
@@ -101,20 +112,24 @@ def is_manifest(text: str) -> bool:
     return _KIND.search(text) is not None and (_SERVING.search(text) or _SERVING.search(words)) is not None
 
 
-def served_containers(text: str, name: str) -> list[ServedContainer]:
-    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML."""
+def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
+    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML.
+
+    ``outside`` are variables that the user sets.
+    """
     roots = _roots(text, name)
     documents = {key: value for root in roots for key, value in _config_maps(root)}
-    found = [c for root in roots for c in (*_charts(root), *_containers(root, _Around(), 0))]
-    served = [
-        replace(c, documents={**documents, **c.documents})
-        for c in found
-        if _SERVING.search(" ".join(token.text for token in c.tokens))
-    ]
+    around = _Around(outside=outside)
+    found = [c for root in roots for c in (*_charts(root), *_containers(root, around, 0))]
+    served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
     # A worker beside one that only prefills decodes, whether its manifest says so or not.
     if any(c.role == "prefill" for c in served):
         served = [replace(c, role=c.role or "decode") for c in served]
     return served
+
+
+def _serves(container: ServedContainer) -> bool:
+    return _SERVING.search(" ".join(token.text for token in container.tokens)) is not None
 
 
 def _roots(text: str, name: str) -> list[yaml.Node]:
@@ -169,8 +184,12 @@ def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[Served
     if container is not None:
         yield container
         return
+    leading = list(_containers(values["leaderTemplate"], around, depth + 1)) if values.keys() >= _LED else []
+    yield from leading
+    # Workers of a group start parts of the engine that its leader starts.
+    aside = _LED if any(map(_serves, leading)) else {"leaderTemplate"} if leading else frozenset()
     for key, inner in values.items():
-        if key not in {"status", "initContainers", "metadata"}:
+        if key not in {"status", "initContainers", "metadata", *aside}:
             yield from _containers(inner, around, depth + 1)
 
 
@@ -179,12 +198,18 @@ def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
     spec = _mapping(values.get("spec")) or _mapping(values.get("deploy"))
     counts = [_count(place.get(key)) for place in (values, spec) for key in _CHARTS["copies"]]
     replicas = next((count for count in counts if count is not None), around.replicas)
-    role = _scalar(values.get("subComponentType")) or _scalar(values.get("type"))
-    return _Around(
-        replicas,
-        _device_count(values) or around.devices,
-        role if role in {"prefill", "decode"} else around.role,
-    )
+    named = (_scalar(values.get(key)) for key in _CHARTS["role_keys"])
+    role = next((name for name in (*named, *_labelled_roles(values)) if name in _ROLES), around.role)
+    return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
+
+
+def _labelled_roles(values: Mapping[str, yaml.Node]) -> Iterator[str | None]:
+    """Yield what labels and annotations of a pod say of a role, such as ``llm-d.ai/role: prefill``."""
+    metadata = _mapping(values.get("metadata"))
+    for section in ("labels", "annotations"):
+        for key, node in _mapping(metadata.get(section)).items():
+            if key.rpartition("/")[2] == "role":
+                yield _scalar(node)
 
 
 def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
@@ -256,7 +281,7 @@ def _first_line(node: yaml.Node) -> int:
 
 def _served(tokens: Sequence[_Token], around: _Around, variables: Mapping[str, str]) -> ServedContainer:
     """Return the container of such words; those of a worker of Dynamo are those of its engine."""
-    words, role, documents = _engine_words(tokens)
+    words, role, documents = _engine_words(tokens, {**variables, **around.outside})
     return ServedContainer(
         tuple(words), around.replicas, around.devices, role or around.role, dict(variables), documents
     )
@@ -280,7 +305,7 @@ def _word(token: _Token, variables: Mapping[str, str]) -> Word:
     unknown = (
         Unknown(f"{missing[0]}, which the manifest does not set", token.line, missing[0]) if missing else None
     )
-    return Word(text, token.line, unknown)
+    return Word(text, token.line, token.unknown or unknown)
 
 
 def _inner_text(tokens: Sequence[_Token]) -> str | None:
@@ -306,38 +331,33 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
     return Script(name, (command,), {}, {})
 
 
-def _engine_words(tokens: Sequence[_Token]) -> tuple[list[_Token], str | None, dict[str, str]]:
+def _engine_words(
+    tokens: Sequence[_Token], variables: Mapping[str, str]
+) -> tuple[list[_Token], str | None, dict[str, str]]:
     """Return the words of the engine that a worker of Dynamo starts, its role, and files of options."""
     places = [i for i, token in enumerate(tokens) if token.text in _WORKERS]
     joined = " ".join(token.text for token in tokens)
     named = re.search(r"\bpython3?\s+-m\s+(dynamo\.(?:vllm|sglang|trtllm))\b", joined) if not places else None
     if named is not None:
-        return _split_worker(tokens, named[1])
+        return _split_worker(tokens, named[1], variables)
     if not places:
         return list(tokens), None, {}
     at = places[0]
     return _worker_words(tokens[at + 1 :], tokens[at])
 
 
-def _split_worker(tokens: Sequence[_Token], module: str) -> tuple[list[_Token], str | None, dict[str, str]]:
-    """Return the same of a worker that a shell starts from a text, whose words are split here."""
-    for token in tokens:
-        if module in token.text:
-            line = token.line + token.text[: token.text.index(module)].count("\n")
-            rest = token.text.split(module, 1)[1]
-            words = [*_shell_words(rest, line), *tokens[tokens.index(token) + 1 :]]
-            return _worker_words(words, _Token(module, line))
+def _split_worker(
+    tokens: Sequence[_Token], module: str, variables: Mapping[str, str]
+) -> tuple[list[_Token], str | None, dict[str, str]]:
+    """Return the same of a worker that a shell starts, in a script that may set variables before."""
+    script = read_script(_inner_text(tokens) or " ".join(t.text for t in tokens), "", variables)
+    for command in script.commands:
+        texts = [word.text for word in command.words]
+        if module in texts:
+            at = texts.index(module)
+            words = [_Token(word.text, word.line, unknown=word.unknown) for word in command.words[at + 1 :]]
+            return _worker_words(words, _Token(module, command.words[at].line))
     return list(tokens), None, {}
-
-
-def _shell_words(text: str, line: int) -> Iterator[_Token]:
-    for number, row in enumerate(text.split("\n")):
-        content = row.rstrip().removesuffix("\\")
-        try:
-            words = shlex.split(content, comments=True)
-        except ValueError:
-            words = content.split()
-        yield from (_Token(word, line + number) for word in words if word not in {"&", "|", ";"})
 
 
 def _worker_words(
@@ -400,6 +420,9 @@ def _charts(root: yaml.Node) -> Iterator[ServedContainer]:
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
     yield from _llm_d(values)
+    yield from _kubeai(values)
+    yield from _kserve(values)
+    yield from _srt_slurm(values)
 
 
 def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
@@ -448,6 +471,62 @@ def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
                 tokens += list(_tokens(container["args"])) if "args" in container else []
                 role = pool if len(pools) > 1 else None
                 yield _served(tokens, _Around(_count(section.get("replicas")) or 1, None, role), {})
+
+
+def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a Model of KubeAI, whose replicas are those of its load."""
+    spec = _mapping(values.get("spec"))
+    if _scalar(values.get("kind")) != "Model" or _scalar(spec.get("engine")) != "VLLM" or "url" not in spec:
+        return
+    tokens = _start("vllm", spec["url"], prefix="hf://")
+    tokens += list(_tokens(spec["args"])) if "args" in spec else []
+    yield _served(tokens, _Around(_count(spec.get("replicas")) or 1), {})
+
+
+def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of an LLMInferenceService of KServe, whose template starts vLLM with the model."""
+    spec = _mapping(values.get("spec"))
+    model = _mapping(spec.get("model")).get("uri")
+    if _scalar(values.get("kind")) != "LLMInferenceService" or model is None:
+        return
+    pools = [("prefill", _mapping(spec["prefill"]))] if "prefill" in spec else []
+    for role, pool in (*pools, ("decode" if pools else None, spec)):
+        listed = _mapping(pool.get("template")).get("containers")
+        containers = listed.value if isinstance(listed, yaml.SequenceNode) else ()
+        if any({"command", "args"} & _mapping(item).keys() for item in containers):
+            continue
+        tokens = _start("vllm", model, prefix="hf://")
+        tokens += _options("vllm", _CHARTS["kserve"], _mapping(pool.get("parallelism")))
+        for item in containers:
+            tokens += _further_arguments(_mapping(item).get("env"))
+        yield _served(tokens, _Around(_count(pool.get("replicas")) or 1, None, role), {})
+
+
+def _further_arguments(environment: yaml.Node | None) -> Iterator[_Token]:
+    """Yield the arguments that a variable of the environment adds to those of KServe's template."""
+    for item in environment.value if isinstance(environment, yaml.SequenceNode) else ():
+        pair = _mapping(item)
+        if _scalar(pair.get("name")) == _CHARTS["kserve_arguments"] and "value" in pair:
+            line = _first_line(pair["value"])
+            yield from (_Token(word, line) for word in shlex.split(_scalar(pair["value"]) or ""))
+
+
+def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a recipe of srt-slurm, whose options are those of SGLang."""
+    backend, resources = _mapping(values.get("backend")), _mapping(values.get("resources"))
+    for name, node in _mapping(backend.get("sglang_config")).items():
+        options = _mapping(node)
+        model = options.get("served-model-name") or _mapping(values.get("model")).get("path")
+        if name not in _CHARTS["srt_slurm"] or model is None:
+            continue
+        tokens = _start("sglang", model)
+        for key, value in options.items():
+            if key not in _CHARTS["srt_slurm_aside"] and (_scalar(value) or "").lower() != "false":
+                text = _scalar(value) or ""
+                tokens.append(_Token(f"--{key}", _first_line(value)))
+                tokens += [] if text.lower() in {"true", ""} else [_Token(text, _first_line(value))]
+        copies = _count(resources.get(_CHARTS["srt_slurm"][name])) or 1
+        yield _served(tokens, _Around(copies, None, name if name in _ROLES else None), {})
 
 
 def _start(program: str, model: yaml.Node, prefix: str = "") -> list[_Token]:

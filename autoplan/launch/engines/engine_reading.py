@@ -94,7 +94,7 @@ def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], di
     commands: list[ServeCommand] = []
     documents: dict[str, str] = {}
     first: Script | None = None
-    for container in served_containers(file.text, file.name):
+    for container in served_containers(file.text, file.name, file.variables):
         script = container_script(container, file.name, file.variables)
         first = first or script
         documents |= written_files(container.text, script, container.variables)
