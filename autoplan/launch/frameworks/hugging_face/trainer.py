@@ -75,6 +75,8 @@ _WANTED: Final = frozenset(
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
+#: Programs that train adapters, by their names.
+_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
@@ -231,7 +233,8 @@ def is_yaml(file: LaunchFile) -> bool:
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
-    document.check_names("", key_names("trainer").union(_PROGRAM), "TrainingArguments")
+    names = key_names("trainer").union(_PROGRAM)
+    document.check_names("", names, "TrainingArguments", others=not is_key_file(file))
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
@@ -330,7 +333,33 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    return document, devices, launcher_words(command.words) if command else ()
+    _rename(document)
+    launcher = launcher_words(command.words) if command else ()
+    started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
+    _own_adapters(document, started)
+    return document, devices, launcher
+
+
+def _rename(document: WrittenDocument) -> None:
+    """Call arguments of programs of their own as those of the Trainer and of TRL are called."""
+    for ours, names in TRAINER.data["own_names"].items():
+        for name in names:
+            if name in document.entries and ours not in document.entries:
+                document.entries[ours] = document.entries.pop(name)
+
+
+def _own_adapters(document: WrittenDocument, program: str) -> None:
+    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
+    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
+    own = switch is not None and not switch.words.startswith("--use_peft ")
+    if switch is None and rank is not None and _ADAPTING.search(program):
+        document.entries["use_peft"] = replace(rank, value="true")
+    elif (own and rank is None) or (switch is None and rank is not None):
+        document.entries.pop("use_peft", None)
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
+        )
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
@@ -374,7 +403,11 @@ def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
-        document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+        fields = ("sequence_length",) if name in _LENGTHS else TRAINER.data["decides"].get(name, ())
+        if not fields:
+            document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+        document.opened |= set(fields)
+        document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: left open{do}")
         return
     text = given.text if given else "true"
     for path in [path for path in document.entries if path.startswith(f"{name}.")]:
