@@ -156,7 +156,8 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     for overrides that its framework would not be read with.
     """
     known = any(recognises(file) for _, recognises in _readers())
-    if file.values is not None or known or not _NAMED.search(file.text):
+    data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
+    if file.values is not None or known or data or not _NAMED.search(file.text):
         return None
     script = read_script(file.text, file.name, file.variables)
     for command in reversed(script.commands):

@@ -15,6 +15,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.header import header_lines
+from autoplan.launch.job_manifests import with_script
 from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
@@ -91,6 +92,7 @@ def read(
         str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
     )
     _refuse_binary(given)
+    given = with_script(given)
     engines = _READ_ENGINES(given, framework)
     return read_text(given, framework) if engines is None else engines
 

@@ -43,7 +43,7 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
     if framework is not None:
         asked = framework.partition("@")[0]
         return PROGRAM_OF.get(asked, asked) in ENGINES
-    if file.name.endswith(_YAML):
+    if file.name.endswith(_YAML) and not file.script:
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
 
@@ -62,11 +62,12 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         raise UnsupportedError(f"no engine is called {asked!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
     documents: Mapping[str, str] = {}
-    is_options = launch.name.endswith(_YAML) and not is_manifest(launch.text)
+    is_yaml = launch.name.endswith(_YAML) and not launch.script
+    is_options = is_yaml and not is_manifest(launch.text)
     if is_options:
         engine = program or options_engine(launch.text, launch.name) or ""
         commands = [ServeCommand(engine, (), 1)]
-    elif launch.name.endswith(_YAML):
+    elif is_yaml:
         commands, documents, script = _of_manifest(launch, program)
         engine = commands[0].engine if commands else program
     else:

@@ -157,9 +157,7 @@ def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFil
         fields["offload"] = Written("activations", moved.line, moved.words)
     states = document.flag("state_offload")
     if states is not None and states.value:
-        both = "optimizer+activations" if "offload" in fields else "optimizer"
-        fields["offload"] = Written(both, states.line, states.words)
-        document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
+        fields["software"] = Written({"offload_parameters": True}, states.line, states.words)
     return fields
 
 

@@ -56,7 +56,12 @@ from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches,
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, launcher_words, training_command
+from autoplan.launch.scripts.training_command import (
+    launched_devices,
+    launcher_words,
+    training_command,
+    variable_devices,
+)
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -72,6 +77,11 @@ _PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
 _WANTED: Final = frozenset(
     {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
 )
+#: Fields that arguments decide.
+_DECIDES: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(_LENGTHS, ("sequence_length",)),
+    **TRAINER.data["decides"],
+}
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
@@ -326,6 +336,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
+    if devices is None and command is not None and command.words[0].text.startswith("python"):
+        devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
     document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
@@ -403,9 +415,10 @@ def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
-        fields = ("sequence_length",) if name in _LENGTHS else TRAINER.data["decides"].get(name, ())
-        if not fields:
+        fields = _DECIDES.get(name, ())
+        if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
             document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+            return
         document.opened |= set(fields)
         document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: left open{do}")
         return
