@@ -17,6 +17,7 @@ from autoplan.answers.configure.ask import read
 from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration
 from autoplan.launch.engines.served_run import EngineConfiguration
+from benchmarks.launches.breakages import broken_files, lines_of_variants
 from benchmarks.reading import Unreadable, read_entries
 
 _FILES: Final = tuple(sorted(Path(__file__).parent.glob("files*.yaml")))
@@ -139,14 +140,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.launches", description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True, help="folder of OWNER+NAME/repo clones")
     parser.add_argument("--files", type=Path, nargs="*", default=_FILES, help="lists of files to read")
+    parser.add_argument("--broken", action="store_true", help="break the files, and count what is refused")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
+    if options.broken:
+        pairs = ((entry, _texts(options.repositories, entry)) for entry in _entries(options.files))
+        print("\n".join(lines_of_variants(broken_files(pair for pair in pairs if pair[1]))))
+        return 0
     scores = scores_of(options.repositories, options.files)
     if not scores:
-        print(
-            f"{options.repositories} has no clone of the repositories in {', '.join(file.name for file in options.files)}",
-            file=sys.stderr,
-        )
+        lists = ", ".join(file.name for file in options.files)
+        print(f"{options.repositories} has no clone of the repositories in {lists}", file=sys.stderr)
         return 2
     if options.format == "json":
         print(json.dumps({"rows": [asdict(score) for score in scores]}, indent=1, default=str))

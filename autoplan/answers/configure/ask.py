@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from autoplan.catalog import read_file
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
+from autoplan.launch.bindings.written_document import refuse_unparsable
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.header import header_lines
 from autoplan.launch.job_manifests import with_script
@@ -123,6 +126,7 @@ def text_of_file(file: str | Path) -> str:
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     """Return what ``file`` says, as ``read`` does."""
     _refuse_binary(file)
+    _refuse_unreadable(file)
     started = named_configuration(file) if framework is None else None
     if started is not None:
         named = read_text(started)
@@ -132,6 +136,20 @@ def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")
     return target.read(file)
+
+
+def _refuse_unreadable(file: LaunchFile) -> None:
+    """Raise SpecError with its line for what is no YAML, JSON or TOML where the name of the file says so."""
+    suffix = Path(file.name).suffix if file.values is None and not file.script else ""
+    if suffix in {".yaml", ".yml", ".json"}:
+        refuse_unparsable(file)
+    elif suffix == ".toml":
+        try:
+            tomllib.loads(file.text)
+        except tomllib.TOMLDecodeError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            sentence = f"it is no TOML: {str(error)[:120]}"
+            raise SpecError([Problem(sentence, "$", file.name, int(line[1]) if line else None)]) from error
 
 
 def _refuse_binary(file: LaunchFile) -> None:

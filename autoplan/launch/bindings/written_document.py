@@ -15,7 +15,7 @@ from autoplan.launch.bindings.deciding_names import extends, may_decide, misname
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
-__all__ = ["WrittenDocument", "read_yaml"]
+__all__ = ["WrittenDocument", "read_yaml", "refuse_unparsable"]
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -29,6 +29,7 @@ _MISSPELT_AMONG_OTHERS: Final = 0.92
 _TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: Least values of the kinds of bindings that are integers.
 _LEAST: Final = {"count": 1, "size": 0}
+_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NO_TABLE: Final = Interface("", {}, {}, {})
 
 
@@ -237,6 +238,20 @@ def read_yaml(file: LaunchFile, table: Interface = _NO_TABLE) -> WrittenDocument
         _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
     document.stop_at_problems()
     return document
+
+
+def refuse_unparsable(file: LaunchFile) -> None:
+    """Raise SpecError, with its line, for a text that is neither YAML nor JSON."""
+    try:
+        for _ in yaml.compose_all(file.text.replace("\t", "    "), Loader=_FAST):
+            pass
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        _stop(file, f"it is neither JSON nor YAML: {error.problem}", mark.line + 1 if mark else None)
+    except RecursionError:
+        _stop(file, "it is neither JSON nor YAML: nested too deeply")
+    except yaml.YAMLError as error:
+        _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
 
 
 def _walk(

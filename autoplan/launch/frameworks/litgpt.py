@@ -335,6 +335,9 @@ def _numbers(document: WrittenDocument) -> dict[str, Written]:
         values["precision"] = replace(named, value=_TABLE.data["precisions"][named.value])
         if named.value in _TABLE.data["pure"]:
             values["software"] = Written({"pure_bf16": True}, named.line, named.words)
+    elif named.value not in _TABLE.data["other_precisions"]:
+        known = (*_TABLE.data["precisions"], *_TABLE.data["other_precisions"])
+        document.refuse(f"{named.value[:40]!r} is none of {', '.join(known)}", "precision")
     else:
         document.opened.add("precision")
         document.notes.append(f"{named.words} (line {named.line}) is no precision that is priced: left open")

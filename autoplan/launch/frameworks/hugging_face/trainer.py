@@ -24,7 +24,7 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
 from autoplan.launch.frameworks.argument_array import torchrun_words
-from autoplan.launch.frameworks.deepspeed import deepspeed_section
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -258,12 +258,14 @@ def read_trainer(file: LaunchFile) -> Configuration:
     ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
+    for name in TRAINER.data["weight_types"]:
+        document.text(name, tuple(TRAINER.data["weight_type_names"]))
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values |= _software(document) | _read_adapters(document)
+    values = with_software(values, _software(document), _read_adapters(document))
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
@@ -552,6 +554,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
+    """Return choices of the software that arguments make."""
     compiled, liger = document.flag("compiled"), document.flag("liger")
     values: dict[str, Any] = {}
     if compiled is not None:
