@@ -27,7 +27,7 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes, layer_times
 from autoplan.costs.network.mesh import pipeline_group
 from autoplan.costs.stage.per_microbatch import boundary_bytes
-from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
+from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoplan.costs.core.serving.latencies import LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.core.serving.served_prediction import LatencyStatistics, ServedPrediction
 from autoplan.rules.serving_limit_rules import (
     LIMITED_TIMES,
     RequestTest,

@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, recompute_code
+from autoplan.costs.core.candidates import ANY_RECOMPUTE, Candidates, Ints, ScheduleCode, recompute_code
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride

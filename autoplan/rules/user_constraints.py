@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Candidates, ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError
-from autoplan.results.order_noise import parts_of
+from autoplan.results.front import parts_of
 from autoplan.schema.base import NumberKind, SourcedShare
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job

@@ -26,8 +26,7 @@ from autoplan.launch.engines.served_run import (
 from autoplan.launch.target import Emission
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.rules.pool_rules import broken_pool_rules
+from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
 from autoplan.schema.resolved_job import values_from
 from autoplan.schema.saved_front import read_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout

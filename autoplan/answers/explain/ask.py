@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.answers.explain.remedies import remedies_of
-from autoplan.costs.core.codes import recompute_mode
+from autoplan.costs.core.candidates import recompute_mode
 from autoplan.costs.core.prediction import TimePrediction
 from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import facts_of, predict, time_on

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from autoplan.answers.explain.load_flips import best_plan, engine_parts, load_flips, load_of, plan_flip
-from autoplan.costs.core.serving.latencies import Distribution
+from autoplan.costs.core.serving.served_prediction import Distribution
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline

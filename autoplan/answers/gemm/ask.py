@@ -45,8 +45,14 @@ from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job
 from autoplan.search.matmul.choice_flips import ChoiceFlip, break_even, choice_flips
-from autoplan.search.matmul.scheme_choice import ChosenScheme, choose_scheme
-from autoplan.search.matmul.scheme_pricing import GridKey, PricedSchemes, SchemeQuestion, priced_schemes
+from autoplan.search.matmul.scheme_choice import (
+    ChosenScheme,
+    GridKey,
+    PricedSchemes,
+    SchemeQuestion,
+    choose_scheme,
+    priced_schemes,
+)
 from autoplan.search.matmul.scheme_space import scheme_space
 from autoplan.units import format_bytes, format_rate, format_seconds
 

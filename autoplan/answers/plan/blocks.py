@@ -28,7 +28,6 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render
-from autoplan.report.wording.noise_words import noise_sentence
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import (
     certificate_sentence,
@@ -39,6 +38,7 @@ from autoplan.report.wording.sentences import (
     risk_sentence,
     space_sentence,
 )
+from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, target_of

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Array, Candidates, ScheduleCode, flag
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 

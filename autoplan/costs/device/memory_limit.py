@@ -33,7 +33,7 @@ def overheads_of(job: Job) -> Overheads:
     >>> overheads.fragmentation <= overheads.high_fragmentation, overheads.context < overheads.high_context
     (True, True)
 
-    Leaves out: communicators, see costs/memory/communicator_buffers.py.
+    Leaves out: communicators, see costs/memory/footprint.py.
     Source: the stack's file.
     """
     policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.memory.value

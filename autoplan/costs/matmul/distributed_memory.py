@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.matmul.caching_allocator import segment_bytes
 from autoplan.costs.matmul.grids import GridAxis, Grids, Terms
 from autoplan.costs.matmul.product import Product, element_size
-from autoplan.costs.matmul.product_memory import device_total
-from autoplan.costs.memory.communicator_buffers import buffer_bytes
+from autoplan.costs.matmul.product_memory import device_total, segment_bytes
+from autoplan.costs.memory.footprint import buffer_bytes
 from autoplan.schema.job import Job
 
 __all__ = ["SchemeMemory", "scheme_memory", "scheme_tensors"]

@@ -21,8 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
-from autoplan.costs.core.codes import recompute_code
+from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode, recompute_code
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token

@@ -15,7 +15,7 @@ from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
-from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
 from autoplan.schema.recompute import USUAL_MODES

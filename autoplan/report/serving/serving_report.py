@@ -20,10 +20,9 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_blocks
-from autoplan.report.serving.engine_layout_words import engine_layout_parts
-from autoplan.report.serving.pool_report import pool_lines
+from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines
 from autoplan.report.serving.serving_words import (
+    engine_layout_parts,
     interval_lines,
     load_words,
     served_words,

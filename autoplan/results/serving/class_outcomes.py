@@ -7,8 +7,12 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
-from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution
-from autoplan.costs.core.serving.served_prediction import ServedClass, ServedPrediction
+from autoplan.costs.core.serving.served_prediction import (
+    ClassStatistics,
+    Distribution,
+    ServedClass,
+    ServedPrediction,
+)
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
 __all__ = ["ClassOutcome", "class_outcomes", "class_values", "predicted_class_values"]

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.huggingface.config_fields import Family, Fields
 from autoplan.schema.huggingface.hybrid_families import HYBRID_FAMILIES, REFUSED_FAMILIES
-from autoplan.schema.huggingface.layernorm_families import CLASSIC_FAMILIES
-from autoplan.schema.huggingface.rmsnorm_families import GATED_FAMILIES
+from autoplan.schema.huggingface.rmsnorm_families import CLASSIC_FAMILIES, GATED_FAMILIES
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["KNOWN_MODEL_TYPES", "detect_huggingface", "model_from_huggingface"]

@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 
 from autoplan.playground import timed_connection
-from autoplan.playground.timed_connection import TimedConnection
+from autoplan.playground.page_server import TimedConnection
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * 32 * 2**20

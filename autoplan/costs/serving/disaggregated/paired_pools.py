@@ -14,9 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction, StepBound
+from autoplan.costs.core.serving.served_prediction import (
+    EngineLoad,
+    OperatingPoint,
+    ServedPrediction,
+    StepBound,
+)
 from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
 from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability

@@ -21,7 +21,7 @@ from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, Pref
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
 from autoplan.costs.serving.queueing.event_simulation import Arrivals, SimulatedEngine
 from autoplan.costs.serving.queueing.request_load import RequestLoad
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun, StepCounts
+from autoplan.costs.serving.queueing.run_statistics import SimulatedRun, StepCounts
 from autoplan.costs.serving.served_layouts import PricedEngine
 
 __all__ = ["Sends", "proportional_sends", "simulate_pools"]

@@ -8,8 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint
-from autoplan.costs.core.serving.served_prediction import StepBound
+from autoplan.costs.core.serving.served_prediction import OperatingPoint, StepBound
 
 __all__ = ["step_bound"]
 
