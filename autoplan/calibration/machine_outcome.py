@@ -96,9 +96,9 @@ def _residuals(
     observations: Sequence[Observation], shipped: Sequence[Prediction], after: Sequence[float]
 ) -> list[float]:
     """Return r of each run: over the standard deviation of a prediction for a machine that is known."""
-    known = math.sqrt(1.0 - MACHINE_SHARE)
+    remaining = math.sqrt(1.0 - MACHINE_SHARE)
     deviations = [
-        known * half_width(p.modelled_share, x.job.stack.uncertainty) / _NORMAL_90
+        remaining * half_width(p.modelled_share, x.job.stack.uncertainty) / _NORMAL_90
         for x, p in zip(observations, shipped, strict=True)
     ]
     return [

@@ -163,10 +163,10 @@ class Answers:
 
     fronts: OrderedDict[Question, Front | ServingFront] = field(default_factory=OrderedDict)
 
-    def answer(self, asked: Ask, deadline: Deadline) -> Answer:
-        """Return the answer to what is ``asked``; errors of the question are answers, too."""
+    def answer(self, request: Ask, deadline: Deadline) -> Answer:
+        """Return the answer to what is ``request``; errors of the question are answers, too."""
         try:
-            document = self._document(asked, deadline)
+            document = self._document(request, deadline)
         except AutoplanError as error:
             return Answer(_REFUSED, _written(error_document(error)))
         except DeadlineOver:
@@ -174,12 +174,12 @@ class Answers:
             return Answer(_REFUSED, _written(error_document(late)))
         return Answer(_ANSWERED, _written(document), lasting=not deadline.over)
 
-    def _document(self, asked: Ask, deadline: Deadline) -> dict[str, Any]:
-        question = asked.question
-        if isinstance(asked, LaunchAsk):
-            return self._launch(asked, deadline)
+    def _document(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
+        question = request.question
+        if isinstance(request, LaunchAsk):
+            return self._launch(request, deadline)
         front, suggested = self._front(question, deadline), kind_of(question).suggested
-        if isinstance(asked, RemediesAsk) and suggested is not None and not front.feasible:
+        if isinstance(request, RemediesAsk) and suggested is not None and not front.feasible:
             with deadline.in_force():
                 front = suggested(front)
         return _DOCUMENTS[question.kind](question, front)
@@ -192,10 +192,10 @@ class Answers:
         return front
 
     def _known(self, question: Question) -> Front | ServingFront | None:
-        known = self.fronts.get(question)
-        if known is not None:
+        front = self.fronts.get(question)
+        if front is not None:
             self.fronts.move_to_end(question)
-        return known
+        return front
 
     def _remember(self, question: Question, front: Front | ServingFront, stopped: str | None) -> None:
         """Remember a front that no deadline has cut."""
@@ -205,12 +205,12 @@ class Answers:
         if len(self.fronts) > _MOST_FRONTS:
             self.fronts.popitem(last=False)
 
-    def _launch(self, asked: LaunchAsk, deadline: Deadline) -> dict[str, Any]:
-        question = asked.question
+    def _launch(self, request: LaunchAsk, deadline: Deadline) -> dict[str, Any]:
+        question = request.question
         if isinstance(question, TrainingQuestion):
-            return _launch_document(asked, question)
-        job, plan, chosen = self._served(question, asked.layout, deadline)
-        return _serving_launch_document(asked, question, (job, plan, chosen))
+            return _launch_document(request, question)
+        job, plan, chosen = self._served(question, request.layout, deadline)
+        return _serving_launch_document(request, question, (job, plan, chosen))
 
     def _served(
         self, question: ServingJobQuestion, layout: str, deadline: Deadline
@@ -315,40 +315,40 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
     ]
 
 
-def _launch_document(asked: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
+def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
     job = job_of(question)
-    plan = planning.evaluate(job, asked.layout)
-    line = _emit_line(asked, file_name(question), ["--layout", plan.layout_string])
+    plan = planning.evaluate(job, request.layout)
+    line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 
     def emission() -> Emission:
-        return planning.emit(plan, asked.target, job=job, command=line, image=asked.image)
+        return planning.emit(plan, request.target, job=job, command=line, image=request.image)
 
-    return _emitted(asked, plan.layout_string, line, emission)
+    return _emitted(request, plan.layout_string, line, emission)
 
 
 def _serving_launch_document(
-    asked: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
+    request: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
 ) -> dict[str, Any]:
     from autoplan.answers.configure.engine_launches import emit_engines
 
     job, plan, chosen = served
-    line = _emit_line(asked, serving_file_name(question), chosen)
+    line = _emit_line(request, serving_file_name(question), chosen)
 
     def emission() -> Emission:
-        return emit_engines(job, plan, asked.target, command=line, image=asked.image)
+        return emit_engines(job, plan, request.target, command=line, image=request.image)
 
-    return _emitted(asked, plan.layout_string, line, emission)
+    return _emitted(request, plan.layout_string, line, emission)
 
 
-def _emit_line(asked: LaunchAsk, name: str, chosen: list[str]) -> str:
+def _emit_line(request: LaunchAsk, name: str, chosen: list[str]) -> str:
     """Return the command that writes the same files."""
-    image = ["--image", asked.image] if asked.image else []
-    return " ".join(["autoplan", "emit", name, "--for", asked.target, *chosen, *image])
+    image = ["--image", request.image] if request.image else []
+    return " ".join(["autoplan", "emit", name, "--for", request.target, *chosen, *image])
 
 
-def _emitted(asked: LaunchAsk, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
+def _emitted(request: LaunchAsk, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
     """Return the files of a target, or what it cannot express, which is an answer too."""
-    document = {"target": asked.target, "layout": layout, "command": line}
+    document = {"target": request.target, "layout": layout, "command": line}
     try:
         made = emission()
     except UnsupportedError as error:

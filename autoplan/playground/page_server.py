@@ -311,10 +311,10 @@ def _question(path: Literal["plan", "remedies", "launch"], admission: Admission)
         client = _client_of(request)
         body = await body_of(request.receive)
         try:
-            asked = ask_from(path, body)
+            request_body = ask_from(path, body)
         except AutoplanError as error:
             return Response(json.dumps(error_document(error)), 400, media_type=_JSON)
-        given = await _unless_gone(request, admission.answer(address, client, asked))
+        given = await _unless_gone(request, admission.answer(address, client, request_body))
         return Response(given.body, given.status, media_type=_JSON)
 
     return answer
@@ -451,8 +451,8 @@ class RequestGuard:
         host = headers.get("host", "")
         match = _HOST.fullmatch(host)
         if match is None or not self._is_ours(match["name"]):
-            known = ", ".join(sorted({"localhost", "127.0.0.1", *self.names}))
-            raise RefusedRequestError(421, f"this host name is not one of this server: known are {known}")
+            hosts = ", ".join(sorted({"localhost", "127.0.0.1", *self.names}))
+            raise RefusedRequestError(421, f"this host name is not one of this server: known are {hosts}")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise RefusedRequestError(403, "a page of another origin may not ask this server")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autoplan.costs.core.prediction import JobFacts, StageMemory
-from autoplan.report.charts.memory_svg import EventBar, event_bars
+from autoplan.report.charts.memory_bars import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.results.front import Certificate, Front, Suggestion
 from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields

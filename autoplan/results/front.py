@@ -268,7 +268,6 @@ def parts_of(layout: Layout) -> int:
     Each kind of model parallelism, sequence parallelism, virtual stages, uneven stages, a mix of recompute,
     offload, and sharding or rank orders other than the usual.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> parts_of(parse_layout("tp=2,dp=4,sp=off", layers=32, devices=8))
     1
     >>> parts_of(parse_layout("tp=2,pp=2,sp=off,dp=2,stages=17/15,recompute=full:4", layers=32, devices=8))

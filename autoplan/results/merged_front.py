@@ -34,7 +34,6 @@ BILLION: Final = 10**9
 def steps_per_billion_tokens(job: Job) -> float:
     """Return the steps that train on a billion tokens [1]: 1e9 / (B s).
 
-    >>> from autoplan.catalog import load_job
     >>> round(steps_per_billion_tokens(load_job("llama3-8b-8x-a100")), 1)  # 1e9 / (128 x 8,192)
     953.7
 
@@ -46,8 +45,6 @@ def steps_per_billion_tokens(job: Job) -> float:
 def cost_per_step(job: Job, step_seconds: float) -> float | None:
     """Return what a step costs [currency of the price]: N T c / 3600; None without a price.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.job_choices import PriceSpec
     >>> price = PriceSpec(per_device_hour=1.8, date="2026-11-01")
     >>> cost_per_step(replace(load_job("llama3-8b-8x-a100"), price=price), 30.0)  # 8 x 30 x 1.8 / 3600
@@ -63,7 +60,6 @@ def cost_per_step(job: Job, step_seconds: float) -> float | None:
 def energy_per_step(job: Job, step_seconds: float) -> float | None:
     """Return an estimate of what the devices take in a step [J]: N T P; None where P is not known.
 
-    >>> from autoplan.catalog import load_job
     >>> energy_per_step(load_job("llama3-8b-8x-a100"), 30.0)  # 8 x 30 x 400
     96000.0
 
@@ -172,11 +168,11 @@ def step_limit(job: Job) -> tuple[float, str] | None:
             (seconds, f"limits.tokens_per_second requires {limits.tokens_per_second:,.0f} or more")
         )
     if limits.cost is not None and (one := cost_per_step(job, 1.0)) is not None and job.price is not None:
-        said = f"{name.format('cost')} {limits.cost:,.6g} {job.price.currency} for a billion tokens"
-        longest.append((limits.cost / steps / one, said))
+        cost = f"{name.format('cost')} {limits.cost:,.6g} {job.price.currency} for a billion tokens"
+        longest.append((limits.cost / steps / one, cost))
     if limits.energy is not None and (one := energy_per_step(job, 1.0)) is not None:
-        said = f"{name.format('energy')} {limits.energy / 3.6e6:,.6g} kWh for a billion tokens"
-        longest.append((limits.energy / steps / one, said))
+        cost = f"{name.format('energy')} {limits.energy / 3.6e6:,.6g} kWh for a billion tokens"
+        longest.append((limits.energy / steps / one, cost))
     return min(longest, default=None)
 
 

@@ -82,7 +82,7 @@ def _of_the_job(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
         and (job.draft.heads % layout.tp or job.draft.ffn_size % layout.tp)
     ):
         yield f"tp={layout.tp} must divide the heads and ffn_size of {job.draft.name}, which drafts"
-    known = {
+    allowed = {
         "tp": layout.tp,
         "pp": layout.pp,
         "ep": layout.ep,
@@ -92,7 +92,7 @@ def _of_the_job(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
         "kv_heads": job.model.kv_heads,
     }
     for rule in job.rules:
-        if not decided(rule.relation, Known(known, layout.pp)):
+        if not decided(rule.relation, Known(allowed, layout.pp)):
             yield f"{rule.because.rstrip('. ')} ({rule.rule})" if rule.because else rule.rule
 
 
@@ -104,7 +104,7 @@ def no_pools(job: ServingJob) -> str | None:
         return f"sending the states of linear attention of {job.model.name} to another pool is not priced"
     if job.workload.output_tokens == 1 and not job.workload.classes:
         return "answers of one token end with their prefill: no pool would decode"
-    if any(known.limits is not None or known.prefix is not None for known in job.workload.classes):
+    if any(requests.limits is not None or requests.prefix is not None for requests in job.workload.classes):
         return "limits and prefixes of single classes are not planned with pools: give those of the job"
     return None
 

@@ -44,7 +44,7 @@ def rules_for(job: Job) -> list[Rule]:
         *memory_rules(job),
         *fine_tuning_rules(job),
         *_search_rules(job),
-        *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
+        *(Rule(user_rule.sentence, _not_broken(job, user_rule.relation)) for user_rule in own_rules(job)),
     ]
 
 
@@ -317,8 +317,8 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         yield _narrowed("dp_shard", _listed(search.dp_shard), _shard_sizes)
     if search.schedule != "any":
         names = _listed(search.schedule)
-        known = tuple(ScheduleCode.of(s) for s in names)
-        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
+        schedules = tuple(ScheduleCode.of(s) for s in names)
+        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, schedules))
     if search.recompute != "any":
         modes = _listed(search.recompute)
         allowed_modes = [ANY_RECOMPUTE, *(recompute_code(mode) for mode in modes)]

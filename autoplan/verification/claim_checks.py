@@ -107,13 +107,13 @@ def _shown(details: Sequence[str]) -> tuple[str, ...]:
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
     """Return the errors of all ``answers``, with the name of the answer."""
-    return [answer.about(sentence) for answer in answers for sentence in wrong(answer)]
+    return [answer.about(says) for answer in answers for says in wrong(answer)]
 
 
 def _hash(stated: Stated, document: dict[str, Any]) -> Iterator[str]:
-    own, given = document_hash(document), stated.saved.answer_hash
-    if own != given:
-        yield f"answer_hash is stated as {given} and is {own}"
+    recomputed, stated_hash = document_hash(document), stated.saved.answer_hash
+    if recomputed != stated_hash:
+        yield f"answer_hash is stated as {stated_hash} and is {recomputed}"
 
 
 def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Check:
@@ -126,8 +126,8 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
     if mine != today:
         return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
     # What options left out stands in a file as well as what it says itself.
-    said = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
-    return _check(claim, differences(said, file_facts(now), "job_file"))
+    job_file = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
+    return _check(claim, differences(job_file, file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:
@@ -242,14 +242,14 @@ def _outcome(answer: StatedAnswer, deadline: Deadline) -> tuple[tuple[Finding, b
     """Return the finding on an answer, whether it matters, and a sentence."""
     if len(answer.points) < len(answer.plans):
         return ("not checked", False), "the front itself is wrong"
-    known = examined(answer.job, optimal_boxes(answer, THINNING), deadline)
-    if known.violations:
-        return ("holds", False), f"better is {known.violations[0].split(' takes ')[0]}"
-    if known.counts is None or known.open:
+    examination = examined(answer.job, optimal_boxes(answer, THINNING), deadline)
+    if examination.violations:
+        return ("holds", False), f"better is {examination.violations[0].split(' takes ')[0]}"
+    if examination.counts is None or examination.open:
         return ("not checked", False), f"whether any is better: {deadline.reason or 'too many to list'}"
     what = "no layout is better than its plans" if answer.plans else "no layout keeps the limits"
-    said = f"{what}: status feasible says less than holds, and stopped ({answer.certificate.stopped}) leaves"
-    return ("not checked", True), f"{said} no trace"
+    says = f"{what}: status feasible says less than holds, and stopped ({answer.certificate.stopped}) leaves"
+    return ("not checked", True), f"{says} no trace"
 
 
 #: Share within which the plans of a front dominate all layouts: every job is planned with it.

@@ -45,11 +45,11 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
         return
     if not saved.stacks:
         return
-    own, *others = saved.stacks
+    first, *others = saved.stacks
     times = [plan.predicted.get("step_seconds") for plan in saved.front]
     fastest = min((x for x in times if isinstance(x, float)), default=None)
-    if (own.stack, own.step_seconds, own.fits) != (job.stack.name, fastest, True):
-        yield f"stacks: the first is {own}, and the fastest plan takes {fastest} s under {job.stack.name}"
+    if (first.stack, first.step_seconds, first.fits) != (job.stack.name, fastest, True):
+        yield f"stacks: the first is {first}, and the fastest plan takes {fastest} s under {job.stack.name}"
     names = [step.stack for step in saved.stacks]
     if len(set(names)) < len(names):
         yield "stacks: a stack is stated twice"

@@ -218,10 +218,10 @@ def _details(front: Front, terminal: Terminal, unexpressed: Plan | None) -> Iter
     yield breakdown(front.fastest.predicted, terminal)
     yield GAP
     yield from answers_table(front, terminal)
-    said = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
+    printed = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
     yield from _unexpressed(front, unexpressed)
     sentences = [*question_sentences(front), *front_sentences(front)]
-    yield items([sentence for sentence in sentences if sentence not in said])
+    yield items([sentence for sentence in sentences if sentence not in printed])
 
 
 def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:

@@ -215,17 +215,17 @@ def _collectives(window: _Window) -> Iterator[CollectiveTiming]:
             strict=True,
         )
     )
-    for key, own in sorted(_grouped(keys, seconds.tolist()).items()):
+    for key, rows in sorted(_grouped(keys, seconds.tolist()).items()):
         part, operation, ranks, size = key
         yield CollectiveTiming(
             part=EXPOSED[part],
             operation=trace.operations[operation] if operation >= 0 else "unknown",
             ranks=ranks or None,
             message_bytes=size,
-            calls=len(own),
-            shortest_seconds=min(own),
-            median_seconds=float(np.median(own)),
-            total_seconds=sum(own),
+            calls=len(rows),
+            shortest_seconds=min(rows),
+            median_seconds=float(np.median(rows)),
+            total_seconds=sum(rows),
         )
 
 

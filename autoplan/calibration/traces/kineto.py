@@ -368,7 +368,7 @@ class _KinetoReader:
             )
             raise SpecError([Problem(message, "$.traceEvents", self.file)])
         told = self.distributed.get("rank")
-        own = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
+        device_rank = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
         loader = Times.of(instants_of(self.loader[0]), instants_of(self.loader[1]))
         host = HostTrace(merged_steps(self.steps or self.device_steps), loader, instants_of(self.allocations))
         calls = (instants_of(self.calls[0]), instants_of(self.calls[1]), instants_of(self.calls[2]))
@@ -378,7 +378,7 @@ class _KinetoReader:
             columns.trace(
                 DeviceFacts(
                     source=self.file,
-                    rank=own if alone else None,
+                    rank=device_rank if alone else None,
                     device=device,
                     on_host=on_host,
                     groups=tuple(completed(group, configured) for group in columns.groups),
@@ -425,8 +425,8 @@ def collective_facts(name: str, args: Mapping[str, Any]) -> tuple[ProcessGroup, 
     The full tensor is what is gathered, what is reduced or what a rank sends, as in ``Communication``; 0
     where the trace does not say.
     """
-    said = _text(args.get("Collective name"))
-    operation = collective_of(said) if said else "unknown"
+    collective = _text(args.get("Collective name"))
+    operation = collective_of(collective) if collective else "unknown"
     if operation == "unknown":
         operation = collective_of(name)
     return _group(args), operation, _message_bytes(operation, args)
@@ -434,10 +434,10 @@ def collective_facts(name: str, args: Mapping[str, Any]) -> tuple[ProcessGroup, 
 
 def completed(group: ProcessGroup, configured: Mapping[str, ProcessGroup]) -> ProcessGroup:
     """Return a group with the ranks that ``configured`` has of it, where its kernels tell fewer."""
-    known = configured.get(group.name)
-    if known is None or len(group.ranks) >= len(known.ranks):
+    other = configured.get(group.name)
+    if other is None or len(group.ranks) >= len(other.ranks):
         return group
-    return ProcessGroup(group.name, group.description or known.description, known.size, known.ranks)
+    return ProcessGroup(group.name, group.description or other.description, other.size, other.ranks)
 
 
 def configured_groups(info: object) -> dict[str, ProcessGroup]:

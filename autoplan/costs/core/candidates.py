@@ -161,7 +161,6 @@ def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[
 def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     """Return of ``values`` [C] the one of the recompute mode of all layers, with activation offload; else 0.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=8", "tp=8,offload=activations", "tp=8,recompute=full,offload=activations")
     >>> three = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> of_uniform_mode(three, {"none": np.full(3, 5.0), "full": np.full(3, 2.0)}).tolist()
@@ -241,7 +240,6 @@ class Candidates:
     def layout(self, i: int, layers: Sequence[int], recomputed: Mapping[str, Sequence[int]]) -> Layout:
         """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.
 
-        >>> from autoplan.schema.layout import parse_layout
         >>> layout = parse_layout("tp=2,pp=2,schedule=gpipe,recompute=full:3", layers=32, devices=8)
         >>> Candidates.of([layout]).layout(0, layout.layers, dict(layout.recomputed)) == layout
         True

@@ -148,7 +148,6 @@ def machine_of(job: Job) -> Machine:
     Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the efficiencies in the kernels'
     and the stack's files.
 
-    >>> from autoplan.catalog import load_job
     >>> machine_of(load_job("llama3-8b-8x-a100")).peak_flops / 1e12  # TFLOP/s of an A100 in bf16
     312.0
 
@@ -250,7 +249,6 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
 
     fp32 has the tf32 rate where a device has one, as frameworks use it for fp32 training.
 
-    >>> from autoplan.catalog import load_job
     >>> peak_flops(load_job("llama3-8b-8x-a100").cluster, "fp32") / 1e12  # tf32 of an A100
     156.0
 
@@ -279,7 +277,6 @@ def _peak_rate(device: DeviceSpec, precision: Precision) -> float | None:
 def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) -> Rate:
     """Return the rate of matrix products of a device at ``precision`` [FLOP/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> gemm_rate_of(cluster, kernels_for(cluster.device.name), "bf16").peak <= 312e12
     True
@@ -293,7 +290,6 @@ def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) ->
 def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     """Return the rate of fused attention in forward, in 16 bits [FLOP/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> attention_rate_of(cluster, kernels_for(cluster.device.name)).peak <= 312e12
     True
@@ -306,7 +302,6 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
 def linear_attention_rate_of(cluster: Cluster) -> Rate:
     """Return the rate of products over chunks in linear attention, in 16 bits [FLOP/s].
 
-    >>> from autoplan.catalog import load_job
     >>> linear_attention_rate_of(load_job("llama3-8b-8x-a100").cluster).peak / 1e12  # a quarter
     78.0
     """
@@ -321,7 +316,6 @@ def _linear_attention_rate(peak: float) -> Rate:
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     """Return the links of a cluster at the shares that collectives reach [byte/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> links_of(cluster, kernels_for(cluster.device.name)).devices_per_node
     8
@@ -367,7 +361,6 @@ def ideal(machine: Machine, job: Job) -> Machine:
     Every GEMM runs at peak, memory-bound kernels take no time, links have their nominal bandwidth [byte/s]
     and no latency, and all communication overlaps with compute.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> limits = ideal(machine_of(job), job)
     >>> limits.gemm.peak / 1e12, limits.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
@@ -420,7 +413,6 @@ def ideal(machine: Machine, job: Job) -> Machine:
 def serial(machine: Machine) -> Machine:
     """Return ``machine`` without any overlap, for upper bounds; rates are the same [FLOP/s, byte/s].
 
-    >>> from autoplan.catalog import load_job
     >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.no_prefetch
     True
 
@@ -454,7 +446,6 @@ def sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
     power is proportional to f V^2. The voltage V grows with the clock f down to a floor, so that f is between
     the cube root of the power that there is for each FLOP/s and proportional to it.
 
-    >>> from autoplan.catalog import kernels_for, load_entry
     >>> kernels = kernels_for("h100-sxm5-80gb")
     >>> h100, pcie = (load_entry("device", name) for name in ("h100-sxm5-80gb", "h100-pcie-80gb"))
     >>> round(sustained_share(kernels, pcie) / sustained_share(kernels, h100), 3)  # (350/756 / (700/989))^0.5

@@ -134,9 +134,6 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     Compute is the sum of GEMMs, attention and memory-bound kernels; a smooth maximum of compute and host
     launches is the time.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> fastest = ideal(machine_of(job), job)
     >>> float(round(layer_times(job, one, fastest).forward[0] * fastest.peak_flops / 1e9, 1))  # GFLOP
@@ -290,8 +287,6 @@ def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[G
 def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """Return the forward GEMMs of a layer [1]: attention, dense MLP and experts.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> gemms = layer_gemms(load_job("llama3-8b-8x-a100"), np.full(1, 8192.0), one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
@@ -405,7 +400,6 @@ def mean_keys(job: Job) -> float:
     attention. Of documents packed into the
     sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.job import Workload
     >>> job = load_job("llama3-8b-8x-a100")
     >>> mean_keys(job)  # 8,193 / 2
@@ -439,9 +433,6 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
 
     Backward GEMMs: recomputed scores, dQ and dK have the key width; dV and dP the value width.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> forward, backward = attention_kernel_seconds(job, one, ideal(machine_of(job), job))
     >>> round(float(backward[0] / forward[0]), 6)  # five GEMMs instead of two
@@ -502,10 +493,6 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     read and write; backward has three of them. Dropout has additional accesses. Heads whose rows do not begin
     at multiples of 16 bytes are multiplied by vector units.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> free = {"hbm_bandwidth": np.inf, "memory_bound_launch": 0.0, "gemm": Rate(1e9, (), 0.0)}
     >>> forward, backward = eager_attention_seconds(job, one, replace(machine_of(job), **free))

@@ -136,7 +136,6 @@ def training_events(
     Forward keeps A for the weight gradient; backward has dY, then dX and dW; the step has the states. Bytes
     of a parameter are those of the job's stack at its precision.
 
-    >>> from autoplan.catalog import load_job
     >>> events = training_events(Product(2, 3, 4), load_job("llama3-8b-8x-a100"), (0.0, 0.0))
     >>> {event: sum(x.size for x in tensors) for event, tensors in events.items()}
     {'forward': 244, 'backward': 260, 'step': 216}
@@ -186,7 +185,6 @@ def device_total(
     P + D x fragmentation + context + communicators: central, and at the end of the interval that the job's
     fit rule asks for.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> total, needed = device_total(np.array(2.0**30), np.array(2.0**30), job)
     >>> bool(2.0**31 < total < needed)
@@ -207,7 +205,6 @@ def needed_memory(tensors: tuple[LiveTensor, ...], job: Job) -> NeededMemory:
     P and D are rounded as the allocator does; share and context are the stack's, for ``needed`` at the upper
     end of their range as for any layout.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = needed_memory((LiveTensor("A", 2**30),), job)
     >>> [x / 2**30 for x in (one.allocated, one.reserved)], one.fits, one.total < one.needed < one.limit

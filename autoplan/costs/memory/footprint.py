@@ -108,8 +108,6 @@ def footprint_of(scope: Scope) -> Footprint:
 
     Leaves out: fragmentation that grows over hours; memory of other processes on the device.
     Source: counted on real PyTorch modules, benchmarks/memory; share and framework are from the stack's file.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
     [[4.0, 3.0, 2.0, 1.0]]
@@ -123,8 +121,6 @@ def footprint_without_transient(scope: Scope) -> Footprint:
 
     A lower bound that takes a fraction of the time of ``footprint_of``.
 
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
     >>> least, actual = (of(scope) for of in (footprint_without_transient, footprint_of))
@@ -161,8 +157,6 @@ def persistent_bytes(scope: Scope) -> Linear:
     """Return S outside layers and of a layer [byte]: P + O, gradient copies, and G where persistent.
 
     Leaves out: buffers that are not trained.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> persistent = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
     >>> float(persistent.layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
@@ -414,7 +408,6 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
 def buffer_bytes(ranks: Array, job: Job) -> Array:
     """Return B of groups of n ``ranks`` [byte]: none of one rank, the low end of the interval of two.
 
-    >>> from autoplan.catalog import load_job
     >>> buffer_bytes(np.array([1, 2, 8]), load_job("llama3-8b-8x-a100")).tolist()
     [0.0, 544000000.0, 688000000.0]
 
@@ -434,8 +427,6 @@ def communicator_bytes(scope: Scope) -> Array:
 
     Leaves out: groups that a framework creates and never uses; communicators that share buffers.
     Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
     [[1920000000.0]]

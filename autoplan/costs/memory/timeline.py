@@ -92,11 +92,6 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     Where embedding and output layer are one FSDP unit, both stay unsharded for all of backward. Sharded
     gradients are reduce-scattered per layer (r n, until backward of the next layer ends) or in buckets.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> buffers = gather_buffers_of(scope_of(job, one))
@@ -228,10 +223,6 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
     the input of the output layer and the loss's copy of the logits.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
     >>> saved = saved_of(scope, saved_bytes_per_token(scope.job, four))
@@ -325,10 +316,6 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
 
     Transient memory of an event is k K or (k - 1) K, its fixed bytes, and l times its bytes per layer.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> events, _ = timeline_of(scope_of(load_job("llama3-8b-8x-a100"), two))
     >>> events[1].name, float(events[1].logits[0, 0])  # 6 bytes x 8,192 tokens x 128,256 / 2

@@ -55,7 +55,6 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
 def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
     """Return pools with the means of their simulation, where it contradicts the closed form.
 
-    >>> from types import SimpleNamespace
     >>> settled_pools(SimpleNamespace(simulation=None)).simulation is None
     True
 

@@ -71,8 +71,6 @@ __all__ = [
 def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
     """Return the layers of each stage by layer type [1], shape [K, C, p].
 
-    >>> from autoplan.catalog import load_entry
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = [parse_layout("pp=2", layers=26, devices=8)]
     >>> types = layer_types_of(load_entry("model", "gemma2-2b"), 8192)  # every second layer has a window
     >>> layers_by_type(types, Candidates.of(one), StageCounts.of(one)).layers[:, 0].tolist()
@@ -91,9 +89,6 @@ def price_layer_types(
 ) -> tuple[Stages, ...]:
     """Return the stage coefficients of every layer type of the job ([s]; memory in [byte]).
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
     >>> dense, experts = price_layer_types(job, one, machine_of(job))
@@ -115,9 +110,6 @@ def price_layer_types_with_parts(
 
     ``blocks`` has the times of a layer of each type at the job's precision, computed if not given.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
     >>> (_, dense), (_, experts) = price_layer_types_with_parts(job, one, machine_of(job))
@@ -138,7 +130,6 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
     They are valid for that number of layers with that recompute only. Shapes broadcast.
 
     >>> from autoplan.costs.stage.stage_times import stage_backward, stage_forward
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> one = Linear(np.ones(1), np.ones(1))
     >>> names = ("forward", "backward", "weight", "contended_forward", "contended_backward", "reduce",
     ...     "gather", "norms", "optimizer")
@@ -225,9 +216,6 @@ def price_stages(
 
     ``memory`` is their footprint, computed if not given.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> fastest = ideal(machine_of(job), job)
     >>> stages = price_stages(job, one, fastest)
@@ -249,9 +237,6 @@ def price_with_parts(
 
     ``block`` has the times of a layer of the job at its precision, computed if not given.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> stages, parts = price_with_parts(job, one, machine_of(job))
     >>> seconds = stages.forward.layer + stages.backward.layer
@@ -372,11 +357,6 @@ class PerStep:
 def per_step(context: StageContext) -> PerStep:
     """Return the per-step cost of a stage [s].
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> layouts = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
     >>> contexts = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in layouts]

@@ -88,9 +88,9 @@ def serving_job(job: ServingJob | str | Path) -> ServingJob:
             _needs_load(job)
         ),
     }
-    said = [sentence for sentence, broken in wrong.items() if broken]
-    if said:
-        raise UnsupportedError("; ".join(said))
+    sentences = [sentence for sentence, broken in wrong.items() if broken]
+    if sentences:
+        raise UnsupportedError("; ".join(sentences))
     return job
 
 
@@ -106,11 +106,14 @@ def _recorded(job: ServingJob) -> ServingJob:
 
 
 def _needs_load(job: ServingJob) -> bool:
-    asked = {"time_to_first_token", "request_latency"}
-    given = [job.limits, *(known.limits for known in job.workload.classes if known.limits is not None)]
-    limited = any(getattr(limits, name) is not None for limits in given for name in asked)
+    need_load = {"time_to_first_token", "request_latency"}
+    given = [
+        job.limits,
+        *(requests.limits for requests in job.workload.classes if requests.limits is not None),
+    ]
+    limited = any(getattr(limits, name) is not None for limits in given for name in need_load)
     without = job.workload.concurrency is None and job.workload.request_rate is None
-    return without and (limited or not asked.isdisjoint(job.objectives))
+    return without and (limited or not need_load.isdisjoint(job.objectives))
 
 
 def serving_costs(job: ServingJob) -> ServingCosts:
@@ -291,12 +294,12 @@ def pools_with_formats(job: ServingJob, text: str, layout: DisaggregatedLayout) 
     Where neither says a number, each pool has one engine. Drafts are made where answers are decoded.
     """
     prefill, decode = text.split("/", 1)
-    said = ["x=" in part or "replicas=" in part for part in (prefill, decode)]
+    numbered = ["x=" in part or "replicas=" in part for part in (prefill, decode)]
     pools = [replace(layout.prefill, spec=0) if "spec" not in prefill else layout.prefill, layout.decode]
-    for own, other in ((0, 1), (1, 0)):
-        if not said[own] and said[other]:
+    for role, other in ((0, 1), (1, 0)):
+        if not numbered[role] and numbered[other]:
             left = job.cluster.devices - pools[other].devices
-            pools[own] = replace(pools[own], replicas=max(1, left // pools[own].devices_per_engine))
+            pools[role] = replace(pools[role], replicas=max(1, left // pools[role].devices_per_engine))
     return DisaggregatedLayout(*pools)
 
 

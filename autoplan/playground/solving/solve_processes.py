@@ -78,9 +78,9 @@ def _answerer() -> Callable[[Ask, Deadline], object]:
 
     answers = Answers()
 
-    def answer(asked: Ask, deadline: Deadline) -> Answer:
+    def answer(request: Ask, deadline: Deadline) -> Answer:
         try:
-            return answers.answer(asked, deadline)
+            return answers.answer(request, deadline)
         except Exception as error:  # noqa: BLE001 - a defect of ours must not end the process without a word
             name = type(error).__name__
             return Answer(500, error_body(f"internal error: {name}: please report it with the question"))
@@ -175,15 +175,15 @@ class SolveProcesses:
             self._free.put_nowait(member)
         self._settling: set[asyncio.Task[None]] = set()
 
-    async def answer(self, asked: Ask) -> Answer:
-        """Return the answer to what is ``asked``, when a process is free; it is stopped on cancellation.
+    async def answer(self, request: Ask) -> Answer:
+        """Return the answer to what is ``request``, when a process is free; it is stopped on cancellation.
 
         A process that had ended before it was asked is replaced, and the question goes to the other one.
         """
         for _ in range(self.size):
             with contextlib.suppress(_EndedBeforeError):
-                return await self._answer_of_one(asked)
-        return await self._answer_of_one(asked)
+                return await self._answer_of_one(request)
+        return await self._answer_of_one(request)
 
     async def _answer_of_one(self, asked: Ask) -> Answer:
         member, number = await self._free.get(), next(self._numbers)

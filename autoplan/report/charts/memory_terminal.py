@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from autoplan.costs.core.prediction import Prediction, StageMemory
-from autoplan.report.charts.memory_svg import EventBar, event_bars, picked_stages, scale_bytes
+from autoplan.report.charts.memory_bars import EventBar, event_bars, picked_stages, scale_bytes
 from autoplan.report.render.blocks import GAP, Block, Heading, Picture, Piece, Sentence
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS

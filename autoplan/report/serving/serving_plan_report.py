@@ -197,7 +197,7 @@ def _memory(predicted: ServedPrediction, head: str) -> DataTable:
 
 def class_blocks(plans: Sequence[tuple[int, ServingPlan]]) -> Iterator[Block]:
     """Yield a table of the classes under each of the numbered ``plans``; nothing where there is one class."""
-    rows = [(number, known) for number, plan in plans for known in class_outcomes(plan)]
+    rows = [(number, outcome) for number, plan in plans for outcome in class_outcomes(plan)]
     if not rows:
         return
     yield Heading("classes of requests: means in closed form, percentiles of a simulation")
@@ -206,18 +206,18 @@ def class_blocks(plans: Sequence[tuple[int, ServingPlan]]) -> Iterator[Block]:
 
 
 def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataTable:
-    outcomes = [known for _, known in rows]
+    outcomes = [outcome for _, outcome in rows]
     columns = [Column("#", tuple(str(number) for number, _ in rows))] if numbered else []
     columns += [
-        Column("class", tuple(known.name for known in outcomes), "text"),
-        Column("of all", tuple(format_share(known.share) for known in outcomes)),
-        Column("first token", tuple(_seconds(known.time_to_first_token) for known in outcomes)),
-        Column("p99", tuple(_quantile(known.simulated_first_token, "p99") for known in outcomes)),
-        Column("time/token", tuple(_seconds(known.time_per_output_token) for known in outcomes)),
-        Column("p99", tuple(_quantile(known.simulated_token, "p99") for known in outcomes)),
-        Column("latency", tuple(_seconds(known.request_latency) for known in outcomes)),
-        Column("good", tuple(_share(known.goodput) for known in outcomes)),
-        Column("engines", tuple(_engines(known) for known in outcomes), "text"),
+        Column("class", tuple(outcome.name for outcome in outcomes), "text"),
+        Column("of all", tuple(format_share(outcome.share) for outcome in outcomes)),
+        Column("first token", tuple(_seconds(outcome.time_to_first_token) for outcome in outcomes)),
+        Column("p99", tuple(_quantile(outcome.simulated_first_token, "p99") for outcome in outcomes)),
+        Column("time/token", tuple(_seconds(outcome.time_per_output_token) for outcome in outcomes)),
+        Column("p99", tuple(_quantile(outcome.simulated_token, "p99") for outcome in outcomes)),
+        Column("latency", tuple(_seconds(outcome.request_latency) for outcome in outcomes)),
+        Column("good", tuple(_share(outcome.goodput) for outcome in outcomes)),
+        Column("engines", tuple(_engines(outcome) for outcome in outcomes), "text"),
     ]
     return data_table(columns)
 
@@ -234,14 +234,14 @@ def _share(value: float | None) -> str:
     return "-" if value is None else format_share(value)
 
 
-def _engines(known: ClassOutcome) -> str:
+def _engines(outcome: ClassOutcome) -> str:
     """Return the engines of a class in short: how many of which degrees, and whether others share them."""
     counts: dict[str, int] = {}
-    for group in known.groups:
+    for group in outcome.groups:
         degrees = f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
         counts[degrees] = counts.get(degrees, 0) + group.layout.replicas
     engines = " + ".join(f"{count} x {degrees}" for degrees, count in counts.items())
-    return f"{engines}, own" if known.dedicated else engines
+    return f"{engines}, own" if outcome.dedicated else engines
 
 
 #: Objectives that are times.

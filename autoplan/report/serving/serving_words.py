@@ -66,9 +66,9 @@ def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
         f" {answer:,.0f} tokens on average"
     )
     left_out = {"failed": trace.failed, "longer than is admitted": trace.refused}
-    said = [f"{number:,} {why}" for why, number in left_out.items() if number]
-    if said:
-        yield f"without {', '.join(said)}"
+    parts = [f"{number:,} {why}" for why, number in left_out.items() if number]
+    if parts:
+        yield f"without {', '.join(parts)}"
     if trace.repeated_share and not workload.prefix.hit_rate:
         yield (
             f"{format_share(trace.repeated_share)} of prompts' tokens repeat earlier ones: with a prefix"
@@ -165,7 +165,6 @@ def interval_lines(plans: Sequence[ServingPlan]) -> Iterator[str]:
 def engine_layout_words(layouts: Sequence[EngineLayout], terminal: Terminal) -> str:
     """Return layouts of engines that serve together.
 
-    >>> from autoplan.schema.serving.engine_layout import parse_serving_layout
     >>> engine_layout_words([parse_serving_layout("tp=2,replicas=4,kv=fp8,seqs=64")], Terminal())
     '4 engines · tp 2 · weights bf16 · kv fp8 · seqs 64'
     """

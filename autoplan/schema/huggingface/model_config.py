@@ -60,8 +60,8 @@ def model_from_huggingface(config: Mapping[str, object], *, name: str) -> ModelS
     if model_type in REFUSED_FAMILIES:
         raise UnsupportedError(f"model_type {model_type} {REFUSED_FAMILIES[model_type]}")
     if family is None:
-        known = ", ".join(KNOWN_MODEL_TYPES)
-        raise UnsupportedError(f"model_type {model_type[:80]!r} is not known; known: {known}")
+        model_types = ", ".join(KNOWN_MODEL_TYPES)
+        raise UnsupportedError(f"model_type {model_type[:80]!r} is not known; known: {model_types}")
     fields = Fields(text, path)
     spec = family(fields)
     if fields.problems:

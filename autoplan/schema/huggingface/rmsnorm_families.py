@@ -44,8 +44,8 @@ def _llama(fields: Fields) -> Spec:
 
 
 def _biases(spec: Spec) -> Mapping[str, object]:
-    given = spec["bias"]
-    return given if isinstance(given, Mapping) else {}
+    bias = spec["bias"]
+    return bias if isinstance(bias, Mapping) else {}
 
 
 def _mistral(fields: Fields) -> Spec:

@@ -119,7 +119,7 @@ column 14: layers has one number for each stage: write layers[0], sum(layers), m
         node = reader.wrong(0, "the relation has too many levels")
     if reader.problems:
         first = len(text) - len(text.lstrip()) + 1
-        raise RelationError("; ".join(f"column {first + at}: {said}" for at, said in sorted(reader.problems)))
+        raise RelationError("; ".join(f"column {first + at}: {what}" for at, what in sorted(reader.problems)))
     return Every(node) if "each" in _stages(node) else node
 
 
@@ -194,10 +194,10 @@ class _Reader:
                 return self._uniform(self._part(shape.left))
         for op, other in zip(shape.ops, shape.comparators, strict=True):
             if type(op) not in _COMPARED:
-                said = (
+                sentence = (
                     "in takes {...}, is takes uniform, and neither stands in a chain: join relations by and"
                 )
-                return self.wrong(other.col_offset, said)
+                return self.wrong(other.col_offset, sentence)
         parts = [self._part(part) for part in (shape.left, *shape.comparators)]
         pairs = zip(shape.ops, pairwise(parts), strict=True)
         relations = tuple(self._compared(_COMPARED[type(op)], *pair) for op, pair in pairs)
@@ -233,17 +233,17 @@ class _Reader:
         if number == "each":
             return Each(listed)
         if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", number):
-            said = "a stage is needed: 0 for the first, -1 for the last, or each"
-            return self.wrong(stage.col_offset, said)
+            sentence = "a stage is needed: 0 for the first, -1 for the last, or each"
+            return self.wrong(stage.col_offset, sentence)
         return Entry(listed, int(number))
 
-    def _leaf(self, said: str, at: int) -> Node:
+    def _leaf(self, problem: str, at: int) -> Node:
         """Return a number, a name, or a word or list as a constant."""
-        if said.isdigit() and len(said) > _MOST_DIGITS:
+        if problem.isdigit() and len(problem) > _MOST_DIGITS:
             return self.wrong(at, f"a number has at most {_MOST_DIGITS} digits")
-        if said in NAMES or said in WORDS:
-            return Name(said)
-        return Constant(int(said) if said.isdigit() else said)
+        if problem in NAMES or problem in WORDS:
+            return Name(problem)
+        return Constant(int(problem) if problem.isdigit() else problem)
 
     def _number(self, part: _Part) -> Node:
         match part.node:
@@ -263,19 +263,19 @@ def _not_a_list(name: str) -> str:
     return _unknown("list", name, LISTS)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
     return f" - did you mean {near[0]!r}?" if near else ""
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+def _unknown(what: str, name: str, names: Iterable[str]) -> str:
     if name in RENAMED_KEYS:
         return f"{name}: is called {RENAMED_KEYS[name]} now"
-    return f"unknown {what} {name!r}" + (_near(name, known) or f": known are {', '.join(known)}")
+    return f"unknown {what} {name!r}" + (_near(name, names) or f": known are {', '.join(names)}")
 
 
-def _one_of(name: str, known: Iterable[str]) -> str:
-    return f"one of {', '.join(known)}{_near(name, known)}"
+def _one_of(name: str, names: Iterable[str]) -> str:
+    return f"one of {', '.join(names)}{_near(name, names)}"
 
 
 def _stages(node: Node) -> set[int | str]:

@@ -207,9 +207,9 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     """Return pairs of schedule and virtual stages; zero-bubble where the stack has it or the job asks."""
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1)]
-    layers, asked = job.model.layers, job.search.schedule
-    has_zero_bubble = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
-    has_zero_bubble = has_zero_bubble or any("zero-bubble" in own.rule for own in job.rules)
+    layers, chosen = job.model.layers, job.search.schedule
+    has_zero_bubble = "zero-bubble" in (chosen if isinstance(chosen, tuple) else (chosen,))
+    has_zero_bubble = has_zero_bubble or any("zero-bubble" in rule.rule for rule in job.rules)
     names = [x for x in SCHEDULES if has_zero_bubble or x != "zero-bubble" or x in job.stack.rules.schedules]
     virtual_range = range(2, _MOST_VIRTUAL + 1)
     virtual = [

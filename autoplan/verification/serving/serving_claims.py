@@ -153,10 +153,10 @@ def _question(question: ServingQuestion) -> Check:
     return _check(claim, [] if mine == today else [f"the job is {today} today, the answer is for {mine}"])
 
 
-def _of_question(job: ServingJob, asked: ServingJob) -> str:
+def _of_question(job: ServingJob, question: ServingJob) -> str:
     """Return the hash of a job; where devices are left out, those of the answer do not count."""
     if job.devices_open:
-        devices = asked.cluster.devices
+        devices = question.cluster.devices
         job = dataclasses.replace(job, cluster=dataclasses.replace(job.cluster, devices=devices))
     return serving_hashes(job)[0]
 
@@ -165,10 +165,10 @@ def _hashes(question: ServingQuestion) -> Iterator[str]:
     stated = question.saved.certificate
     if question.unknown_prices is not None:
         return
-    own = serving_hashes(question.job)
+    recomputed = serving_hashes(question.job)
     for name, value, actual in (
-        ("job_hash", stated.job_hash, own[0]),
-        ("cost_model_hash", stated.cost_model_hash, own[1]),
+        ("job_hash", stated.job_hash, recomputed[0]),
+        ("cost_model_hash", stated.cost_model_hash, recomputed[1]),
     ):
         if value != actual:
             yield f"certificate.{name} is stated as {value} and is {actual}"
@@ -260,12 +260,12 @@ def _between_sizes(question: ServingQuestion) -> Check:
     stated = next((answer for answer in answers if answer.plans), answers[0])
     if not stated.space.complete:
         return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
-    given, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
+    stated_gap, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
     # It is rounded up to a tenth of a percent, and options of equal figures may differ by two.
-    rounded = given is None or abs(given * 1000 - round(given * 1000)) < _ROUNDING
-    alike = actual == inf if given is None else rounded and abs(given - actual) <= _ALIKE
+    rounded = stated_gap is None or abs(stated_gap * 1000 - round(stated_gap * 1000)) < _ROUNDING
+    alike = actual == inf if stated_gap is None else rounded and abs(stated_gap - actual) <= _ALIKE
     return _check(
-        claim, [] if alike else [f"certificate.between_sizes is stated as {given} and is {actual:.3f}"]
+        claim, [] if alike else [f"certificate.between_sizes is stated as {stated_gap} and is {actual:.3f}"]
     )
 
 
@@ -313,8 +313,8 @@ def comparison_problems(stated: SavedPoolComparison | None, answers: tuple[Exami
     """
     answer = next((answer for answer in answers if answer.plans), answers[0])
     job = answer.job
-    asked = set(job.search.disaggregated) == {False, True}
-    if asked != (stated is not None):
+    both_kinds = set(job.search.disaggregated) == {False, True}
+    if both_kinds != (stated is not None):
         yield "pools are compared where the job does not let the planner choose, or are not where it does"
     if stated is None or answer.costs is None:
         return
@@ -360,12 +360,12 @@ class _Sized:
 def menu_gap(job: ServingJob, space: ListedSpace) -> float:
     """Return the most by which a size between two is better [1]; infinite where limits may need one."""
     limits, counted = _limits(job), _objectives(job)
-    known: dict[tuple[int, object], list[Row]] = defaultdict(list)
+    by_engine: dict[tuple[int, object], list[Row]] = defaultdict(list)
     series: dict[object, list[_Sized]] = defaultdict(list)
     for sized in _all(job, space):
         series[sized.load, sized.series].append(sized)
         if (sized.figures <= limits).all():
-            known[sized.load].append(sized.figures[counted])
+            by_engine[sized.load].append(sized.figures[counted])
     gap = 0.0
     for several in series.values():
         ordered = sorted(several, key=lambda sized: sized.size)
@@ -373,10 +373,10 @@ def menu_gap(job: ServingJob, space: ListedSpace) -> float:
             between = _between(a.figures, b.figures)
             if not a.left_open or b.size - a.size < 2 or (between > limits).any():
                 continue
-            rivals = known[a.load]
+            rivals = by_engine[a.load]
             if a.load[1] == _POOLS:
                 # They serve alone: those on fewer devices are as good.
-                pools = [rows for (n, load), rows in known.items() if load == _POOLS and n <= a.load[0]]
+                pools = [rows for (n, load), rows in by_engine.items() if load == _POOLS and n <= a.load[0]]
                 rivals = [row for rows in pools for row in rows]
             if not rivals:
                 return inf
@@ -395,9 +395,9 @@ def _all(job: ServingJob, space: ListedSpace) -> Iterator[_Sized]:
             load, (replace(layout, seqs=1),), layout.seqs, _figures(job, option.predicted), left_open=both
         )
     for listed in space.pools.pairs:
-        pools, own = listed.layout, job.search.decode.max_num_seqs
+        pools, sizes = listed.layout, job.search.decode.max_num_seqs
         series = pools.prefill, replace(pools.decode, seqs=1)
-        left_open = isinstance(own, str) and both
+        left_open = isinstance(sizes, str) and both
         yield _Sized(
             (pools.devices, _POOLS),
             series,
@@ -410,9 +410,9 @@ def _all(job: ServingJob, space: ListedSpace) -> Iterator[_Sized]:
 def _figures(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Row:
     """Return the inverse rate, then the times of all and of each class; of a maximum those of a token."""
     loaded = predicted.load.kind != "maximum"
-    by_class = {known.name: known for known in predicted.classes}
+    by_class = {requests.name: requests for requests in predicted.classes}
     figures = [1 / max(predicted.output_tokens_per_second, 1e-9)]
-    for part in (predicted, *(by_class.get(known.name) for known in job.workload.classes)):
+    for part in (predicted, *(by_class.get(requests.name) for requests in job.workload.classes)):
         figures += [
             max(getattr(part, name), 1e-9)
             if part is not None and (loaded or name == "time_per_output_token")
@@ -433,7 +433,7 @@ def _between(a: Row, b: Row) -> Row:
 
 
 def _limits(job: ServingJob) -> Row:
-    given = [job.limits, *(known.limits for known in job.workload.classes)]
+    given = [job.limits, *(requests.limits for requests in job.workload.classes)]
     return np.array(
         [inf, *(mean_limit(getattr(limits, name, None)) for limits in given for name in LIMITED_TIMES)]
     )

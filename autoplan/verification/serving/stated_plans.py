@@ -88,14 +88,14 @@ def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: Servin
     """Return a repriced plan with what the answer states otherwise."""
     # What documents omit for lack of a number is null in both.
     values = serving_plan_values(job, plan)
-    given = {
+    stated_values = {
         "layout": stated.layout,
         "layout_string": stated.layout_string,
         "predicted": stated.predicted,
         "engines": stated.engines,
         "broken_limits": list(stated.broken_limits),
     }
-    differing = [f"{name}: {text}" for text in differences(given, values, "plan")]
+    differing = [f"{name}: {text}" for text in differences(stated_values, values, "plan")]
     broken = [f"{name}: {text}" for text in _broken(job, plan)]
     return StatedServingPlan(plan, (), tuple(differing), tuple(broken))
 
@@ -125,14 +125,14 @@ def _layouts(
 
 
 def _names(job: ServingJob) -> list[str]:
-    return [known.name for known in job.workload.classes]
+    return [requests.name for requests in job.workload.classes]
 
 
 def _classes(job: ServingJob, group: dict[str, Any]) -> tuple[str, ...]:
     """Return the classes of requests that a group of engines gets; none where it gets all."""
     listed = group.get("classes")
-    known = listed if isinstance(listed, list) else []
-    names = tuple(str(entry.get("name")) for entry in known if isinstance(entry, dict))
+    classes = listed if isinstance(listed, list) else []
+    names = tuple(str(entry.get("name")) for entry in classes if isinstance(entry, dict))
     return () if set(names) == set(_names(job)) else names
 
 
@@ -210,8 +210,8 @@ def _broken(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
         yield from broken_rate_limits(job, plan.output_tokens_per_second, plan.devices)
         return
     for name in _names(job) or [""]:
-        own = [group for group in plan.groups if not group.classes or name in group.classes]
-        shares = sum(group.share / share_of_classes(job, group.classes) for group in own)
+        groups = [group for group in plan.groups if not group.classes or name in group.classes]
+        shares = sum(group.share / share_of_classes(job, group.classes) for group in groups)
         if abs(shares - 1) > _WHOLE:
             yield f"its engines get {shares:g} of the load" + (f" of class {name}" if name else "")
     for group in plan.groups:

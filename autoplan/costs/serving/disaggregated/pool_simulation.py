@@ -101,7 +101,6 @@ def simulate_pools(
     ``steps``: iterations of each answer, where they are not its tokens. Deterministic. Raises
     UnsupportedError for a request that is never admitted.
 
-    >>> from types import SimpleNamespace
     >>> rules = SchedulerRules(8, 64, BlockPool(99, 4))
     >>> first = SimpleNamespace(engine=SimpleNamespace(rules=rules, iteration=AffineIteration(2.0)))
     >>> ready = SimpleNamespace(rules=replace(rules, prefilled=True), iteration=AffineIteration(1.0))

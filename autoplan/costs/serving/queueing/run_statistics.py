@@ -175,7 +175,6 @@ def closed_form_gaps(point: ClosedForm, run: LatencyStatistics, kind: str) -> tu
 
     The throughput of an open loop is its rate, but for the draw of arrivals.
 
-    >>> from types import SimpleNamespace
     >>> times = Distribution(0.5, 0.5, 0.5, 0.5)
     >>> run = SimpleNamespace(output_tokens_per_second=2.0, time_per_output_token=times,
     ...                       time_to_first_token=times)
