@@ -18,6 +18,7 @@ from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration
 from autoplan.launch.engines.served_run import EngineConfiguration
 from benchmarks.launches.breakages import broken_files, lines_of_variants
+from benchmarks.launches.round_trip import Trip, lines_of_trips, round_trip
 from benchmarks.reading import Unreadable, read_entries
 
 _FILES: Final = tuple(sorted(Path(__file__).parent.glob("files*.yaml")))
@@ -38,14 +39,9 @@ class Score:
 
 def scored(entry: Mapping[str, Any], texts: Mapping[str, str], folder: Path) -> Iterator[Score]:
     """Yield the score of every value of an entry; its files, ``texts`` by path, are written to ``folder``."""
-    for place, text in texts.items():
-        path = folder / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    path = folder / entry["path"]
     name = f"{entry['repository']}/{entry['path']}"
     try:
-        found = found_values(read(path, devices=entry.get("devices"), variables=dict(entry.get("set", {}))))
+        found = found_values(_read(entry, texts, folder))
     except AutoplanError as error:
         yield from _of_refused(entry, name, str(error))
         return
@@ -59,6 +55,18 @@ def scored(entry: Mapping[str, Any], texts: Mapping[str, str], folder: Path) -> 
     for field in entry.get("open", ()):
         value = found.get(field)
         yield Score(name, entry["framework"], field, None, value, "right" if value is None else "wrong")
+
+
+def _read(
+    entry: Mapping[str, Any], texts: Mapping[str, str], folder: Path
+) -> Configuration | EngineConfiguration:
+    """Return what is read of an entry, whose files are written to ``folder``."""
+    for place, text in texts.items():
+        path = folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    variables = dict(entry.get("set", {}))
+    return read(folder / entry["path"], devices=entry.get("devices"), variables=variables)
 
 
 def _of_refused(entry: Mapping[str, Any], name: str, message: str) -> Iterator[Score]:
@@ -120,6 +128,18 @@ def _texts(repositories: Path, entry: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def _trips(repositories: Path, lists: Iterable[Path]) -> Iterator[Trip]:
+    """Yield what becomes of every training file that is read, emitted and read again."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number, entry in enumerate(_entries(lists)):
+            texts = _texts(repositories, entry)
+            if not texts or "refused" in entry:
+                continue
+            found = _read(entry, texts, Path(folder) / str(number))
+            if isinstance(found, Configuration):
+                yield round_trip(f"{entry['repository']}/{entry['path']}", found)
+
+
 def _lines(scores: list[Score]) -> Iterator[str]:
     frameworks = dict.fromkeys(score.framework for score in scores)
     yield f"{'framework':<16}{'files':>6}" + "".join(f"{kind:>9}" for kind in _KINDS)
@@ -140,12 +160,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.launches", description=__doc__)
     parser.add_argument("--repositories", type=Path, required=True, help="folder of OWNER+NAME/repo clones")
     parser.add_argument("--files", type=Path, nargs="*", default=_FILES, help="lists of files to read")
+    parser.add_argument("--again", action="store_true", help="emit what is read, and read that again")
     parser.add_argument("--broken", action="store_true", help="break the files, and count what is refused")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     options = parser.parse_args(arguments)
     if options.broken:
         pairs = ((entry, _texts(options.repositories, entry)) for entry in _entries(options.files))
         print("\n".join(lines_of_variants(broken_files(pair for pair in pairs if pair[1]))))
+        return 0
+    if options.again:
+        print("\n".join(lines_of_trips(_trips(options.repositories, options.files))))
         return 0
     scores = scores_of(options.repositories, options.files)
     if not scores:
