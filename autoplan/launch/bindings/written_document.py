@@ -168,19 +168,21 @@ class WrittenDocument:
         framework: str,
         *,
         strict: bool = False,
-        others: bool = False,
+        others: frozenset[str] | None = None,
     ) -> None:
         """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses.
 
-        Where a program has ``others`` of its own, only those count as misspelt that are all but the same.
+        A program that has names of its own besides may call most things as it likes: only what is all but one
+        of ``others``, which decide a layout, counts as misspelt there.
         """
-        unknown, alike = [], _MISSPELT_AMONG_OTHERS if others else _MISSPELT
+        unknown, alike = [], _MISSPELT if others is None else _MISSPELT_AMONG_OTHERS
+        named = known if others is None else others
         for path, written in self.entries.items():
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
             near = [
-                n for n in difflib.get_close_matches(name, known, 1, alike) if not extends(name, n)
+                n for n in difflib.get_close_matches(name, named, 1, alike) if not extends(name, n)
             ] or self._misnamed(name, written.value, known)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""

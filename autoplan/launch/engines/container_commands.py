@@ -496,7 +496,10 @@ def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
         if any({"command", "args"} & _mapping(item).keys() for item in containers):
             continue
         tokens = _start("vllm", model, prefix="hf://")
-        tokens += _options("vllm", _CHARTS["kserve"], _mapping(pool.get("parallelism")))
+        degrees = _mapping(pool.get("parallelism"))
+        tokens += _options("vllm", _CHARTS["kserve"], degrees)
+        if (_scalar(degrees.get("expert")) or "").lower() == "true":
+            tokens.append(_Token(_CHARTS["kserve_experts"], _first_line(degrees["expert"])))
         for item in containers:
             tokens += _further_arguments(_mapping(item).get("env"))
         yield _served(tokens, _Around(_count(pool.get("replicas")) or 1, None, role), {})

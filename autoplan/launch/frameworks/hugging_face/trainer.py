@@ -244,7 +244,8 @@ def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
     names = key_names("trainer").union(_PROGRAM)
-    document.check_names("", names, "TrainingArguments", others=not is_key_file(file))
+    others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
+    document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
