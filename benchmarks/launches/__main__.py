@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -135,9 +136,10 @@ def _trips(repositories: Path, lists: Iterable[Path]) -> Iterator[Trip]:
             texts = _texts(repositories, entry)
             if not texts or "refused" in entry:
                 continue
-            found = _read(entry, texts, Path(folder) / str(number))
-            if isinstance(found, Configuration):
-                yield round_trip(f"{entry['repository']}/{entry['path']}", found)
+            with contextlib.suppress(AutoplanError):
+                found = _read(entry, texts, Path(folder) / str(number))
+                if isinstance(found, Configuration):
+                    yield round_trip(f"{entry['repository']}/{entry['path']}", found)
 
 
 def _lines(scores: list[Score]) -> Iterator[str]:
