@@ -19,7 +19,7 @@ from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration
 from autoplan.launch.engines.served_run import EngineConfiguration
 from benchmarks.launches.breakages import broken_files, lines_of_variants
-from benchmarks.launches.round_trip import Trip, lines_of_trips, round_trip
+from benchmarks.launches.round_trip import Trip, engine_trip, lines_of_trips, round_trip
 from benchmarks.reading import Unreadable, read_entries
 
 _FILES: Final = tuple(sorted(Path(__file__).parent.glob("files*.yaml")))
@@ -130,7 +130,7 @@ def _texts(repositories: Path, entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _trips(repositories: Path, lists: Iterable[Path]) -> Iterator[Trip]:
-    """Yield what becomes of every training file that is read, emitted and read again."""
+    """Yield what becomes of every file that is read, emitted and read again."""
     with tempfile.TemporaryDirectory() as folder:
         for number, entry in enumerate(_entries(lists)):
             texts = _texts(repositories, entry)
@@ -138,8 +138,11 @@ def _trips(repositories: Path, lists: Iterable[Path]) -> Iterator[Trip]:
                 continue
             with contextlib.suppress(AutoplanError):
                 found = _read(entry, texts, Path(folder) / str(number))
+                name = f"{entry['repository']}/{entry['path']}"
                 if isinstance(found, Configuration):
-                    yield round_trip(f"{entry['repository']}/{entry['path']}", found)
+                    yield round_trip(name, found)
+                else:
+                    yield engine_trip(name, found)
 
 
 def _lines(scores: list[Score]) -> Iterator[str]:

@@ -1,34 +1,47 @@
-"""Read, emit, read: what is read of a public training file is emitted for its framework, and read again.
+"""Read, emit, read: what is read of a public file is emitted for its framework or engine, and read again.
 
 A file leaves things open that an emitted one has to say: a model, a batch, devices. These are stood in for,
 and what the file says is held against what is read of the emitted one: its layout, precision, optimizer,
-adapters and choices of software.
+adapters and choices of software; of an engine its layout, longest request and share of memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from autoplan.catalog import load_entry
+from autoplan.catalog import entry_names, load_entry, load_serving_job
+from autoplan.catalog.entries import engine
 from autoplan.catalog.job_files import job_of_text
 from autoplan.errors import AutoplanError
 from autoplan.launch.configuration import Configuration, LaunchFile
+from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
+from autoplan.launch.engines.engine_reading import read_engines
+from autoplan.launch.engines.engine_registry import engine_target
+from autoplan.launch.engines.serve_commands import serves
+from autoplan.launch.engines.served_run import (
+    EngineConfiguration,
+    EngineFile,
+    EngineGroupToServe,
+    ServedRun,
+)
 from autoplan.launch.registry import TARGETS, find_target, usual_stack
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 
-__all__ = ["Trip", "lines_of_trips", "round_trip"]
+__all__ = ["Trip", "engine_trip", "lines_of_trips", "round_trip"]
 
 _MODEL: Final = "llama3.1-8b"
 _VOCABULARY: Final = 32_000
+_SERVING: Final = "llama3-70b-8x-h100"
 #: Most devices of a node of the hardware that stands in.
 _NODE: Final = 8
 _KEYS: Final = ("precision", "optimizer", "adapters", "software")
@@ -65,6 +78,58 @@ def round_trip(name: str, found: Configuration) -> Trip:
         return Trip(name, found.framework, "differs", f"refused: {str(error)[:160]}")
     unlike = list(_unlike(found, job, layout, again))
     return Trip(name, found.framework, "differs" if unlike else "alike", "; ".join(unlike))
+
+
+def engine_trip(name: str, found: EngineConfiguration) -> Trip:
+    """Return what becomes of engines that are emitted as commands of their own and read again."""
+    kind = found.engine.partition("@")[0]
+    try:
+        run = _served(found)
+        emission = engine_target(kind).emit(run)
+    except InexpressibleEngineError as error:
+        return Trip(name, kind, "not expressed", error.part)
+    except AutoplanError as error:
+        return Trip(name, kind, "not emitted", str(error).splitlines()[0][:160])
+    files = {file.name: file.text for file in emission.files}
+    again = [
+        read_engines(EngineFile(LaunchFile(file.name, file.text), files.get), found.engine)
+        for file in emission.files
+        if serves(file.text)
+    ]
+    wanted = [str(group.layout) for group in run.groups]
+    read = [
+        str(pool)
+        for one in again
+        for pool in (
+            (one.layout.prefill, one.layout.decode)
+            if isinstance(one.layout, DisaggregatedLayout)
+            else (one.layout,)
+        )
+    ]
+    unlike = [] if read == wanted else [f"the layouts are {wanted}, read again as {read}"]
+    unlike += [
+        f"{key} is {value}, read again as {one.search.get(key)}"
+        for one in again
+        for key, value in found.search.items()
+        if one.search.get(key) != value
+    ]
+    return Trip(name, kind, "differs" if unlike else "alike", "; ".join(unlike))
+
+
+def _served(found: EngineConfiguration) -> ServedRun:
+    """Return the engines of a file as a run to emit, with a shipped job around them."""
+    job = load_serving_job(_SERVING)
+    named = str(found.job.get("model", job.model.name))
+    entry = load_entry("model", named) if named in entry_names("model") else job.model
+    longest = dict(found.job.get("workload", {})).get("longest_request")
+    workload = job.workload.model_copy(update={"longest_request": longest}) if longest else job.workload
+    search = job.search.model_copy(update=dict(found.search))
+    job = replace(job, model=entry, engine=engine(found.engine, Path()), workload=workload, search=search)
+    layout = found.layout
+    if isinstance(layout, DisaggregatedLayout):
+        pools = (EngineGroupToServe(layout.prefill, "prefill"), EngineGroupToServe(layout.decode, "decode"))
+        return ServedRun(job, pools, checkpoint=found.checkpoint)
+    return ServedRun(job, (EngineGroupToServe(layout),), checkpoint=found.checkpoint)
 
 
 def _planned(found: Configuration) -> tuple[Job, Layout]:

@@ -217,9 +217,12 @@ def _checkpoint(given: GivenArguments) -> Written | None:
 def _weights(values: dict[str, Written], checkpoint: str | None, model: str | None) -> dict[str, Written]:
     """Return the format of the weights: that of an argument, of the checkpoint, or of activations."""
     dtype = values.pop("dtype", None)
-    if "weights" in values:
-        return {}
     said = format_named(checkpoint) if checkpoint else None
+    chosen = values.get("weights")
+    if chosen is not None:
+        # A checkpoint with scales of blocks keeps them when it is loaded as fp8.
+        blocks = "fp8-block" in {said, published_format(model) if model and said is None else None}
+        return {"weights": replace(chosen, value="fp8-block")} if blocks and chosen.value == "fp8" else {}
     if said is not None and (dtype is None or said not in _SIXTEEN):
         return {"weights": Written(said, default=True)}
     published = published_format(model) if model and said is None else None
