@@ -91,7 +91,9 @@ def _tried(entry: Mapping[str, Any], breakage: str, texts: Mapping[str, str], fo
         message = str(error).replace(f"{folder}/", "")
         kind = "refused with line" if re.search(r":\d+: ", message) else "refused"
         return Variant(name, entry["framework"], breakage, kind, message[:200])
-    opened = breakage.startswith("a file") and any(field in found.unspecified for field in _NAMED)
+    row = _TABLE["breakages"].get(breakage, {})
+    wanted = (row["opens"],) if "opens" in row else () if row else _NAMED
+    opened = any(field in found.unspecified for field in wanted)
     return Variant(name, entry["framework"], breakage, "open" if opened else "read", "")
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
@@ -77,6 +78,7 @@ def read_nemo(file: LaunchFile) -> Configuration:
     built = any(path.endswith("_target_") for path in document.entries)
     given = Arguments(file.name, notes=document.notes)
     refuse_misspelt(given, document.entries, _KNOWN, "NeMo")
+    _leave_open(document, given)
     aside = _NEMO["beside_selective"] if _is_selective(document) else ()
     for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
         if path in document.entries and path not in aside:
@@ -111,6 +113,17 @@ def _named(configuration: Configuration, *, recipe: bool, self_contained: bool) 
     elif recipe:
         warnings.append("the model is that of a class of NeMo: name it in the job")
     return replace(configuration, warnings=tuple(warnings))
+
+
+def _leave_open(document: WrittenDocument, given: Arguments) -> None:
+    """Leave the fields open that keys of the model or the trainer may decide which are not read."""
+    for path, written in document.entries.items():
+        section, _, name = path.rpartition(".")
+        idle = path in _NEMO["idle_at_one"] and written.value == 1
+        if section in _NEMO["deciding_sections"] and path not in _KNOWN and not idle:
+            fields = may_decide(name, written.value)
+            if fields:
+                given.leave_open(fields, written.words, written.line)
 
 
 def _is_selective(document: WrittenDocument) -> bool:
