@@ -18,7 +18,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
 
-__all__ = ["with_script"]
+__all__ = ["environment_of", "line_of", "mapping_of", "scalar_of", "with_script"]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
@@ -68,9 +68,9 @@ def with_script(file: LaunchFile) -> LaunchFile:
     devices: int | None = None
     for root in roots:
         if _fits(_DSTACK, file.text):
-            devices = _dstack(_mapping(root), script)
+            devices = _dstack(mapping_of(root), script)
         elif _fits(_SKYPILOT, file.text):
-            devices = _skypilot(_mapping(root), script)
+            devices = _skypilot(mapping_of(root), script)
         elif not script.text:
             _kubernetes(root, script, 0)
     if not script.text.strip():
@@ -104,22 +104,22 @@ def _roots(file: LaunchFile) -> list[yaml.Node]:
 
 def _dstack(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
     """Add the commands of a task or service of dstack; return the devices of all nodes."""
-    script.variables |= _environment(values.get("env"))
-    gpus = _mapping(values.get("resources")).get("gpu")
-    each, nodes = _dstack_count(gpus), _integer(_scalar(values.get("nodes"))) or 1
+    script.variables |= environment_of(values.get("env"))
+    gpus = mapping_of(values.get("resources")).get("gpu")
+    each, nodes = _dstack_count(gpus), _integer(scalar_of(values.get("nodes"))) or 1
     if each is not None:
         counts = {"GPUS_PER_NODE": each, "GPUS_NUM": each * nodes, "NODES_NUM": nodes}
         script.variables |= {f"DSTACK_{name}": str(count) for name, count in counts.items()}
     for node in _items(values.get("commands")):
-        script.add(_line(node), _scalar(node) or "")
+        script.add(line_of(node), scalar_of(node) or "")
     return None if each is None else each * nodes
 
 
 def _dstack_count(node: yaml.Node | None) -> int | None:
     """Return the number of devices of a node: ``H100:8``, ``24GB`` for one, or a mapping with ``count``."""
-    text = _scalar(node)
+    text = scalar_of(node)
     if text is None:
-        return _integer(_scalar(_mapping(node).get("count"))) if node is not None else None
+        return _integer(scalar_of(mapping_of(node).get("count"))) if node is not None else None
     parts = [part for part in text.split(":") if re.fullmatch(r"\d+", part)]
     several = ".." in text.rpartition(":")[2]
     return None if several else int(parts[0]) if parts else 1
@@ -127,17 +127,17 @@ def _dstack_count(node: yaml.Node | None) -> int | None:
 
 def _skypilot(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
     """Add what a task of SkyPilot runs; return the devices of all nodes."""
-    script.variables |= _environment(values.get("envs"))
-    accelerators = _mapping(values.get("resources")).get("accelerators")
-    text = _scalar(accelerators) or next(
-        (f"{name}:{_scalar(node)}" for name, node in _mapping(accelerators).items()), ""
+    script.variables |= environment_of(values.get("envs"))
+    accelerators = mapping_of(values.get("resources")).get("accelerators")
+    text = scalar_of(accelerators) or next(
+        (f"{name}:{scalar_of(node)}" for name, node in mapping_of(accelerators).items()), ""
     )
     each = _integer(text.rpartition(":")[2]) if ":" in text else 1 if text else None
-    nodes = _integer(_scalar(values.get("num_nodes"))) or 1
+    nodes = _integer(scalar_of(values.get("num_nodes"))) or 1
     if each is not None:
         script.variables |= {"SKYPILOT_NUM_GPUS_PER_NODE": str(each), "SKYPILOT_NUM_NODES": str(nodes)}
     node = values["run"]
-    script.add(_line(node), _scalar(node) or "")
+    script.add(line_of(node), scalar_of(node) or "")
     return None if each is None else each * nodes
 
 
@@ -147,9 +147,9 @@ def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
         return
     for item in _items(node):
         _kubernetes(item, script, depth + 1)
-    values = _mapping(node)
+    values = mapping_of(node)
     for container in _items(values.get("containers")):
-        _container(_mapping(container), script)
+        _container(mapping_of(container), script)
     for key, inner in values.items():
         if key not in {"status", "initContainers", "metadata", "containers"}:
             _kubernetes(inner, script, depth + 1)
@@ -158,10 +158,12 @@ def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
 def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
     """Add the command of a container where it trains."""
     nodes = [values[key] for key in ("command", "args") if key in values]
-    words = [(_line(item), _filled(_scalar(item) or "")) for node in nodes for item in _items(node) or [node]]
+    words = [
+        (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in _items(node) or [node]
+    ]
     if script.text or not _TRAINS.search(" ".join(word for _, word in words)):
         return
-    script.variables |= _environment(values.get("env"))
+    script.variables |= environment_of(values.get("env"))
     at = next((i for i, (_, word) in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
     if at is not None and _SHELL.fullmatch(words[0][1]) and at + 1 < len(words):
         script.add(*words[at + 1])
@@ -183,12 +185,12 @@ def _quoted(word: str) -> str:
     return '"' + re.sub(r'([\\"`])', r"\\\1", word) + '"'
 
 
-def _environment(node: yaml.Node | None) -> dict[str, str]:
+def environment_of(node: yaml.Node | None) -> dict[str, str]:
     """Return an environment: a mapping, a list of names and values, or a list of ``NAME=VALUE``."""
-    values = {key: text for key, inner in _mapping(node).items() if (text := _scalar(inner)) is not None}
+    values = {key: text for key, inner in mapping_of(node).items() if (text := scalar_of(inner)) is not None}
     for item in _items(node):
-        pair, text = _mapping(item), _scalar(item) or ""
-        name, value = _scalar(pair.get("name")), _scalar(pair.get("value"))
+        pair, text = mapping_of(item), scalar_of(item) or ""
+        name, value = scalar_of(pair.get("name")), scalar_of(pair.get("value"))
         if name is not None and value is not None:
             values[name] = value
         elif "=" in text:
@@ -196,7 +198,8 @@ def _environment(node: yaml.Node | None) -> dict[str, str]:
     return {name: value for name, value in values.items() if name.isidentifier()}
 
 
-def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
+def mapping_of(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """Return the values of a mapping by key; nothing for any other node."""
     if not isinstance(node, yaml.MappingNode):
         return {}
     return {str(getattr(key, "value", "")): value for key, value in node.value}
@@ -206,7 +209,8 @@ def _items(node: yaml.Node | None) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _scalar(node: yaml.Node | None) -> str | None:
+def scalar_of(node: yaml.Node | None) -> str | None:
+    """Return the text of a scalar; None for any other node."""
     return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 
@@ -214,7 +218,7 @@ def _integer(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
-def _line(node: yaml.Node) -> int:
+def line_of(node: yaml.Node) -> int:
     """Return the line in which the text of a scalar begins; that of a block is the one below its sign."""
     line: int = node.start_mark.line + 1
     return line + 1 if getattr(node, "style", None) in {"|", ">"} else line

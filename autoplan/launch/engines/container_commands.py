@@ -17,6 +17,7 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.job_manifests import environment_of, line_of, mapping_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS, Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -148,25 +149,15 @@ def _roots(text: str, name: str) -> list[yaml.Node]:
 
 def _config_maps(root: yaml.Node) -> Iterator[tuple[str, str]]:
     """Yield the files of a ConfigMap by name."""
-    values = _mapping(root)
-    if _scalar(values.get("kind")) == "ConfigMap":
-        for key, node in _mapping(values.get("data")).items():
+    values = mapping_of(root)
+    if scalar_of(values.get("kind")) == "ConfigMap":
+        for key, node in mapping_of(values.get("data")).items():
             if isinstance(node, yaml.ScalarNode):
                 yield key, node.value
 
 
-def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(getattr(key, "value", "")): value for key, value in node.value}
-
-
-def _scalar(node: yaml.Node | None) -> str | None:
-    return str(node.value) if isinstance(node, yaml.ScalarNode) else None
-
-
 def _count(node: yaml.Node | None) -> int | None:
-    text = _scalar(node) or ""
+    text = scalar_of(node) or ""
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
@@ -178,7 +169,7 @@ def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[Served
         for item in node.value:
             yield from _containers(item, around, depth + 1)
         return
-    values = _mapping(node)
+    values = mapping_of(node)
     around = _narrowed(values, around)
     container = _container(values, around)
     if container is not None:
@@ -195,28 +186,28 @@ def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[Served
 
 def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
     """Return what is said around the values of a mapping, with what they say themselves."""
-    spec = _mapping(values.get("spec")) or _mapping(values.get("deploy"))
+    spec = mapping_of(values.get("spec")) or mapping_of(values.get("deploy"))
     counts = [_count(place.get(key)) for place in (values, spec) for key in _CHARTS["copies"]]
     replicas = next((count for count in counts if count is not None), around.replicas)
-    named = (_scalar(values.get(key)) for key in _CHARTS["role_keys"])
+    named = (scalar_of(values.get(key)) for key in _CHARTS["role_keys"])
     role = next((name for name in (*named, *_labelled_roles(values)) if name in _ROLES), around.role)
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
 
 def _labelled_roles(values: Mapping[str, yaml.Node]) -> Iterator[str | None]:
     """Yield what labels and annotations of a pod say of a role, such as ``llm-d.ai/role: prefill``."""
-    metadata = _mapping(values.get("metadata"))
+    metadata = mapping_of(values.get("metadata"))
     for section in ("labels", "annotations"):
-        for key, node in _mapping(metadata.get(section)).items():
+        for key, node in mapping_of(metadata.get(section)).items():
             if key.rpartition("/")[2] == "role":
-                yield _scalar(node)
+                yield scalar_of(node)
 
 
 def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
     """Return the devices that the resources of a container, or of a component, name."""
-    resources = _mapping(values.get("resources"))
+    resources = mapping_of(values.get("resources"))
     for part in ("limits", "requests"):
-        named = _mapping(resources.get(part))
+        named = mapping_of(resources.get(part))
         count = next((n for key in _CHARTS["devices"] if (n := _count(named.get(key))) is not None), None)
         if count is not None:
             return count
@@ -225,7 +216,7 @@ def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
 
 def _container(values: Mapping[str, yaml.Node], around: _Around) -> ServedContainer | None:
     """Return the container that a mapping is; None where it starts nothing."""
-    image = _scalar(values.get("image")) or ""
+    image = scalar_of(values.get("image")) or ""
     before = next((values[key] for key in _CHARTS["command"] if key in values and key != "command"), None)
     command, behind = values.get("command"), values.get(_CHARTS["arguments"][0])
     if before is None and command is None and behind is None:
@@ -233,7 +224,7 @@ def _container(values: Mapping[str, yaml.Node], around: _Around) -> ServedContai
     tokens = [token for node in (before, command, behind) if node is not None for token in _tokens(node)]
     if not tokens or not (image or before or command):
         return None
-    variables = _variables(values.get("env") or values.get("environment"))
+    variables = environment_of(values.get("env") or values.get("environment"))
     entry = next((words for pattern, words in _ENTRY if pattern.search(image)), ())
     if entry and _is_argument(tokens[0].text) and (before is None):
         tokens = [*(_Token(word, tokens[0].line) for word in entry), *tokens]
@@ -247,36 +238,15 @@ def _is_argument(text: str) -> bool:
     return first.startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+", first) is not None
 
 
-def _variables(node: yaml.Node | None) -> dict[str, str]:
-    """Return the environment of a container: a list of names and values, a mapping, or a list of texts."""
-    if isinstance(node, yaml.MappingNode):
-        return {key: text for key, value in _mapping(node).items() if (text := _scalar(value)) is not None}
-    values: dict[str, str] = {}
-    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
-        pair = _mapping(item)
-        name, value = _scalar(pair.get("name")), _scalar(pair.get("value"))
-        if name is not None and value is not None:
-            values[name] = value
-        elif (text := _scalar(item)) is not None and "=" in text:
-            values.update([text.split("=", 1)])  # type: ignore[list-item]
-    return {name: value for name, value in values.items() if name.isidentifier()}
-
-
 def _tokens(node: yaml.Node) -> Iterator[_Token]:
     """Yield the words of a command: the items of a list, or a text that a shell splits."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            text = _scalar(item)
+            text = scalar_of(item)
             if text is not None:
-                yield _Token(text, _first_line(item))
+                yield _Token(text, line_of(item))
     elif isinstance(node, yaml.ScalarNode):
-        yield _Token(node.value, _first_line(node), split=True)
-
-
-def _first_line(node: yaml.Node) -> int:
-    """Return the line in which the text of a scalar begins; that of a block is the one below its sign."""
-    line: int = node.start_mark.line + 1
-    return line + 1 if getattr(node, "style", None) in {"|", ">"} else line
+        yield _Token(node.value, line_of(node), split=True)
 
 
 def _served(tokens: Sequence[_Token], around: _Around, variables: Mapping[str, str]) -> ServedContainer:
@@ -409,14 +379,14 @@ def _as_yaml(text: str) -> str:
 
 def _charts(root: yaml.Node) -> Iterator[ServedContainer]:
     """Yield the engines that values of a chart start."""
-    values = _mapping(root)
-    engine = _mapping(values.get("servingEngineSpec"))
+    values = mapping_of(root)
+    engine = mapping_of(values.get("servingEngineSpec"))
     models = engine.get("modelSpec")
     for item in models.value if isinstance(models, yaml.SequenceNode) else ():
-        yield from _production_stack(_mapping(item))
-    model = _mapping(values.get("model"))
+        yield from _production_stack(mapping_of(item))
+    model = mapping_of(values.get("model"))
     for program in ("vllm", "sglang"):
-        section = _mapping(values.get(program))
+        section = mapping_of(values.get(program))
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
     yield from _llm_d(values)
@@ -430,11 +400,11 @@ def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContaine
     url = model.get("modelURL")
     if url is None:
         return
-    config = _mapping(model.get("vllmConfig"))
+    config = mapping_of(model.get("vllmConfig"))
     tokens = _start("vllm", url)
     tokens += _options("vllm", _CHARTS["production_stack"], config)
     tokens += _tokens(config["extraArgs"]) if "extraArgs" in config else []
-    transfer = _scalar(_mapping(model.get("lmcacheConfig")).get("kvRole"))
+    transfer = scalar_of(mapping_of(model.get("lmcacheConfig")).get("kvRole"))
     role = next((ours for ours, name in _TABLES["vllm"].data["roles"].items() if name == transfer), None)
     replicas = _count(model.get("replicaCount")) or 1
     yield _served(tokens, _Around(replicas, _count(model.get("requestGPU")), role), {})
@@ -446,8 +416,8 @@ def _gpu_recipe(
     """Return the engine of a serving recipe of gpu-recipes."""
     tokens = _start(program, model["name"]) if "name" in model else []
     tokens += _options(program, _CHARTS["gpu_recipes"], model)
-    for key, node in _mapping(section["serverArgs"]).items():
-        line, value = _first_line(node), _scalar(node) or ""
+    for key, node in mapping_of(section["serverArgs"]).items():
+        line, value = line_of(node), scalar_of(node) or ""
         if value.lower() != "false":
             tokens.append(_Token(f"--{key}", line))
             tokens += [] if value.lower() in {"true", ""} else [_Token(value, line)]
@@ -456,18 +426,17 @@ def _gpu_recipe(
 
 def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the pools of a chart of llm-d, whose command adds model and degrees."""
-    name = _mapping(values.get("modelArtifacts")).get("name") or _mapping(values.get("modelArtifacts")).get(
-        "uri"
-    )
-    pools = [pool for pool in ("prefill", "decode") if "containers" in _mapping(values.get(pool))]
+    artifacts = mapping_of(values.get("modelArtifacts"))
+    name = artifacts.get("name") or artifacts.get("uri")
+    pools = [pool for pool in ("prefill", "decode") if "containers" in mapping_of(values.get(pool))]
     for pool in pools:
-        section = _mapping(values.get(pool))
+        section = mapping_of(values.get(pool))
         listed = section["containers"]
         for item in listed.value if isinstance(listed, yaml.SequenceNode) else ():
-            container = _mapping(item)
-            if _scalar(container.get("modelCommand")) == "vllmServe" and name is not None:
+            container = mapping_of(item)
+            if scalar_of(container.get("modelCommand")) == "vllmServe" and name is not None:
                 tokens = _start("vllm", name, prefix="hf://")
-                tokens += _options("vllm", _CHARTS["llm_d"], _mapping(section.get("parallelism")))
+                tokens += _options("vllm", _CHARTS["llm_d"], mapping_of(section.get("parallelism")))
                 tokens += list(_tokens(container["args"])) if "args" in container else []
                 role = pool if len(pools) > 1 else None
                 yield _served(tokens, _Around(_count(section.get("replicas")) or 1, None, role), {})
@@ -475,8 +444,12 @@ def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
 
 def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the engine of a Model of KubeAI, whose replicas are those of its load."""
-    spec = _mapping(values.get("spec"))
-    if _scalar(values.get("kind")) != "Model" or _scalar(spec.get("engine")) != "VLLM" or "url" not in spec:
+    spec = mapping_of(values.get("spec"))
+    if (
+        scalar_of(values.get("kind")) != "Model"
+        or scalar_of(spec.get("engine")) != "VLLM"
+        or "url" not in spec
+    ):
         return
     tokens = _start("vllm", spec["url"], prefix="hf://")
     tokens += list(_tokens(spec["args"])) if "args" in spec else []
@@ -485,56 +458,56 @@ def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
 
 def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the pools of an LLMInferenceService of KServe, whose template starts vLLM with the model."""
-    spec = _mapping(values.get("spec"))
-    model = _mapping(spec.get("model")).get("uri")
-    if _scalar(values.get("kind")) != "LLMInferenceService" or model is None:
+    spec = mapping_of(values.get("spec"))
+    model = mapping_of(spec.get("model")).get("uri")
+    if scalar_of(values.get("kind")) != "LLMInferenceService" or model is None:
         return
-    pools = [("prefill", _mapping(spec["prefill"]))] if "prefill" in spec else []
+    pools = [("prefill", mapping_of(spec["prefill"]))] if "prefill" in spec else []
     for role, pool in (*pools, ("decode" if pools else None, spec)):
-        listed = _mapping(pool.get("template")).get("containers")
+        listed = mapping_of(pool.get("template")).get("containers")
         containers = listed.value if isinstance(listed, yaml.SequenceNode) else ()
-        if any({"command", "args"} & _mapping(item).keys() for item in containers):
+        if any({"command", "args"} & mapping_of(item).keys() for item in containers):
             continue
         tokens = _start("vllm", model, prefix="hf://")
-        degrees = _mapping(pool.get("parallelism"))
+        degrees = mapping_of(pool.get("parallelism"))
         tokens += _options("vllm", _CHARTS["kserve"], degrees)
-        if (_scalar(degrees.get("expert")) or "").lower() == "true":
-            tokens.append(_Token(_CHARTS["kserve_experts"], _first_line(degrees["expert"])))
+        if (scalar_of(degrees.get("expert")) or "").lower() == "true":
+            tokens.append(_Token(_CHARTS["kserve_experts"], line_of(degrees["expert"])))
         for item in containers:
-            tokens += _further_arguments(_mapping(item).get("env"))
+            tokens += _further_arguments(mapping_of(item).get("env"))
         yield _served(tokens, _Around(_count(pool.get("replicas")) or 1, None, role), {})
 
 
 def _further_arguments(environment: yaml.Node | None) -> Iterator[_Token]:
     """Yield the arguments that a variable of the environment adds to those of KServe's template."""
     for item in environment.value if isinstance(environment, yaml.SequenceNode) else ():
-        pair = _mapping(item)
-        if _scalar(pair.get("name")) == _CHARTS["kserve_arguments"] and "value" in pair:
-            line = _first_line(pair["value"])
-            yield from (_Token(word, line) for word in shlex.split(_scalar(pair["value"]) or ""))
+        pair = mapping_of(item)
+        if scalar_of(pair.get("name")) == _CHARTS["kserve_arguments"] and "value" in pair:
+            line = line_of(pair["value"])
+            yield from (_Token(word, line) for word in shlex.split(scalar_of(pair["value"]) or ""))
 
 
 def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the pools of a recipe of srt-slurm, whose options are those of SGLang."""
-    backend, resources = _mapping(values.get("backend")), _mapping(values.get("resources"))
-    for name, node in _mapping(backend.get("sglang_config")).items():
-        options = _mapping(node)
-        model = options.get("served-model-name") or _mapping(values.get("model")).get("path")
+    backend, resources = mapping_of(values.get("backend")), mapping_of(values.get("resources"))
+    for name, node in mapping_of(backend.get("sglang_config")).items():
+        options = mapping_of(node)
+        model = options.get("served-model-name") or mapping_of(values.get("model")).get("path")
         if name not in _CHARTS["srt_slurm"] or model is None:
             continue
         tokens = _start("sglang", model)
         for key, value in options.items():
-            if key not in _CHARTS["srt_slurm_aside"] and (_scalar(value) or "").lower() != "false":
-                text = _scalar(value) or ""
-                tokens.append(_Token(f"--{key}", _first_line(value)))
-                tokens += [] if text.lower() in {"true", ""} else [_Token(text, _first_line(value))]
+            if key not in _CHARTS["srt_slurm_aside"] and (scalar_of(value) or "").lower() != "false":
+                text = scalar_of(value) or ""
+                tokens.append(_Token(f"--{key}", line_of(value)))
+                tokens += [] if text.lower() in {"true", ""} else [_Token(text, line_of(value))]
         copies = _count(resources.get(_CHARTS["srt_slurm"][name])) or 1
         yield _served(tokens, _Around(copies, None, name if name in _ROLES else None), {})
 
 
 def _start(program: str, model: yaml.Node, prefix: str = "") -> list[_Token]:
     """Return the words that start a server of a model."""
-    line, name = _first_line(model), (_scalar(model) or "").removeprefix(prefix)
+    line, name = line_of(model), (scalar_of(model) or "").removeprefix(prefix)
     words = ("vllm", "serve") if program == "vllm" else ("python3", "-m", "sglang.launch_server")
     named = (name,) if program == "vllm" else (_TABLES["sglang"].keys["model"], name)
     return [_Token(word, line) for word in (*words, *named)]
@@ -544,8 +517,8 @@ def _options(program: str, names: Mapping[str, str], values: Mapping[str, yaml.N
     """Return values of a chart as arguments of an engine."""
     tokens: list[_Token] = []
     for key, binding in names.items():
-        value = _scalar(values.get(key))
+        value = scalar_of(values.get(key))
         if value is not None and value not in {"", "null", "~"}:
-            line = _first_line(values[key])
+            line = line_of(values[key])
             tokens += [_Token(_TABLES[program].keys[binding], line), _Token(value, line)]
     return tokens
