@@ -51,6 +51,7 @@ def search(
     deadline: Deadline = ENDLESS,
     fastest_only: bool = False,
     may_be_empty: bool = False,
+    others: Sequence[tuple[float, float]] = (),
 ) -> Front:
     """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
 
@@ -59,6 +60,9 @@ def search(
     the fastest alone, and no reasons where there is none. When ``deadline`` ends, or the one in force, the
     plans so far are returned. Raises UnsupportedError where there is none yet; with ``may_be_empty`` the
     front is empty then, and its certificate says that the search was stopped.
+
+    ``others`` are steps [s] and memory [byte] of plans of other programs for the same question: where they
+    dominate all layouts smaller than a plan, the front ends with that plan, and says so.
     """
     if deadline is ENDLESS:
         deadline = current_deadline()
@@ -68,7 +72,7 @@ def search(
     if most_devices is not None and job.cluster.devices > most_devices:
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
         return Front(job, (), infeasible_certificate(job, NO_SPACE), (), (reason,), facts=facts_of(job))
-    current, front = _Search(job, thinning, fastest_only=fastest_only), None
+    current, front = _Search(job, thinning, fastest_only=fastest_only, others=others), None
     with deadline.in_force(), suppress(DeadlineOver, SolverStoppedError):
         front = current.front(progress)
     return front or current.first_known(stop_reason(deadline), may_be_empty=may_be_empty)
@@ -81,6 +85,7 @@ class _Search:
     job: Job
     thinning: float
     fastest_only: bool
+    others: Sequence[tuple[float, float]] = ()
     space: Space = NO_SPACE
     rejected: tuple[Rejection, ...] = ()
     fitting: Sequence[PricedCandidates] = ()
@@ -98,8 +103,10 @@ class _Search:
         machine, most, limit = machine_of(job), step_limit(job), memory_limit_bytes(job)
         self.fitting = all_priced(job, fits, machine)
         ceiling = most[0] if most else longest_seconds(self.fitting)
-        self.sweep = FrontSweep(self.fitting, Scale.of(ceiling, limit), ceiling)
-        one = self.fastest_only or inner_objectives(job.objectives) == {"step_time"}
+        objectives = inner_objectives(job.objectives)
+        others = self.others if len(objectives) > 1 else ()
+        self.sweep = FrontSweep(self.fitting, Scale.of(ceiling, limit), ceiling, others)
+        one = self.fastest_only or objectives == {"step_time"}
         points = _swept(self.sweep, limit, self.thinning, progress, one=one)
         if points:
             return self._of_points(self.sweep, points)
@@ -123,10 +130,13 @@ class _Search:
         job, facts, first = self.job, facts_of(self.job), points[0]
         points = _selected(job, sweep, points)
         layouts = [point.layout(self.fitting) for point in points]
-        plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
+        plans = tuple(Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True))
         fastest = plans[0].predicted.step_seconds
         certificate = sweep_certificate(job, self.space, sweep, [first, *points], self.thinning, fastest)
-        return _with_remainder(Front(job, _undominated(plans), certificate, self.rejected, facts=facts))
+        plans = _undominated(plans)
+        return _with_remainder(
+            Front(job, plans, certificate, self.rejected, facts=facts, cut_by_others=sweep.cut)
+        )
 
     def first_known(self, reason: str, *, may_be_empty: bool) -> Front:
         """Return a front of one layout that is found soon; see ``search`` where none is."""

@@ -24,13 +24,29 @@ __all__ = ["FrontSweep"]
 #: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
 _PROBES = 48
 _TRIES = 2
+#: A layout is slower than another one where its bound exceeds that one's step by this share.
+_MARGIN = 1e-6
 
 
 class FrontSweep:
-    """State of the ε-constraint sweep of one job: its candidates, and counters for the certificate."""
+    """State of the ε-constraint sweep of one job: its candidates, and counters for the certificate.
 
-    def __init__(self, groups: Sequence[PricedCandidates], scale: Scale, ceiling_seconds: float) -> None:
+    ``others`` are steps [s] and memory [byte] of plans of other programs for the same question: ``cut`` says
+    that the sweep ended where they dominate every smaller layout.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[PricedCandidates],
+        scale: Scale,
+        ceiling_seconds: float,
+        others: Sequence[tuple[float, float]] = (),
+    ) -> None:
         self.groups = groups
+        self.others = sorted(others)
+        self.cut = False
+        #: Within this limit a layout may be on the front beside ``others`` [ticks].
+        self._undominated = np.inf
         self.scale = scale
         self.solver = CandidateSolver(groups, scale, int(ceiling_seconds / scale.tick_seconds))
         self.candidates = BestFirstSearch(groups, self.solver)
@@ -66,10 +82,40 @@ class FrontSweep:
             if self.stopped:
                 return
             try:
+                self.cut = self._rest_is_dominated(point.memory_ticks - 1)
+                if self.cut:
+                    return
                 limit_ticks, incumbent = self._next_limit(point, thinning)
-            except DeadlineOver:
+            except (DeadlineOver, SolverStoppedError):
                 self.stopped = True
                 return
+
+    def _rest_is_dominated(self, limit_ticks: int) -> bool:
+        """Return whether it is proven, by bounds, that others dominate every layout within the limit.
+
+        One of ``others`` dominates all layouts that are slower and need no less memory. So none may be as
+        fast as the fastest of them that fits, nor as the next one within the memory of that, and so on.
+        """
+        if not self.others or limit_ticks >= self._undominated:
+            return False
+        bounds, limit = self.candidates.saved_bounds(), limit_ticks
+        for step, memory in [*self.others, (np.inf, 0.0)]:
+            ticks = int(np.ceil(memory / self.scale.tick_bytes))
+            if ticks > limit:
+                continue
+            if self.candidates.bound_seconds <= step * (1 + _MARGIN) and not self._none_within(limit, step):
+                self.candidates.restore_bounds(bounds)
+                self._undominated = limit
+                return False
+            limit = ticks
+        return True
+
+    def _none_within(self, limit_ticks: int, seconds: float) -> bool:
+        """Return whether bounds prove that no layout within the limit is as fast."""
+        self.candidates.live = []
+        limit, most = limit_ticks * self.scale.tick_bytes, min(seconds, self.solver.ceiling_seconds)
+        best = self.candidates.open_candidates(limit, most)
+        return best >= most and not self.solver.reduced(self.candidates.live, best, limit).live
 
     def _next_limit(self, point: FrontPoint, thinning: float) -> tuple[int, float]:
         """Return the next memory limit [ticks], and the step of an incumbent within it [s], else infinite.
