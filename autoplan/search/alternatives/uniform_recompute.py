@@ -23,9 +23,9 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
-from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
+from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.integer_scaling import Scale
@@ -117,6 +117,8 @@ class UniformCases:
         lower = bound_by(self.one, _monotone(seconds, self.allowed))
         fitting = np.where(np.isfinite(seconds), np.arange(1, self.one.layers + 1), 0).max(axis=2).sum(axis=1)
         steps = np.where(fitting >= self.one.layers, lower.step_seconds, inf)
+        if len(near := np.flatnonzero(steps <= most)) > 1 and (self.allowed.sum(axis=1) == 1).all():
+            steps[near] = np.maximum(steps[near], self._fixed_layers_step(index[near]))
         if remember:
             self.bounds[index] = np.maximum(self.bounds[index], steps)
         promising = np.flatnonzero(steps <= most)
@@ -124,6 +126,20 @@ class UniformCases:
             index, promising[np.argsort(steps[promising], kind="stable")], lower, seconds, most
         ):
             yield _case(int(index[i]), lower, i, seconds[i], memory[i])
+
+    def _fixed_layers_step(self, index: NDArray[np.int64]) -> Array:
+        """Return the step of cases where every stage has one number of layers, shape [W] [s]."""
+        schedule, layers = self.one.schedule(0), self.allowed.argmax(axis=1)
+        counts = (layers + 1.0)[None]
+        mix = {mode: x[:, 0, layers] for mode, x in self._mixes(index).items()}
+        stages = self.stages.take((slice(None), 0))
+        passes = [stage_forward(stages, counts), stage_backward(stages, counts, mix)]
+        if schedule.split_backward:
+            weight = stage_weight(stages, counts)
+            passes = [passes[0], passes[1] - weight, weight]
+        by_stage = [list(np.broadcast_to(x / schedule.v, (len(index), self.one.pp)).T) for x in passes]
+        makespan: Array = schedule.time(by_stage, lambda times: np.maximum.reduce(list(times)))
+        return makespan + end_of_step(stages, counts, mix).total.max(axis=1)
 
     def _undominated(
         self,
@@ -159,25 +175,32 @@ class UniformCases:
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
-        one, counts = self.one, np.arange(1.0, self.one.layers + 1)
-        longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
-        useful = useful_counts(one, case.seconds, longest)
-        stages, v = self.stages, int(one.v[0])
-        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
-        table = alternative_table(stages, counts, mix, case.memory, v=v, scale=scale)
-        rows = (table[i, self._allowed_counts(i, case, useful[i])].tolist() for i in range(one.pp))
-        chosen = tuple(tuple(Alternative.of(entry) for entry in row) for row in rows)
-        return Alternatives(chosen, one.schedule(0), self.across)
+        one, longest = self.one, self._longest_stage(case, most * (1 + margin))
+        stage, layers = np.nonzero(np.isfinite(useful_counts(one, case.seconds, longest)))
+        mix = {mode: x[0, 0, layers] for mode, x in self._mixes(np.array([case.number])).items()}
+        allowed = self._allowed(stage, layers + 1, mix)
+        stage, layers, mix = stage[allowed], layers[allowed], mixes_at(mix, allowed)
+        coefficients, memory = self.stages.take((stage, 0)), case.memory[stage, layers]
+        v = int(one.v[0])
+        table = alternative_table(coefficients, layers + 1.0, mix, memory, v=v, scale=scale)
+        rows: list[list[Alternative]] = [[] for _ in range(one.pp)]
+        for i, entry in zip(stage.tolist(), table.tolist(), strict=True):
+            rows[i].append(Alternative.of(entry))
+        return Alternatives(tuple(map(tuple, rows)), one.schedule(0), self.across)
 
-    def _allowed_counts(self, stage: int, case: UniformCase, seconds: Array) -> NDArray[np.int64]:
-        """Return the layer counts, less one, of finite ``seconds`` that the rules on the stage allow."""
-        index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
-        if not rules.own:
-            return index
-        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
-        allowed = [rules.allows(n + 1, mixes_at(mix, np.array([n])))[0] for n in index.tolist()]
-        allowed_index: NDArray[np.int64] = index[np.array(allowed, dtype=bool)]
-        return allowed_index
+    def _longest_stage(self, case: UniformCase, most: float) -> float:
+        """Return the longest time of a stage in steps of up to ``most`` seconds [s]."""
+        return longest_stage(self.one.schedule(0), case.stage_sum, most - case.tail)
+
+    def _allowed(self, stage: NDArray[np.int64], layers: NDArray[np.int64], mix: ByMode) -> NDArray[np.bool_]:
+        """Return whether the rules on each ``stage`` allow so many ``layers`` with its ``mix``."""
+        if not any(rules.own for rules in self.rules):
+            return np.ones(len(stage), dtype=bool)
+        counts = zip(*(of_mode.astype(np.int64).tolist() for of_mode in mix.values()), strict=True)
+        rows = zip(stage.tolist(), layers.tolist(), counts, strict=True)
+        return np.array(
+            [self.rules[i].allows_one(n, dict(zip(mix, row, strict=True))) for i, n, row in rows], dtype=bool
+        )
 
     def _mixes(self, index: NDArray[np.int64]) -> dict[str, Array]:
         """Return layers with each recompute mode by number of layers, shape [W, 1, L]."""
