@@ -6,26 +6,58 @@ Each solve covers the candidates whose lower bound does not exceed the incumbent
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.costs.core.candidates import distinct
 from autoplan.deadline import DeadlineOver, current_deadline
-from autoplan.search.alternatives.integer_scaling import Scale
+from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import MODES
+from autoplan.search.alternatives.domain_reduction import OpenCandidate
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
-from autoplan.search.alternatives.stage_alternatives import step_ticks
+from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, step_ticks
 from autoplan.search.best_first_search import BestFirstSearch, CandidateSolver
-from autoplan.search.cp.constraint_model import SolverStoppedError
-from autoplan.search.front_point import FrontPoint
+from autoplan.search.cp.constraint_model import Solution, SolverStoppedError
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["FrontSweep"]
+__all__ = ["FrontPoint", "FrontSweep"]
 
 #: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
 _PROBES = 48
 _TRIES = 2
 #: A layout is slower than another one where its bound exceeds that one's step by this share.
 _MARGIN = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
+
+    group: int
+    position: int
+    chosen: tuple[Alternative, ...]
+    step_ticks: int
+    memory_ticks: int
+    bound_ticks: int
+
+    def layout(self, groups: Sequence[PricedCandidates]) -> Layout:
+        """Return the layout, of one of ``groups``."""
+        recomputed = {mode.name: tuple(o.count(mode.name) for o in self.chosen) for mode in MODES}
+        layers = tuple(o.layers for o in self.chosen)
+        return groups[self.group].candidates.layout(self.position, layers, recomputed)
+
+    @staticmethod
+    def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:
+        """Return the point of a candidate's ``solution``."""
+        return FrontPoint(
+            group=candidate.group,
+            position=candidate.position,
+            chosen=solution.chosen,
+            step_ticks=solution.step_ticks,
+            memory_ticks=solution.memory_ticks,
+            bound_ticks=solution.bound_ticks,
+        )
 
 
 class FrontSweep:
