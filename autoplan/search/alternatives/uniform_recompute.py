@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
-from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
+from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.primal_heuristic import useful_counts
@@ -70,7 +70,8 @@ class UniformCases:
     """All cases of uniform recompute of one candidate, W of them.
 
     ``recomputed`` has the layers of every stage with each mode, -1 for all of them. ``bounds`` has lower
-    bounds of the step of each case, valid under the tightest limit so far and tighter ones.
+    bounds of the step of each case, valid under the tightest limit so far and tighter ones. ``possible`` says
+    whether the rules on stages leave layouts of a case: 1, 0, or -1 where that is not known yet.
     """
 
     one: PricedCandidates
@@ -81,6 +82,7 @@ class UniformCases:
     allowed: NDArray[np.bool_]
     rules: tuple[StageRules, ...]
     across: tuple[Node, ...]
+    possible: NDArray[np.int8]
 
     @staticmethod
     def of(group: PricedCandidates, position: int) -> UniformCases:
@@ -99,6 +101,7 @@ class UniformCases:
             allowed=allowed,
             rules=stage_rules(parts, one.pp),
             across=across(parts),
+            possible=np.full(len(floor), -1, dtype=np.int8),
         )
 
     def within(self, limit: float, most: float, *, remember: bool) -> Iterator[UniformCase]:
@@ -117,8 +120,9 @@ class UniformCases:
         lower = bound_by(self.one, _monotone(seconds, self.allowed))
         fitting = np.where(np.isfinite(seconds), np.arange(1, self.one.layers + 1), 0).max(axis=2).sum(axis=1)
         steps = np.where(fitting >= self.one.layers, lower.step_seconds, inf)
-        if len(near := np.flatnonzero(steps <= most)) > 1 and (self.allowed.sum(axis=1) == 1).all():
-            steps[near] = np.maximum(steps[near], self._fixed_layers_step(index[near]))
+        if any(rules.own for rules in self.rules):
+            near = np.flatnonzero(steps <= most)
+            steps[near[~self._possible(index[near])]] = inf
         if remember:
             self.bounds[index] = np.maximum(self.bounds[index], steps)
         promising = np.flatnonzero(steps <= most)
@@ -127,19 +131,20 @@ class UniformCases:
         ):
             yield _case(int(index[i]), lower, i, seconds[i], memory[i])
 
-    def _fixed_layers_step(self, index: NDArray[np.int64]) -> Array:
-        """Return the step of cases where every stage has one number of layers, shape [W] [s]."""
-        schedule, layers = self.one.schedule(0), self.allowed.argmax(axis=1)
-        counts = (layers + 1.0)[None]
-        mix = {mode: x[:, 0, layers] for mode, x in self._mixes(index).items()}
-        stages = self.stages.take((slice(None), 0))
-        passes = [stage_forward(stages, counts), stage_backward(stages, counts, mix)]
-        if schedule.split_backward:
-            weight = stage_weight(stages, counts)
-            passes = [passes[0], passes[1] - weight, weight]
-        by_stage = [list(np.broadcast_to(x / schedule.v, (len(index), self.one.pp)).T) for x in passes]
-        makespan: Array = schedule.time(by_stage, lambda times: np.maximum.reduce(list(times)))
-        return makespan + end_of_step(stages, counts, mix).total.max(axis=1)
+    def _possible(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for which cases the rules on each stage allow some number of layers, whatever the limit."""
+        counts = [(np.flatnonzero(allowed) + 1).tolist() for allowed in self.allowed]
+        for number in index[self.possible[index] < 0].tolist():
+            recomputed = {mode: int(count[number]) for mode, count in self.recomputed.items()}
+            self.possible[number] = all(
+                any(
+                    rules.allows_one(n, {mode: n if k < 0 else k for mode, k in recomputed.items()})
+                    for n in numbers
+                )
+                for rules, numbers in zip(self.rules, counts, strict=True)
+            )
+        possible: NDArray[np.bool_] = self.possible[index] > 0
+        return possible
 
     def _undominated(
         self,
