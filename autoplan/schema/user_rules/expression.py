@@ -37,6 +37,7 @@ __all__ = [
     "Place",
     "Uniform",
     "Value",
+    "at_stage",
     "decided",
     "left_of",
 ]
@@ -164,7 +165,7 @@ class Every(Node):
 
     def of_stages(self, stages: int) -> Node:
         """Return the relation for each of so many stages."""
-        return Logic(every=True, parts=tuple(_at_stage(self.part, stage) for stage in range(stages)))
+        return Logic(every=True, parts=tuple(at_stage(self.part, stage) for stage in range(stages)))
 
 
 @_node
@@ -289,17 +290,17 @@ class Uniform(Node):
         return Logic(every=False, parts=(*equal, counts)).folded(values)
 
 
-def _at_stage(node: Node, stage: int) -> Node:
-    """Return ``node`` with entries of ``stage`` in place of ``Each``."""
-    if isinstance(node, Each):
+def at_stage(node: Node, stage: int, of: type[Each | Entry] = Each) -> Node:
+    """Return ``node`` with entries of ``stage`` in place of all ``of`` a kind."""
+    if isinstance(node, of):
         return Entry(node.quantity, stage)
     changes: dict[str, Any] = {}
     for part in fields(node):
         value = getattr(node, part.name)
         if isinstance(value, Node):
-            changes[part.name] = _at_stage(value, stage)
+            changes[part.name] = at_stage(value, stage, of)
         elif isinstance(value, tuple):
-            changes[part.name] = tuple(_at_stage(x, stage) if isinstance(x, Node) else x for x in value)
+            changes[part.name] = tuple(at_stage(x, stage, of) if isinstance(x, Node) else x for x in value)
     return replace(node, **changes) if changes else node
 
 

@@ -133,7 +133,8 @@ class UniformCases:
 
     def _possible(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for which cases the rules on each stage allow some number of layers, whatever the limit."""
-        counts = [(np.flatnonzero(allowed) + 1).tolist() for allowed in self.allowed]
+        counts = (tuple((np.flatnonzero(allowed) + 1).tolist()) for allowed in self.allowed)
+        alike = {(rules.own, numbers): rules for rules, numbers in zip(self.rules, counts, strict=True)}
         for number in index[self.possible[index] < 0].tolist():
             recomputed = {mode: int(count[number]) for mode, count in self.recomputed.items()}
             self.possible[number] = all(
@@ -141,7 +142,7 @@ class UniformCases:
                     rules.allows_one(n, {mode: n if k < 0 else k for mode, k in recomputed.items()})
                     for n in numbers
                 )
-                for rules, numbers in zip(self.rules, counts, strict=True)
+                for (_, numbers), rules in alike.items()
             )
         possible: NDArray[np.bool_] = self.possible[index] > 0
         return possible

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import ByMode
-from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, decided
+from autoplan.schema.recompute import MODES
+from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, at_stage, decided
 
 __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """Rules on the alternatives of one stage: ``own`` are those about this stage alone.
+    """Rules on the alternatives of one stage: ``own`` are those about this stage alone, as of the first.
 
     ``seen`` are the quantities of the stage that occur in rules about several stages.
     """
@@ -53,7 +54,8 @@ class StageRules:
 
     def allows_one(self, layers: int, recomputed: Mapping[str, int]) -> bool:
         """Return whether a stage of ``layers`` with these recompute counts satisfies the rules about it."""
-        return all(_holds(node, self.stages, _counts_of(node, layers, recomputed)) for node in self.own)
+        named = _modes_in(self.own)
+        return _hold(self.own, self.stages, layers, tuple(n for n in recomputed.items() if n[0] in named))
 
     def indistinguishable(self, recomputed: ByMode, reference: Mapping[str, int]) -> NDArray[np.bool_]:
         """Return which mixes no rule on several stages distinguishes from the counts ``reference``."""
@@ -64,16 +66,18 @@ class StageRules:
         return same
 
 
-def _counts_of(node: Node, layers: int, recomputed: Mapping[str, int]) -> tuple[tuple[Place, int], ...]:
-    """Return the counts that a rule about one stage names; 0 for modes that are not among them."""
-    return tuple(
-        (place, layers if place[0] == "layers" else recomputed.get(place[0], 0)) for place in places_of(node)
-    )
+@lru_cache(maxsize=256)
+def _modes_in(rules: tuple[Node, ...]) -> frozenset[str]:
+    """Return the quantities that ``rules`` name."""
+    return frozenset(quantity for node in rules for quantity, _ in places_of(node))
 
 
 @lru_cache(maxsize=2**16)
-def _holds(node: Node, stages: int, counts: tuple[tuple[Place, int], ...]) -> bool:
-    return decided(node, Known({}, stages, dict(counts)))
+def _hold(rules: tuple[Node, ...], stages: int, layers: int, recomputed: tuple[tuple[str, int], ...]) -> bool:
+    """Return whether rules about the first of ``stages`` hold for its layers and counts; others are 0."""
+    counts = {"layers": layers, **dict.fromkeys((mode.name for mode in MODES), 0), **dict(recomputed)}
+    known = Known({}, stages, {(name, 0): n for name, n in counts.items()})
+    return all(decided(node, known) for node in rules)
 
 
 @lru_cache(maxsize=4096)
@@ -88,6 +92,12 @@ def places_of(node: Node) -> frozenset[Place]:
 def stages_of(node: Node) -> frozenset[int]:
     """Return the stages that ``node`` depends on."""
     return frozenset(stage for _, stage in places_of(node))
+
+
+@lru_cache(maxsize=4096)
+def _of_first(node: Node) -> Node:
+    """Return a rule about one stage as one about the first: most stages have the same ones."""
+    return at_stage(node, 0, of=Entry)
 
 
 def parts_of(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -113,7 +123,7 @@ def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
     own: list[list[Node]] = [[] for _ in range(stages)]
     for node in parts:
         if len(about := stages_of(node)) == 1:
-            own[min(about)].append(node)
+            own[min(about)].append(_of_first(node))
     return tuple(StageRules(i, stages, tuple(own[i]), frozenset(seen[i])) for i in range(stages))
 
 
