@@ -216,13 +216,14 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     if not divisible.any():
         return dominated
     values = [distinct(column) for column in _columns(c)]
-    keys = _keys(c, values)
+    keys = distinct(_keys(c, values))
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
         index = np.flatnonzero(divisible & (c.cp % f == 0) & (c.microbatch % f == 0))
         longer = c.take(index)
         shorter = replace(longer, dp=longer.dp * f, cp=longer.cp // f, microbatch=longer.microbatch // f)
-        dominated[index] |= np.isin(_keys(shorter, values), keys)
+        wanted = _keys(shorter, values)
+        dominated[index] |= keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
     return dominated
 
 
