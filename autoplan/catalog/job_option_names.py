@@ -36,7 +36,7 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--task": JobOption("", TASKS, "TASK", "train (all of the model), lora, qlora or serve."),
     "--devices": JobOption("devices", TASKS, "N", "Devices to use; all if left out."),
     "--stack": JobOption(
-        "stack", TASKS, "NAME", "The training software, or the engine; the usual one if left out."
+        "stack", TASKS, "NAME", "The training software that prices it, or the engine; a program's if left out."
     ),
     "--program": JobOption(
         "program",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autoplan import planning
+from autoplan.catalog.programs import written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
@@ -205,7 +206,8 @@ def _row(plan: Plan) -> dict[str, Any]:
     predicted, screen = plan.predicted, Terminal()
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
     size = predicted.peak_memory_bytes_per_device
-    layout = f" {screen.dot} ".join(layout_parts(plan.layout, screen))
+    run = [plan.program.words] if plan.program else []
+    layout = f" {screen.dot} ".join([*layout_parts(plan.layout, screen), *run])
     step, memory = format_seconds(predicted.step_seconds), format_bytes(size)
     return {
         "layout": layout,
@@ -233,7 +235,7 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
 
 
 def _launch_document(asked: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
-    job = job_of(question)
+    job = written_for(job_of(question), asked.target)
     plan = planning.evaluate(job, asked.layout)
     line = _emit_line(asked, file_name(question), ["--layout", plan.layout_string])
 

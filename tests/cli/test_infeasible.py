@@ -20,6 +20,7 @@ kind: training
 model: llama3-70b
 hardware: dgx-h100
 devices: 8
+program: any-layout
 workload: {sequence_length: 8192, global_batch_size: 128}
 """
 
@@ -29,6 +30,7 @@ kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: %s
+program: any-layout
 workload: {sequence_length: 4096, global_batch_size: %s}
 """
 
@@ -38,6 +40,7 @@ kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: 2
+program: any-layout
 workload: {sequence_length: 8192, global_batch_size: 8}
 search: {schedule: 1f1b, pipeline_parallel: 2, recompute: [none, full]}
 """
