@@ -143,7 +143,8 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
 ) -> None:
     """Write a plan of JOB as the configuration of a framework, with its prediction in a comment.
 
-    Where JOB leaves its program open, it is planned for those that TARGET writes. Of a serving job: the serve commands of its engines in its version, or what runs them in containers.
+    Where JOB leaves its program open, it is planned for those that TARGET writes. Of a serving job: the serve
+    commands of its engines in its version, or what runs them in containers.
 
     What the framework or engine cannot express is an error with the nearest layout that it can, and exit code
     2; nothing is written then. Exit code 1: no layout is feasible.
