@@ -236,9 +236,18 @@ def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:
     yield GAP
 
 
+def _first_reason(front: Front) -> Sequence[str]:
+    """Return why there is no plan; of several programs that of the first, and which the others are."""
+    titles = [answer.job.program.title for answer in front.answers if answer.job.program]
+    others = [title for title in dict.fromkeys(titles) if title != titles[0]]
+    if not others:
+        return front.reasons
+    return (front.reasons[0], f"{', '.join(others)}: nothing is feasible either; --details: why")
+
+
 def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
     yield Sentence("nothing is feasible", "bad")
-    yield items(front.reasons, "")
+    yield items(front.reasons if details else _first_reason(front), "")
     yield GAP
     yield from suggestion_lines(front, details=details)
     if details:
