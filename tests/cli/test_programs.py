@@ -107,7 +107,7 @@ def assert_every_plan_is_started(run, path):
     front = planning.plan(load_job(path))
     assert written(front) or front.reasons
     assert {at_batch(front.job, plan).program for plan in front.plans} <= programs_of(front.job)
-    if front.plans:
+    if front.plans and front.job.program is not None:
         screen = front_table(front, Terminal(), emitted=expressible_number(front)).splitlines()
         done = run(*shlex.split(screen[-1].removeprefix("next: autoplan ")))
         assert done.exit_code == 0, done.stderr
@@ -161,7 +161,7 @@ def test_a_job_file_that_names_neither_program_nor_stack_is_for_the_usual_progra
     assert any_layout(usual) == free
 
 
-def test_programs_that_are_not_usual_run_what_the_usual_ones_cannot(job):
+def test_programs_that_are_not_usual_run_what_the_usual_ones_cannot(run, job):
     """Where none of the usual programs has an optimizer, others are tried before any layout."""
     paged = load_job(job("optimizer: paged-adamw", "adapters: {rank: 8, base: int8, dropout: 0.1}"))
     assert paged.programs == "usual"
@@ -171,6 +171,7 @@ def test_programs_that_are_not_usual_run_what_the_usual_ones_cannot(job):
     narrow = load_job(path)
     assert (narrow.program, narrow.stack_assumed) == (None, True)
     assert dict(narrow.lacking)["torchtitan"] == "no fp8"
+    assert run("plan", path).stdout.splitlines()[-1].startswith("next: no program runs this job")
 
 
 def test_a_layout_is_of_the_fastest_program_that_has_it(run, job):

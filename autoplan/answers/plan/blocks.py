@@ -190,6 +190,11 @@ def _next_lines(front: Front, emitted: int) -> Iterator[Block]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
         return
+    if front.job.program is None and front.job.lacking:
+        yield TypedLines(
+            ("next: no program runs this job: change what each of them lacks, as said above",), "quiet"
+        )
+        return
     reference = reference_words(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
     plan = front.plans[emitted - 1]
