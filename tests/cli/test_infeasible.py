@@ -15,7 +15,6 @@ from autoplan.schema.yaml.loader import load_model
 from tests.support.quick_cases import slow_but
 
 LLAMA_70B = """
-schema: 1
 kind: training
 model: llama3-70b
 hardware: dgx-h100
@@ -25,7 +24,6 @@ workload: {sequence_length: 8192, global_batch_size: 128}
 """
 
 SMALL = """
-schema: 1
 kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
@@ -35,7 +33,6 @@ workload: {sequence_length: 4096, global_batch_size: %s}
 """
 
 PIPELINE = """
-schema: 1
 kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb

@@ -73,15 +73,6 @@ def test_what_a_program_lacks_is_said(run):
     assert (unknown.exit_code, "torchtitan" in unknown.stderr) == (2, True)
 
 
-def test_a_layout_is_evaluated_as_the_program_that_runs_it():
-    """Of several programs, the first one whose rules the layout keeps runs it."""
-    job = load_job(shlex.join(LINE))
-    sharded = planning.chosen(job, "dp=2,mbs=1,zero=3")
-    assert sharded.program.way == "FSDP2"
-    alone = load_job(shlex.join((*LINE, "--program", "trainer")))
-    assert planning.chosen(alone, "dp=2,mbs=1,zero=0").program.way == "DDP"
-
-
 @pytest.mark.parametrize("name", entry_names("program"))
 def test_rules_of_a_program_are_about_layouts(name):
     """Every way has rules, and the stack that prices it runs some layout that keeps them."""

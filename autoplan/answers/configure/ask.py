@@ -212,8 +212,7 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     made_by = command or f'autoplan.emit(plan, "{target}")'
     options = EmitOptions(made_by, framework, program, image, checkpoint, draft_checkpoint)
     if number is None:
-        training = isinstance(plan, Front) and plan.plans
-        number = written_number(plan, framework or target) if training else 1
+        number = written_number(plan, framework or target) if isinstance(plan, Front) and plan.plans else 1
     return kind_of(plan).emission(*_planned_job(plan, job, number), target, options)
 
 
@@ -234,10 +233,11 @@ def emit_training(job: Job, plan: Plan, target: str, options: EmitOptions) -> Em
     if options.checkpoint or options.draft_checkpoint:
         raise UnsupportedError("only engines of a serving plan load a checkpoint")
     chosen_target = find_target(target)
-    run = plan.program or (None if job.choices else job.program)
-    if run is not None and not chosen_target.starts and target not in targets_of(run):
-        written = ", ".join(sorted(targets_of(run))) or "no target"
-        raise UnsupportedError(f"the plan is one of {run.words}, which {written} writes, and not {target}")
+    started_by = plan.program or (None if job.choices else job.program)
+    if started_by is not None and not chosen_target.starts and target not in targets_of(started_by):
+        written = ", ".join(sorted(targets_of(started_by))) or "no target"
+        said = f"the plan is one of {started_by.words}, which {written} writes, and not {target}"
+        raise UnsupportedError(said)
     job = at_batch(job, plan)
     if chosen_target.starts:
         framework = options.framework or target_of(job, plan)
