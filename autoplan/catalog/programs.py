@@ -59,21 +59,21 @@ class _Runs:
     lacking: tuple[tuple[str, str], ...]
 
 
-def with_programs(job: Job, asked: str | Sequence[str] | None, *, stack_named: bool) -> Job:
-    """Return ``job`` with one choice for each way in which an ``asked`` program runs it.
+def with_programs(job: Job, wanted: str | Sequence[str] | None, *, stack_named: bool) -> Job:
+    """Return ``job`` with one choice for each way in which a ``wanted`` program runs it.
 
     Where neither a program nor a stack is named, these are the programs that are usual, or where none of them
     can run the job all others. A job that names its stack is priced by it under every program. Raises
     CatalogError for an unknown program, UnsupportedError where none of those that are named can run the job.
     """
-    if asked == ANY_LAYOUT or (asked is None and stack_named):
+    if wanted == ANY_LAYOUT or (wanted is None and stack_named):
         return job
-    if asked is None or asked == USUAL:
+    if wanted is None or wanted == USUAL:
         return _as_usual(job, stack_named=stack_named)
-    names = (asked,) if isinstance(asked, str) else tuple(asked)
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     runs = _runs(job, names, stack_named=stack_named)
     if runs.jobs:
-        return _chosen(job, runs, None if stack_named else asked)
+        return _chosen(job, runs, None if stack_named else wanted)
     raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
 
 
@@ -84,10 +84,10 @@ def _as_usual(job: Job, *, stack_named: bool) -> Job:
     if not runs.jobs:
         others = [name for name in entry_names("program") if name not in names]
         runs = _Runs(_runs(job, others, stack_named=stack_named).jobs, runs.lacking)
-    asked = None if stack_named else USUAL
+    programs = None if stack_named else USUAL
     if runs.jobs:
-        return _chosen(job, runs, asked)
-    return replace(job, lacking=runs.lacking, programs=asked)
+        return _chosen(job, runs, programs)
+    return replace(job, lacking=runs.lacking, programs=programs)
 
 
 def any_layout(job: Job) -> Job:
@@ -199,14 +199,14 @@ def with_programs_again(job: Job) -> Job:
     return replace(chosen, source=job.source)
 
 
-def _chosen(job: Job, runs: _Runs, asked: str | Sequence[str] | None) -> Job:
+def _chosen(job: Job, runs: _Runs, wanted: str | Sequence[str] | None) -> Job:
     """Return the first of the jobs of ``runs``, with all of them as choices where there are several.
 
     Those that the stack of ``job`` prices come first.
     """
     alike = sorted(runs.jobs, key=lambda one: one.stack.name != job.stack.name)
     jobs = list(_with_each_size(job, alike))
-    programs = asked if asked is None or isinstance(asked, str) else tuple(asked)
+    programs = wanted if wanted is None or isinstance(wanted, str) else tuple(wanted)
     first = replace(jobs[0], lacking=runs.lacking, programs=programs)
     return replace(first, choices=tuple(jobs)) if len(jobs) > 1 else first
 

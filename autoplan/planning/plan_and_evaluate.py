@@ -352,10 +352,10 @@ def evaluate_training(job: Job | str | Path, layout: Layout | EngineLayout | str
     """
     if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
-    asked = plannable(job)
-    job = chosen(asked, layout)
+    whole = plannable(job)
+    job = chosen(whole, layout)
     layout = valid_layout(job, layout)
-    run = job.program if asked.choices else None
+    run = job.program if whole.choices else None
     return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout), run)
 
 
@@ -439,9 +439,9 @@ def _against(choices: Sequence[Job], layouts: Sequence[Layout | str]) -> Iterato
     """Yield each program of ``choices``, with why its last way cannot run one of ``layouts``."""
     said: dict[str, str] = {}
     for one in choices:
-        own = one.program.rules if one.program else ()
+        rules = one.program.rules if one.program else ()
         read = [read_layout(one, layout) for layout in layouts]
-        because = [rule.because or rule.rule for rule in own for x in read if breaks(one, rule.relation, x)]
+        because = [rule.because or rule.rule for rule in rules for x in read if breaks(one, rule.relation, x)]
         broken = (sentence for layout in read for sentence in broken_rules(one, layout))
         said[_title(one)] = next(iter(because), "") or next(broken)
     yield from said.items()

@@ -151,10 +151,10 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     """
     from autoplan.kinds import kind_of
 
-    asked = AskedEmission(
+    request = AskedEmission(
         job, target, plan, layout, deadline, framework, program, image, checkpoint, draft_checkpoint
     )
-    emission = kind_of(job).asked_emission(asked)
+    emission = kind_of(job).asked_emission(request)
     _written(emission, standard_output(output))
     complain(f"note: {note}" for note in emission.notes)
 
@@ -173,38 +173,38 @@ def fastest_for(target: str) -> Callable[[Front], int]:
     return choose
 
 
-def asked_training(asked: AskedEmission) -> Emission:
+def asked_training(request: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
     from autoplan import planning
     from autoplan.catalog import entry_names
     from autoplan.launch.registry import find_target
 
-    if asked.checkpoint or asked.draft_checkpoint:
+    if request.checkpoint or request.draft_checkpoint:
         raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
-    starts = find_target(asked.target).starts
-    named = asked.program if asked.program in entry_names("program") or not starts else None
-    written = asked.framework or asked.target
+    starts = find_target(request.target).starts
+    named = request.program if request.program in entry_names("program") or not starts else None
+    written = request.framework or request.target
     job, plan, number = asked_plan(
-        asked.job,
-        asked.number,
-        asked.layout,
-        asked.deadline,
+        request.job,
+        request.number,
+        request.layout,
+        request.deadline,
         target=written,
         program=named,
         choose=fastest_for(written),
     )
-    if asked.layout is None:
-        asked = replace(asked, number=number)
-    options = {"--framework": asked.framework, "--program": asked.program, "--image": asked.image}
-    words = None if asked.program == named else asked.program
+    if request.layout is None:
+        request = replace(request, number=number)
+    options = {"--framework": request.framework, "--program": request.program, "--image": request.image}
+    words = None if request.program == named else request.program
     return planning.emit(
         plan,
-        asked.target,
+        request.target,
         job=job,
-        command=asked.command([*asked.chosen, *words_of(options)]),
-        framework=asked.framework,
+        command=request.command([*request.chosen, *words_of(options)]),
+        framework=request.framework,
         program=arguments_of([words] if words else None),
-        image=asked.image,
+        image=request.image,
     )
 
 
