@@ -50,7 +50,9 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     if planning.is_saved_plan(job):
         if layout is not None:
             raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
-        return planning.saved_plan(job, number, target=target, program=program)
+        if number is None:
+            number = planning.saved_number(job, target=target, program=program)
+        return *planning.saved_plan(job, number), number
     loaded = load_job(job)
     if program is not None or number is None:
         loaded = written_for(loaded, target, program)

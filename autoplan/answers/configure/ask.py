@@ -46,6 +46,7 @@ __all__ = [
     "read",
     "read_text",
     "read_values",
+    "saved_number",
     "saved_plan",
     "sibling_reader",
     "text_of_file",
@@ -329,26 +330,37 @@ def is_saved_plan(reference: str) -> bool:
     return isinstance(document, Mapping) and "certificate" in document
 
 
-def saved_plan(
-    file: str | Path, number: int | None = 1, *, target: str | None = None, program: str | None = None
-) -> tuple[Job, Plan, int]:
-    """Return plan ``number`` of a saved answer, after its job, priced again, and before its number.
+def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
+    """Return plan ``number`` of a saved answer and its job, priced again.
 
-    Without a number it is the fastest of the ``program``, or of one that ``target`` writes. Raises SpecError
-    or CatalogError for a file that is no answer, UnsupportedError where there is no such plan.
+    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
+    plan.
     """
+    plans, job = _saved_front(file)
+    chosen = numbered(plans, number, f" in {file}")
+    job = _choice_of(job, chosen)
+    return job, evaluate(job, read_layout(job, chosen.layout_string))
+
+
+def saved_number(file: str | Path, *, target: str, program: str | None = None) -> int:
+    """Return the number of the fastest plan of a saved answer of ``program``, or that ``target`` writes.
+
+    It is 1 where no program runs the plans, or there are none. Raises as ``saved_plan`` does.
+    """
+    plans, job = _saved_front(file)
+    fitting = [
+        n for n, plan in enumerate(plans, 1) if _is_for(_choice_of(job, plan).program, target, program)
+    ]
+    if plans and not fitting:
+        raise UnsupportedError(f"no plan in {file} is one that {program or target} has")
+    return fitting[0] if fitting else 1
+
+
+def _saved_front(file: str | Path) -> tuple[Sequence[SavedPlan], Job]:
+    """Return the plans of a saved answer, and its job."""
     name = str(file)
     saved = front_from(read_document(read_file(Path(file), largest=LARGEST_ANSWER), name=name), name=name)
-    job = plannable(job_from(saved.resolved, name=name))
-    runs = [_choice_of(job, plan) for plan in saved.front]
-    fitting = [n for n, run in enumerate(runs, 1) if _is_for(run.program, target, program)]
-    if number is None:
-        if saved.front and not fitting:
-            raise UnsupportedError(f"no plan in {name} is one that {program or target} has")
-        number = fitting[0] if fitting else 1
-    chosen = numbered(saved.front, number, f" in {name}")
-    job = runs[number - 1]
-    return job, evaluate(job, read_layout(job, chosen.layout_string)), number
+    return saved.front, plannable(job_from(saved.resolved, name=name))
 
 
 def _choice_of(job: Job, plan: SavedPlan) -> Job:
@@ -357,9 +369,9 @@ def _choice_of(job: Job, plan: SavedPlan) -> Job:
     return next((choice for choice in job.choices if choice_key(choice) == key), job)
 
 
-def _is_for(run: ChosenProgram | None, target: str | None, program: str | None) -> bool:
+def _is_for(run: ChosenProgram | None, target: str, program: str | None) -> bool:
     """Return whether a plan that ``run`` runs is one of ``program``, or else one that ``target`` writes."""
-    if run is None or (program is None and (target is None or find_target(target).starts)):
+    if run is None or (program is None and find_target(target).starts):
         return program is None
     return program == run.name if program is not None else target in targets_of(run)
 
