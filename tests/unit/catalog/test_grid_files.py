@@ -11,7 +11,6 @@ kind: training
 model: gpt2
 hardware: 2x-rtx3090
 workload: {sequence_length: 512, global_batch_size: 16}
-stack: fsdp2
 """
 HEAD = "kind: sweep\nbase: llama3.2-1b-2x-rtx3090\n"  # the grid begins on line 3
 
