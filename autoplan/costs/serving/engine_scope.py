@@ -60,8 +60,8 @@ class EngineScope:
     def step_sizes(self) -> tuple[int, int]:
         """S and T, the most requests and tokens of a step [1]: the layout's, the job's or the defaults.
 
-        Defaults follow the memory of the device; some devices count as smaller ones. They are of one attention
-        data-parallel rank, of which SGLang's share the tokens.
+        Defaults follow the memory of the device; some devices count as smaller ones. Both are of one
+        attention data-parallel rank; those of SGLang share the default tokens.
 
         >>> jobs = [load_serving_job(f"llama3.1-8b-1x-{x}") for x in ("h100", "rtx4090")]
         >>> [EngineScope(job, EngineLayout()).step_sizes for job in jobs]
