@@ -30,8 +30,6 @@ FACTS: Final = Path(__file__).parent / "data" / "facts.yaml"
 #: Whether facts that are keyed to a publication or to runs by their names apply.
 _KEYED: ContextVar[bool] = ContextVar("keyed", default=True)
 
-Attention = Literal["flash", "flash2", "flash1", "flash1-triton"]
-
 
 class Runs(Frozen):
     """The runs that a fact is about: those for which all of it holds."""
@@ -42,22 +40,15 @@ class Runs(Frozen):
     model: str = Field(default="", description="what the model's name starts with")
     gpu: str | None = Field(default=None, description="the row's device")
     note: str = Field(default="", description="what the note on its hardware holds")
-    id: str = Field(default="", description="a regular expression; its groups tell numbers")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
 
     @property
     def keyed(self) -> bool:
         """Whether it holds for named publications or runs only, so that a new publication would lack it."""
-        return bool(self.source or self.id or self.note)
+        return bool(self.source or self.note)
 
-    def match(self, run: Run) -> dict[str, int] | None:
-        """Return the numbers that the name of ``run`` tells; None where the fact is not about it."""
-        named = re.search(self.id, run.id)
-        if named is None or not self._holds(run):
-            return None
-        return {key: int(text) for key, text in named.groupdict().items() if text is not None}
-
-    def _holds(self, run: Run) -> bool:
+    def hold(self, run: Run) -> bool:
+        """Return whether they include ``run``."""
         return (
             run.source.startswith(self.source)
             and self.stack in {None, run.stack}
@@ -76,11 +67,9 @@ class Fact(Frozen):
     source: str = Field(min_length=3, description="how it is known")
     priced_as: str | None = Field(default=None, description="the stack of the catalogue that prices them")
     knobs: dict[str, Any] = Field(default_factory=dict, description="what a stack that extends it would say")
-    attention: Attention | None = Field(default=None, description="generation of fused attention kernels")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the layout as they were")
     node: str | None = Field(default=None, description="the node of the catalogue")
     usual_node: str | None = Field(default=None, description="the node where none has the row's devices")
-    sharing_ranks: int | None = Field(default=None, description="ranks of the data axis that share state")
     counted_layers: tuple[int, int] | None = Field(
         default=None, description="layers as which embedding and head count"
     )
@@ -109,10 +98,8 @@ class Told:
     layout: RunLayout
     priced_as: str
     knobs: tuple[Mapping[str, Any], ...] = ()
-    attention: Attention | None = None
     node: str | None = None
     usual_node: str | None = None
-    sharing_ranks: int = 0
     counted_layers: tuple[int, int] = (0, 0)
     balanced: bool = False
     architecture: Mapping[str, Any] | None = None
@@ -123,10 +110,8 @@ class Told:
 #: What a later fact says in the place of an earlier one.
 _SINGLE: Final = (
     "priced_as",
-    "attention",
     "node",
     "usual_node",
-    "sharing_ranks",
     "counted_layers",
     "balanced",
     "latent_attention_of",
@@ -161,17 +146,16 @@ def _told(run: Run, *, keyed: bool) -> Told:
     for fact in facts():
         if fact.runs.keyed and not keyed:
             continue
-        numbers = fact.runs.match(run.model_copy(update={"layout": told.layout}))
-        if numbers is not None:
-            told = _amended(told, fact, numbers)
+        if fact.runs.hold(run.model_copy(update={"layout": told.layout})):
+            told = _amended(told, fact)
     return told
 
 
-def _amended(told: Told, fact: Fact, numbers: Mapping[str, int]) -> Told:
+def _amended(told: Told, fact: Fact) -> Told:
     single = {name: value for name in _SINGLE if (value := getattr(fact, name)) is not None}
     return replace(
         told,
-        **{**single, **numbers},
+        **single,
         layout=told.layout.model_copy(update=fact.layout),
         knobs=(*told.knobs, fact.knobs) if fact.knobs else told.knobs,
         architecture={**(told.architecture or {}), **fact.architecture},
