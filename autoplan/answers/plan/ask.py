@@ -91,15 +91,14 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
 
     A job that names its stack has the interval of that stack. The steps of a run on the machine determine the
     numbers that differ between machines, which cause the share m of a prediction's variance: its width falls
-    to (1 - m)^1/2 at best (``calibration.machine_outcome``). Stack and kernel curves that are calibrated were
-    measured already.
+    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``). Stack and kernel
+    curves that are calibrated were measured already.
     """
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted
     step = predicted.step_seconds
     below, above = step - predicted.step_seconds_low, predicted.step_seconds_high - step
-    named = None
+    named, links = None, above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
     if job.stack_assumed:
-        links = above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
         uncertainty = stack_named(job.stack.name).uncertainty
         below, above = (width * step for width in half_widths(predicted.modelled_share, uncertainty))
         above += links
@@ -108,4 +107,4 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
     if any("calibrated" in name for name in (job.stack.name, job.kernels.name)):
         return NarrowerIntervals(named, None, links_left)
     known = sqrt(1.0 - MACHINE_SHARE)
-    return NarrowerIntervals(named, (step - known * below, step + known * above), links_left)
+    return NarrowerIntervals(named, (step - known * below, step + known * below + links), links_left)
