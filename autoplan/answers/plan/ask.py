@@ -106,5 +106,6 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
     links_left = tuple(link_choices(front))
     if any("calibrated" in name for name in (job.stack.name, job.kernels.name)):
         return NarrowerIntervals(named, None, links_left)
-    known = sqrt(1.0 - MACHINE_SHARE)
-    return NarrowerIntervals(named, (step - known * below, step + known * below + links), links_left)
+    remaining = sqrt(1.0 - MACHINE_SHARE)
+    above = remaining * below + links
+    return NarrowerIntervals(named, (step - remaining * below, step + above), links_left)
