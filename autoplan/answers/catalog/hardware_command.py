@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autoplan.answers.calibrate.command import TorchDevice
+from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
 
 __all__ = [
@@ -32,18 +32,13 @@ NodeOption = Annotated[
     ),
 ]
 
-DeviceOption = Annotated[
-    TorchDevice,
-    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm), or cpu for a trial."),
-]
-
 
 def hardware(
     form: FormatOption = Format.table,
     output: OutputOption = None,
     measure: MeasureOption = False,
     node: NodeOption = None,
-    device: DeviceOption = TorchDevice.cuda,
+    device: TorchDeviceOption = TorchDevice.cuda,
 ) -> None:
     """Find the devices of this machine and the nodes of its job, and the catalogue entry for them.
 

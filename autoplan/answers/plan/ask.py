@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import sqrt
 from typing import Final
 
-from autoplan.answers.compare.crossover_search import with_value
 from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import half_widths
@@ -64,9 +63,17 @@ def _rates_of_hosts(job: Job) -> Iterator[float]:
     yield max(job.cluster.node.host.link_bandwidth.value, fabric.bandwidth.value)
 
 
+def _with_fabric(job: Job, rate: float) -> Job:
+    """Return ``job`` with a fabric of ``rate`` [byte/s]; fabrics through the host have no measured tables."""
+    node = job.cluster.node
+    bandwidth = node.fabric.bandwidth.model_copy(update={"value": rate})
+    fabric = node.fabric.model_copy(update={"bandwidth": bandwidth})
+    return replace(job, cluster=replace(job.cluster, node=node.model_copy(update={"fabric": fabric})))
+
+
 def _choice_at(front: Front, job: Job, rate: float) -> LinkChoice | None:
     """Return the fastest layout with a fabric of ``rate`` [byte/s], where it is not the answer's."""
-    there = with_value(job, "fabric_bandwidth", rate)
+    there = _with_fabric(job, rate)
     try:
         found = plan(
             replace(there, programs=None, choices=(), objectives=("step_time",)), deadline=job.deadline
