@@ -81,7 +81,8 @@ class Links:
 
     Bandwidths [byte/s] are those of a ring, one direction; latencies [s] are of one hop. ``pair_bandwidth``
     is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
-    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast.
+    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast. With a
+    ``shared_card`` a node has one network card, of which ``network_bandwidth`` is the share of each device.
     """
 
     devices_per_node: int
@@ -94,6 +95,7 @@ class Links:
     launch: float
     tables: tuple[CollectiveTable, ...]
     least: tuple[CollectiveTable, ...] = ()
+    shared_card: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,8 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
         least=achieved.tables if slower and not measured else (),
+        # Devices whose memory the network reads have a card each (catalog/derived_nodes.py).
+        shared_card=not network.direct_memory_access,
     )
 
 

@@ -282,18 +282,24 @@ def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
 
     T = t0 + a + V / B, over the fabric where the group is inside one node, over the network where a node has
     one rank of it. Otherwise a rank at the edge of a node has one neighbour inside and one across: the mean.
+    The card of a node that has one for all devices is shared by those that send at once, which are the ranks
+    at the edge: one of r of the group's in a node, so that each has r shares of the card.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
     >>> groups = Group(np.array([2.0, 2.0, 4.0]), np.array([4.0, 8.0, 4.0]))
     >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # 7e9 / 7e9, 7e9 / 1e9, half of both
     [1.0, 7.0, 4.0]
+    >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, (), shared_card=True)
+    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # two ranks in a node: a quarter sends
+    [1.0, 7.0, 2.25]
 
     Leaves out: ranks of such a group with both neighbours inside, which are slowed by those at the edge.
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
     """
     inside = links.launch + links.fabric_latency + size / links.pair_bandwidth
-    across = links.launch + links.network_latency + size / links.network_bandwidth
     ranks = group.ranks_in_node(links)
+    bandwidth = links.network_bandwidth * (ranks if links.shared_card else 1.0)
+    across = links.launch + links.network_latency + size / bandwidth
     across_nodes = np.where(ranks > 1, (inside + across) / 2.0, across)
     seconds: Array = np.where(ranks == group.ranks, inside, across_nodes)
     return seconds
