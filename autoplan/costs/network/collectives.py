@@ -290,7 +290,7 @@ def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
     >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # 7e9 / 7e9, 7e9 / 1e9, half of both
     [1.0, 7.0, 4.0]
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, (), shared_card=True)
-    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # two ranks in a node: a quarter sends
+    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # (1 + 7 / 2) / 2 in the last
     [1.0, 7.0, 2.25]
 
     Leaves out: ranks of such a group with both neighbours inside, which are slowed by those at the edge.
