@@ -135,14 +135,15 @@ def spread_over_devices(processes: int, words: Sequence[str]) -> str:
 
 
 def _printed(command: Sequence[str]) -> str:
-    """Return what ``command`` prints; raises UnsupportedError with its last line where it fails."""
+    """Return what ``command`` prints; raises UnsupportedError with its error, or its last line, where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired as error:
         raise UnsupportedError(f"links were not timed within {_MOST_SECONDS} s: {command[0]}") from error
     if done.returncode != 0:
-        said = [x for x in done.stderr.splitlines() if x.strip()] or [f"exit code {done.returncode}"]
-        raise UnsupportedError(f"timing links failed: {said[-1][:200]}")
+        lines = [x for x in done.stderr.splitlines() if x.strip()] or [f"exit code {done.returncode}"]
+        said = next((x for x in lines if "rror: " in x), lines[-1])
+        raise UnsupportedError(f"timing links failed: {said[:200]}")
     return done.stdout
 
 

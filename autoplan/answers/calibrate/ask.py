@@ -180,6 +180,7 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     else:
         found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
         if found is None:
+            torchbench.open_bench(device)  # it says what is missing before processes start
             words = ("hardware", "--measure", "--hardware", name, "--device", device)
             return link_measurement.spread_over_devices(node.devices, words)
         rates = found
