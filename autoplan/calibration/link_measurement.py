@@ -135,7 +135,7 @@ def spread_over_devices(processes: int, words: Sequence[str]) -> str:
 
 
 def _printed(command: Sequence[str]) -> str:
-    """Return what ``command`` prints; raises UnsupportedError with its error, or its last line, where it fails."""
+    """Return what ``command`` prints; raises UnsupportedError with its error where it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False)  # noqa: S603
     except subprocess.TimeoutExpired as error:

@@ -83,6 +83,7 @@ class Links:
     is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
     the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast. With a
     ``shared_card`` a node has one network card, of which ``network_bandwidth`` is the share of each device.
+    ``trees`` of an all-reduce between two nodes run at the rate of the fabric, which joins any two devices.
     """
 
     devices_per_node: int
@@ -96,6 +97,7 @@ class Links:
     tables: tuple[CollectiveTable, ...]
     least: tuple[CollectiveTable, ...] = ()
     shared_card: bool = False
+    trees: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,11 @@ def _linear_attention_rate(peak: float) -> Rate:
     return Rate(peak * _LINEAR_ATTENTION_SHARE, (), 0.0)
 
 
+#: Fabrics whose devices have links to some others only. On two cube meshes of V100, Oneflow-Inc/DLPerf's tensor
+#: groups of 16 take what rings take (NCCL 2.8.3).
+_MESHES: Final = frozenset({"mesh", "cube-mesh"})
+
+
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     """Return the links of a cluster at the shares that collectives reach [byte/s].
 
@@ -340,6 +347,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         least=achieved.tables if slower and not measured else (),
         # Devices whose memory the network reads have a card each (catalog/derived_nodes.py).
         shared_card=not network.direct_memory_access,
+        trees=fabric.topology not in _MESHES,
     )
 
 

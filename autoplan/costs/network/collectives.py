@@ -147,7 +147,8 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, local_ranks: 
         return links.launch + hops + np.where(crossing, slower, sent_bytes / fabric)
     seconds: Array = sent_bytes / bandwidth
     if operation == "all_reduce":
-        seconds = np.where(nodes == 2, np.minimum(seconds, _tree_seconds(size, local_ranks, links)), seconds)
+        tree = np.minimum(seconds, _tree_seconds(size, local_ranks, links))
+        seconds = np.where(links.trees & (nodes == 2), tree, seconds)
     result: Array = links.launch + hops + seconds
     return result
 
@@ -165,7 +166,8 @@ def _tree_seconds(size: Array, local_ranks: Array, links: Links) -> Array:
     [2.0, 4.0]
 
     Source: NVIDIA/nccl issue 812 (on two DGX A100 a tree sends S where a ring sends 2 (N-1)/N S),
-    NVIDIA/nccl-tests issue 196 (two nodes take the tree); src/graph/tuning.cc for 92 %.
+    NVIDIA/nccl-tests issue 196 (two nodes take the tree, where the bandwidth inside sustains it);
+    src/graph/tuning.cc for 92 %.
     """
     inside = np.where(local_ranks > 1, 2.0 * size / _fabric_bandwidth(local_ranks, links), 0.0)
     seconds: Array = np.maximum(size / (local_ranks * links.network_bandwidth), inside) / _TREE_SHARE
@@ -205,7 +207,7 @@ def link_bytes(operation: LinkOperation, size: Array, group: Group, links: Links
         return _direct_bytes(size, group.ranks, local_ranks)
     sent = bus_bandwidth_factor(operation, group.ranks) * size
     if operation == "all_reduce":
-        two_nodes = np.ceil(group.ranks / local_ranks) == 2
+        two_nodes = links.trees & (np.ceil(group.ranks / local_ranks) == 2)
         network = np.where(two_nodes, size, sent) / local_ranks
     else:
         network = sent / local_ranks
