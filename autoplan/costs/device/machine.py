@@ -317,8 +317,8 @@ def _linear_attention_rate(peak: float) -> Rate:
     return Rate(peak * _LINEAR_ATTENTION_SHARE, (), 0.0)
 
 
-#: Fabrics whose devices have links to some others only. On two cube meshes of V100, Oneflow-Inc/DLPerf's tensor
-#: groups of 16 take what rings take (NCCL 2.8.3).
+#: Fabrics whose devices have links to some others only. On two cube meshes of V100, tensor groups of 16 take
+#: what rings take (Oneflow-Inc/DLPerf Megatron-LM, NCCL 2.8.3).
 _MESHES: Final = frozenset({"mesh", "cube-mesh"})
 
 
