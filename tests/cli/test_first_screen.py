@@ -59,7 +59,7 @@ def test_the_interval_says_what_narrows_it(run, monkeypatch):
     """A run that is measured narrows any interval, and a stack that is named that of an assumed one."""
     said = " ".join(" ".join(screen(run, monkeypatch, 100, "llama2-13b-8x-l40s")).split())
     assert "name the program or the stack, fsdp2 is assumed: " in said
-    assert "calibrate with one run (autoplan calibrate JOB --log FILE): " in said
+    assert "calibrate with one run (autoplan calibrate JOB --layout L --log FILE): " in said
     low, high = ends(said.split("90 % interval: ")[1])
     named = ends(said.split("is assumed: ")[1])
     measured = ends(said.split("--log FILE): ")[1])

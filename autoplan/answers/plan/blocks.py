@@ -193,7 +193,7 @@ def _narrower(job: Job, intervals: NarrowerIntervals | None) -> Iterator[str]:
         yield f"name the program or the stack, {job.stack.name} is assumed: {ends}"
     if intervals.calibrated is not None:
         ends = _ends(*intervals.calibrated)
-        yield f"calibrate with one run (autoplan calibrate JOB --log FILE): {ends} at best"
+        yield f"calibrate with one run (autoplan calibrate JOB --layout L --log FILE): {ends} at best"
 
 
 def _ends(low: float, high: float) -> str:
