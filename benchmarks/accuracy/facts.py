@@ -148,7 +148,7 @@ def _told(run: Run, *, keyed: bool) -> Told:
             continue
         if fact.runs.hold(run.model_copy(update={"layout": told.layout})):
             told = _amended(told, fact)
-    return told
+    return replace(told, priced_as=run.cost_model or told.priced_as, node=run.hardware.node or told.node)
 
 
 def _amended(told: Told, fact: Fact) -> Told:

@@ -30,6 +30,8 @@ class Hardware(_Part):
     gpus_per_node: Count
     internode_gbit_per_gpu: Positive | None = None
     note: str | None = None
+    #: The node of the catalogue.
+    node: str | None = None
 
 
 class Experts(_Part):
@@ -124,6 +126,8 @@ class Run(_Part):
     source: str = "unstated"
     task: str = "pretrain"
     stack: str
+    #: The catalogue's stack that prices it, where the release or the recipe decides which.
+    cost_model: str | None = None
     hardware: Hardware
     model: Model
     layout: RunLayout
