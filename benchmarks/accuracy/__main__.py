@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without-keyed-facts",
         action="store_true",
-        help="leave out facts keyed to a publication or to runs by name, as for rows of a new publication",
+        help="leave out facts keyed to a publication, as for rows of a new one",
     )
     parser.add_argument("--recorded", type=Path, help="file of recorded figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")

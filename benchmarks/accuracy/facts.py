@@ -27,7 +27,7 @@ __all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs", "without_k
 
 FACTS: Final = Path(__file__).parent / "data" / "facts.yaml"
 
-#: Whether facts that are keyed to a publication or to runs by their names apply.
+#: Whether facts that are keyed to a publication apply.
 _KEYED: ContextVar[bool] = ContextVar("keyed", default=True)
 
 
@@ -39,13 +39,12 @@ class Runs(Frozen):
     stack_like: str = Field(default="", description="a regular expression found in the row's stack")
     model: str = Field(default="", description="what the model's name starts with")
     gpu: str | None = Field(default=None, description="the row's device")
-    note: str = Field(default="", description="what the note on its hardware holds")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
 
     @property
     def keyed(self) -> bool:
-        """Whether it holds for named publications or runs only, so that a new publication would lack it."""
-        return bool(self.source or self.note)
+        """Whether it holds for named publications only, so that a new publication would lack it."""
+        return bool(self.source)
 
     def hold(self, run: Run) -> bool:
         """Return whether they include ``run``."""
@@ -55,7 +54,6 @@ class Runs(Frozen):
             and re.search(self.stack_like, run.stack, re.IGNORECASE) is not None
             and run.model.name.startswith(self.model)
             and self.gpu in {None, run.hardware.gpu}
-            and self.note in (run.hardware.note or "")
             and all(getattr(run.layout, key) == value for key, value in self.layout.items())
         )
 
