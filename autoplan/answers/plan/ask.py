@@ -56,8 +56,8 @@ def link_choices(front: Front) -> list[LinkChoice]:
 def _rates_of_hosts(job: Job) -> Iterator[float]:
     """Yield the rates of one node's fabric [byte/s] to which the interval reaches; none where it is known."""
     fabric, slowest = job.cluster.node.fabric, job.stack.uncertainty.slowest_host_copy
-    open_ones = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
-    if slowest is None or not open_ones or job.cluster.devices == 1 or job.cluster.nodes > 1:
+    unmeasured = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
+    if slowest is None or not unmeasured or job.cluster.devices == 1 or job.cluster.nodes > 1:
         return
     yield slowest.value / job.kernels.collectives.fabric_share.value
     yield max(job.cluster.node.host.link_bandwidth.value, fabric.bandwidth.value)
