@@ -24,6 +24,14 @@ def prepare(checkout):
 
         typing.override = typing_extensions.override
     import torch
+    import torch._functorch.partitioners
+    import torch._inductor.utils
+    from absent_modules import stand_in
+    from torch.utils._triton import has_triton_package
+
+    # PyTorch looks for triton itself, and takes a stand-in for the real one.
+    has_triton_package()
+    stand_in("triton")
 
     class Device:
         major, minor, multi_processor_count, total_memory, name = 9, 0, 132, 80 << 30, "H100"
@@ -99,6 +107,7 @@ def checked(case):
         "recompute": [config.recompute_granularity, config.recompute_method, config.recompute_num_layers],
         "optimizer_offload": args.optimizer_cpu_offload,
         "offloaded_layers": config.cpu_offloading_num_layers,
+        "dropout": [config.attention_dropout, config.hidden_dropout],
         "bf16": config.bf16,
         "fp16": config.fp16,
         "fp8": config.fp8,
