@@ -8,7 +8,6 @@ jsonargparse makes of them by the signature of the command, and LitGPT of its ar
 import json
 import os
 import sys
-import tempfile
 
 # What the framework prints, from its import on, is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")

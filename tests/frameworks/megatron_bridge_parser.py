@@ -1,11 +1,11 @@
 """Ask Megatron Bridge's own ConfigContainer about cases on standard input.
 
-The arguments are folders of the wheels of Megatron Bridge and of the megatron-core that it asks for, which are
-imported from and not installed, under an older Python than theirs as well. A case has
-``world_size``, the ``sizes`` of a model, and the ``text`` of a YAML file or ``arguments``. They override a
-recipe that sets much else. The answer to each is what the container has after its own validation, with the
-layers that virtual stages would build; or why it refuses. The Python that runs this has torch,
-hydra-core, omegaconf, six and regex. Kernels of Transformer Engine are not there, and stand-ins are.
+The arguments are folders of the wheels of Megatron Bridge and of the megatron-core that it asks for, which
+are imported from and not installed, under an older Python than theirs as well. A case has ``world_size``, the
+``sizes`` of a model, and the ``text`` of a YAML file or ``arguments``. They override a recipe that sets much
+else. The answer to each is what the container has after its own validation, with the layers that virtual
+stages would build; or why it refuses. The Python that runs this has torch, hydra-core, omegaconf, six and
+regex. Kernels of Transformer Engine are not there, and stand-ins are.
 """
 
 import json

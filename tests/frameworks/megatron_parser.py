@@ -1,6 +1,6 @@
 """Run Megatron-LM's own parser and checks on arguments, and print what its objects say, as JSON.
 
-Usage: python megatron_parser.py CHECKOUT < CASES, where CASES is a JSON list of
+Usage: python megatron_parser.py FOLDER < CASES, where FOLDER has ``megatron`` and CASES is a JSON list of
 {world_size, arguments, environment}. It needs torch and the packages that ``megatron.training`` imports, and
 no GPU: what the parser asks of a device is answered here. Transformer Engine is absent, so its layers are
 replaced by the local ones, and fused RoPE is off.
@@ -15,9 +15,9 @@ import typing
 import warnings
 
 
-def prepare(checkout):
-    """Make the checkout importable on a machine without a GPU, under Python 3.11."""
-    sys.path.insert(0, checkout)
+def prepare(folder):
+    """Make the program importable on a machine without a GPU, under Python 3.11."""
+    sys.path.insert(0, folder)
     warnings.simplefilter("ignore")
     if not hasattr(typing, "override"):
         import typing_extensions
@@ -116,7 +116,7 @@ def checked(case):
 
 
 def names():
-    """Return the version of the checkout, and the number of values of each argument of its parser."""
+    """Return the version of the program, and the number of values of each argument of its parser."""
     import argparse
 
     from megatron.core.package_info import __shortversion__

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.frameworks.framework_python import asked, has_module, installed_version, unpacked, wheel
-from tests.support.stated_values import command
+from tests.support.launch_shapes import command
 
 __all__ = ["PROGRAMS", "Program", "expected"]
 
@@ -303,7 +303,15 @@ def litgpt(found):
 _LITGPT = ("litgpt", "lightning", "lightning_utilities", "torchmetrics", "jsonargparse", "docstring_parser")
 PROGRAMS = (
     *(
-        Program(f"Megatron-LM {release}", "megatron-lm", "megatron_parser.py", "torch", word_case, megatron, wheels)
+        Program(
+            f"Megatron-LM {release}",
+            "megatron-lm",
+            "megatron_parser.py",
+            "torch",
+            word_case,
+            megatron,
+            wheels,
+        )
         for release, wheels in (
             ("newest", (("megatron_core", "0.19."),)),
             ("before", (("megatron_core", "0.18."),)),

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 from unittest.mock import MagicMock
 
 # What the framework prints, from its import on, is no answer.
@@ -27,7 +28,10 @@ from torch.utils._triton import has_triton_package  # noqa: E402
 has_triton_package()
 sys.path.insert(0, sys.argv[1])
 os.environ.update(HF_HUB_OFFLINE="1")
-stand_in("triton", "IPython", "sgl_kernel", "tvm_ffi", "sentencepiece", "torchvision", "flashinfer", "flash_attn", "zmq", "pybase64", "orjson", "gguf", "compressed_tensors", "pynvml")
+stand_in(
+    *("triton", "sgl_kernel", "tvm_ffi", "flashinfer", "flash_attn", "compressed_tensors", "pynvml"),
+    *("IPython", "sentencepiece", "torchvision", "zmq", "pybase64", "orjson", "gguf"),
+)
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 8
 torch.cuda.get_device_capability = lambda *_, **__: (9, 0)
@@ -54,9 +58,10 @@ KEPT = (
 def checked(case):
     """Return what SGLang makes of words."""
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "config.json"), "w") as file:
-            json.dump(case["config"], file)
-        found = server_args.prepare_server_args(["--model-path", folder, "--skip-tokenizer-init", *case["words"]])
+        Path(folder, "config.json").write_text(json.dumps(case["config"]), encoding="utf-8")
+        found = server_args.prepare_server_args(
+            ["--model-path", folder, "--skip-tokenizer-init", *case["words"]]
+        )
         found.resolve_once()
         found.check_server_args()
     return {name: value for name, value in found.resolved_dict().items() if name in KEPT}
@@ -69,7 +74,6 @@ def answer(case):
     except (AttributeError, NameError):
         raise  # a mistake of this file
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the framework raises is its refusal
-        import traceback; traceback.print_exc()
         return {"refused": f"{type(error).__name__}: {error}"[:500]}
 
 

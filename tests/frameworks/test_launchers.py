@@ -1,7 +1,7 @@
 """What is emitted for launchers, accepted by their own parsers and schemas.
 
-AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch, skypilot, kubeflow-training or kubeflow-trainer-api, by
-default this one; what it does not have is skipped.
+AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch, kubeflow-training or kubeflow-trainer-api, by default
+this one, and AUTOPLAN_FRAMEWORK_WHEELS a folder with SkyPilot's wheel; what is not there is skipped.
 """
 
 import functools
@@ -17,12 +17,13 @@ from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
-from tests.frameworks.framework_python import asked, has_module
+from tests.frameworks.framework_python import asked, has_module, unpacked
 
 PARSER = Path(__file__).with_name("launcher_parser.py")
+SKYPILOT = unpacked("skypilot")
 MODULES = {
     "torchrun": "torch",
-    "skypilot": "sky",
+    "skypilot": "jsonschema",
     "pytorchjob": "kubeflow",
     "trainjob": "kubeflow_trainer_api",
 }
@@ -61,8 +62,8 @@ pytestmark = pytest.mark.frameworks
 
 def needs(kind):
     """Skip where the Python of the frameworks does not have a parser."""
-    if not has_module(MODULES[kind]):
-        pytest.skip(f"{MODULES[kind]} is not installed")
+    if not has_module(MODULES[kind]) or (kind == "skypilot" and SKYPILOT is None):
+        pytest.skip(f"what has the parser of {kind} is not there")
 
 
 def run_of(name):
@@ -108,7 +109,8 @@ def answers(kind):
     """Return what a parser makes of all cases, by name: loading it is what takes time."""
     cases = {name: case_of(kind, name)[0] for name in PLANS if kind != "torchrun" or name in STARTED}
     cases |= {name: broken_case(name) for name in BROKEN if BROKEN[name][0] == kind}
-    return dict(zip(cases, asked(PARSER, list(cases.values())), strict=True))
+    found = asked(PARSER, list(cases.values()), *([SKYPILOT] if kind == "skypilot" else []))
+    return dict(zip(cases, found, strict=True))
 
 
 @pytest.mark.parametrize("name", STARTED)

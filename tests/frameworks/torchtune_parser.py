@@ -1,8 +1,8 @@
 """Ask torchtune's own parser of recipes about cases on standard input.
 
 The first argument is the folder of torchtune's wheel, which is imported from and not installed. A case has
-the ``words`` of ``tune run``, without ``tune run`` itself. The answer to each is its config with the overrides
-merged, whose components torchtune has bound to their arguments; or why it refuses.
+the ``words`` of ``tune run``, without those two. The answer to each is its config with the overrides merged,
+whose components torchtune has bound to their arguments; or why it refuses.
 """
 
 import json
@@ -19,8 +19,8 @@ sys.path.insert(1, sys.argv[1])
 stand_in("torchao", "bitsandbytes", "blobfile", "tiktoken", "sentencepiece", "kagglehub")
 
 from torchtune import config as tune_config  # noqa: E402
-from torchtune._cli.tune import TuneCLIParser  # noqa: E402
 from torchtune._cli.run import Run  # noqa: E402
+from torchtune._cli.tune import TuneCLIParser  # noqa: E402
 from torchtune.config._parse import TuneRecipeArgumentParser  # noqa: E402
 from torchtune.config._utils import _merge_yaml_and_cli_args  # noqa: E402
 

@@ -24,13 +24,15 @@ from trl import SFTConfig  # noqa: E402
 
 
 def signature(file, owner, name):
-    """Return the signature of a function of a class, read from its source; defaults that are names stay so."""
+    """Return the arguments by name of a function of a class, read from its source."""
     classes = (node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef))
     body = next(node.body for node in classes if node.name == owner)
     found = next(node.args for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
     names = [argument.arg for argument in [*found.args, *found.kwonlyargs]]
     # Whatever else is passed on to transformers counts as unknown.
-    return inspect.Signature([inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names])
+    return inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in names]
+    )
 
 
 MODELS = Path(sys.argv[1], "unsloth", "models")
@@ -63,7 +65,7 @@ def checked(case):
     sys.modules.update(unsloth=fake, trl=trl, datasets=datasets)
     sys.argv = ["unsloth_train.py", "data"]
     try:
-        exec(compile(case["text"], "unsloth_train.py", "exec"), {"__name__": "__main__"})
+        exec(compile(case["text"], "unsloth_train.py", "exec"), {})  # noqa: S102 - the emitted program
     finally:
         sys.modules.update({name: module for name, module in before.items() if module is not None})
     model, adapters = calls["model"][1], calls.get("adapters", ((), {}))[1]

@@ -8,10 +8,12 @@ is answered here.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -30,8 +32,12 @@ from torch.utils._triton import has_triton_package  # noqa: E402
 has_triton_package()
 sys.path.insert(0, sys.argv[1])
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_TARGET_DEVICE="cuda")
-for kernels in ("vllm._C", "vllm.model_executor.layers.mamba.mamba_mixer2", "vllm.vllm_flash_attn", "vllm.vllm_flash_attn.flash_attn_interface", "vllm._C_stable_libtorch", "vllm._moe_C"):
-    sys.modules[kernels] = MagicMock()
+KERNELS = (
+    *("_C", "_C_stable_libtorch", "_moe_C", "vllm_flash_attn", "vllm_flash_attn.flash_attn_interface"),
+    "model_executor.layers.mamba.mamba_mixer2",
+)
+for kernels in KERNELS:
+    sys.modules[f"vllm.{kernels}"] = MagicMock()
 # What kernels say that they support.
 torch.ops._C = SimpleNamespace(
     cutlass_scaled_mm_supports_fp8=lambda _: True,
@@ -45,12 +51,10 @@ stand_in(
     *("cachetools", "blake3", "cbor2", "pybase64", "orjson"),
 )
 
-import triton.runtime.autotuner  # noqa: E402
-import triton.runtime.jit  # noqa: E402
 
 # PyTorch asks whether functions of custom operators are kernels of these classes.
-sys.modules["triton.runtime.jit"].JITFunction = type("JITFunction", (), {})
-sys.modules["triton.runtime.autotuner"].Autotuner = type("Autotuner", (), {})
+importlib.import_module("triton.runtime.jit").JITFunction = type("JITFunction", (), {})
+importlib.import_module("triton.runtime.autotuner").Autotuner = type("Autotuner", (), {})
 
 import vllm.platforms  # noqa: E402
 from vllm.platforms import cuda  # noqa: E402
@@ -61,17 +65,17 @@ class Device(cuda.NonNvmlCudaPlatform):
     """One of eight H100."""
 
     @classmethod
-    def get_device_capability(cls, device_id=0):
+    def get_device_capability(cls, _device=0):
         """Return the generation."""
         return DeviceCapability(9, 0)
 
     @classmethod
-    def get_device_name(cls, device_id=0):
+    def get_device_name(cls, _device=0):
         """Return the name."""
         return "NVIDIA H100 80GB HBM3"
 
     @classmethod
-    def get_device_total_memory(cls, device_id=0):
+    def get_device_total_memory(cls, _device=0):
         """Return the bytes of a device."""
         return 80 << 30
 
@@ -81,7 +85,7 @@ class Device(cuda.NonNvmlCudaPlatform):
         return 8
 
     @classmethod
-    def is_fully_connected(cls, device_ids):
+    def is_fully_connected(cls, _devices):
         """Return whether all devices are connected."""
         return True
 
@@ -121,8 +125,7 @@ def checked(case):
     """Return what vLLM makes of words."""
     parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
     with tempfile.TemporaryDirectory() as folder:
-        with open(os.path.join(folder, "config.json"), "w") as file:
-            json.dump(case["config"], file)
+        Path(folder, "config.json").write_text(json.dumps(case["config"]), encoding="utf-8")
         words = ["--model", folder, "--skip-tokenizer-init", *case["words"]]
         config = AsyncEngineArgs.from_cli_args(parser.parse_args(words)).create_engine_config()
     parallel, model, scheduler, cache = (
@@ -160,7 +163,6 @@ def answer(case):
     except (AttributeError, NameError):
         raise  # a mistake of this file
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the framework raises is its refusal
-        import traceback; traceback.print_exc()
         return {"refused": f"{type(error).__name__}: {error}"[:500]}
 
 

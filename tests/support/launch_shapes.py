@@ -1,5 +1,6 @@
 """Eleven plans of different shapes, and what each target of ``emit`` says to them."""
 
+import shlex
 from dataclasses import replace
 
 import autoplan
@@ -9,7 +10,7 @@ from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
 
-__all__ = ["REFUSED", "SHAPES", "STACKS", "planned"]
+__all__ = ["REFUSED", "SHAPES", "STACKS", "command", "planned"]
 
 #: Stack and ZeRO stage of what a target runs.
 STACKS = {
@@ -118,3 +119,8 @@ def planned(target, shape):
     layout = parse_layout(full, layers=job.model.layers, devices=1)
     assert find_target(target).emit is not None
     return PlannedRun(job, layout)
+
+
+def command(text):
+    """Return the words of the command that a script ends with."""
+    return shlex.split(text[text.index("exec ") :].replace("\\\n", " "))[1:-1]
