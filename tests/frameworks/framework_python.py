@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,13 +49,14 @@ def unpacked(name, version=""):
         return None
     folder = Path(path).with_suffix(".unpacked")
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, zipfile.ZipFile(path) as archive:
-            kept = [item for item in archive.namelist() if not item.endswith(".so")]
-            archive.extractall(scratch, kept)
-            shutil.copytree(scratch, folder)
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent))
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(scratch, [item for item in archive.namelist() if not item.endswith(".so")])
+        scratch.rename(folder)
     return str(folder)
 
 
+@functools.cache
 def installed_version(name):
     """Return the version of a package that the Python with the frameworks has."""
     code = f"import importlib.metadata as m; print(m.version({name!r}))"

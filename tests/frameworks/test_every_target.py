@@ -19,12 +19,7 @@ from tests.support.launch_shapes import REFUSED, SHAPES, planned
 pytestmark = pytest.mark.frameworks
 
 OF_TITLE = {program.title: program for program in PROGRAMS}
-CELLS = [
-    (program.title, plan)
-    for program in PROGRAMS
-    for plan in SHAPES
-    if program.takes(plan) or plan in REFUSED[program.target]
-]
+CELLS = [(program.title, plan) for program in PROGRAMS for plan in SHAPES if program.takes(plan)]
 
 
 def expressed(program, plan):

@@ -272,7 +272,7 @@ def _adapters_of(document: WrittenDocument) -> dict[str, Written]:
     base = "nf4" if flags["four_bits"].value else "int8" if flags["eight_bits"].value else None
     adapted = document.given("adapted")
     everywhere = adapted is None or adapted.value == "all-linear"
-    more = {"base": base} if base is not None else {}
+    more: dict[str, Any] = {"base": base} if base is not None else {}
     more |= {"dropout": share} if (share := _share(document)) else {}
     return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
 
