@@ -10,8 +10,10 @@ from autoplan.catalog import entry_names, load_job, resolve_job
 from autoplan.catalog.programs import program
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
+from autoplan.report.document_fields import front_document
 from autoplan.results.merged_front import at_batch, target_of
 from autoplan.schema.job import JobSpec, Workload
+from tests.support.tampering import judged, tampered
 
 LINE = ("--model", "gpt2", "--hardware", "2x-rtx4090", "--batch", "16", "--sequence-length", "1024")
 
@@ -101,3 +103,20 @@ def test_every_plan_of_a_shipped_job_is_written_by_its_program(name):
     )
     front = planning.plan(resolve_job(spec))
     assert written(front) or front.reasons
+
+
+def test_an_answer_ends_where_other_programs_dominate_and_not_before(tmp_path):
+    """The answers hold together; one that falsely says so of a plan that it leaves out is noticed."""
+    document = front_document(planning.plan(load_job(shlex.join(LINE))))
+    assert any(answer["cut_by_others"] for answer in document["answers"])
+    assert judged(document, tmp_path).verified
+
+    def shorten(copied):
+        left_out = copied["front"].pop()
+        answer = next(x for x in copied["answers"] if x["program"] == left_out["predicted"]["program"])
+        answer["plans"] = [x for x in answer["plans"] if x["layout_string"] != left_out["layout_string"]]
+        answer["cut_by_others"] = True
+
+    verdict = judged(tampered(document, shorten), tmp_path)
+    claim = next(check for check in verdict.checks if check.claim.startswith("no layout dominates"))
+    assert claim.finding == "fails"
