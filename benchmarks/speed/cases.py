@@ -45,8 +45,8 @@ CASES = (
     Case("deepseek-v3-2048x-h100", "DeepSeek-V3", 2048, 61, 15.0),
 )
 
-#: The front over all programs that are usual for a job. They are measured by name (``--case``), and are no part
-#: of a record, whose cases have one stack each.
+#: The front over all programs that are usual for a job: measured by name (``--case``), and no part of a
+#: record, whose cases have one stack each.
 OVER_PROGRAMS = (
     Case("programs-lora-2x-rtx4090", "Llama 3 8B, LoRA", 2, 32, 2.5),
     Case("programs-8x-h100", "Llama 3 8B", 8, 32, 2.5),
