@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.speed.cases import CASES, DEEPER
+from benchmarks.speed.cases import CASES, DEEPER, OVER_PROGRAMS
 from benchmarks.speed.measure import results
 from benchmarks.speed.recorded import RECORDED, load_peers, load_record, machine, save_record
 from benchmarks.speed.report import render
@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    cases = [x for x in (*CASES, *DEEPER) if options.case is None or x.name in options.case]
+    recorded = (*CASES, *DEEPER)
+    cases = [x for x in (*recorded, *OVER_PROGRAMS) if x.name in (options.case or [c.name for c in recorded])]
     if options.record and options.case:
         parser.error("--record measures every case: leave --case out")
     on = machine()
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what to print")
     parser.add_argument("--repeat", type=_positive, default=5, help="rounds after the warm-up (default 5)")
-    names = [case.name for case in (*CASES, *DEEPER)]
+    names = [case.name for case in (*CASES, *DEEPER, *OVER_PROGRAMS)]
     parser.add_argument(
         "--case", action="append", choices=names, metavar="NAME", help="only this case; may be repeated"
     )

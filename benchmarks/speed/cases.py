@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CASES", "DEEPER", "PRICED", "Case", "job_file"]
+__all__ = ["CASES", "DEEPER", "OVER_PROGRAMS", "PRICED", "Case", "job_file"]
 
 _FOLDER = Path(__file__).parent / "cases"
 
@@ -43,6 +43,14 @@ CASES = (
     Case("qwen3-235b-a22b-512x-h100", "Qwen3 235B-A22B", 512, 94, 15.0),
     Case("deepseek-v3-256x-h100", "DeepSeek-V3", 256, 61, 5.0),
     Case("deepseek-v3-2048x-h100", "DeepSeek-V3", 2048, 61, 15.0),
+)
+
+#: The front over all programs that are usual for a job: measured by name (``--case``), and no part of a
+#: record, whose cases have one stack each.
+OVER_PROGRAMS = (
+    Case("programs-lora-2x-rtx4090", "Llama 3 8B, LoRA", 2, 32, 2.5),
+    Case("programs-8x-h100", "Llama 3 8B", 8, 32, 2.5),
+    Case("programs-1024x-a100", "GPT-3 175B", 1024, 96, 8.0),
 )
 
 #: One question of more and more layers of one shape, on as many devices.

@@ -10,7 +10,7 @@ import pytest
 from autoplan import load_job
 from benchmarks.speed import report
 from benchmarks.speed.__main__ import _drawn, main
-from benchmarks.speed.cases import CASES, DEEPER, job_file
+from benchmarks.speed.cases import CASES, DEEPER, OVER_PROGRAMS, job_file
 from benchmarks.speed.plot import speed_svg
 from benchmarks.speed.recorded import load_peers, load_record, machine, save_record
 
@@ -85,6 +85,15 @@ def test_cases_reach_from_2_to_16384_devices(tmp_path):
     assert all(
         job.model.title.startswith(case.model.split(",")[0]) for case, job in zip(CASES, jobs, strict=True)
     )
+
+
+def test_cases_over_programs_have_several(tmp_path):
+    """Each is a choice among programs, on as many devices and of as many layers as it says."""
+    jobs = [load_job(job_file(case, tmp_path)) for case in OVER_PROGRAMS]
+
+    assert all(len({choice.program.title for choice in job.choices}) > 1 for job in jobs)
+    assert [job.cluster.devices for job in jobs] == [case.devices for case in OVER_PROGRAMS]
+    assert [job.model.layers for job in jobs] == [case.layers for case in OVER_PROGRAMS]
 
 
 def test_deeper_cases_differ_in_their_layers_only(tmp_path):

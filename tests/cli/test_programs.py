@@ -14,6 +14,7 @@ from autoplan.catalog.programs import any_layout, program, targets_of
 from autoplan.errors import UnsupportedError
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
+from autoplan.report.document_fields import front_document
 from autoplan.report.render.terminal import Terminal
 from autoplan.results.merged_front import at_batch, target_of
 from autoplan.rules import broken_rules
@@ -21,6 +22,7 @@ from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from tests.support.quick_cases import slow_after, slow_but
 from tests.support.random_jobs import random_job
+from tests.support.tampering import judged, tampered
 
 #: Jobs on two devices, which are planned for all their programs in a moment.
 QUICK = ("llama2-7b-2x-a100", "qwen3-1.7b-2x-rtx3090")
@@ -236,3 +238,20 @@ def test_a_lost_node_leaves_the_programs(job):
     left = planning.remaining(path, 1)
     assert {choice.program for choice in left.choices} == programs_of(load_job(path))
     assert {choice.cluster.devices for choice in left.choices} == {8}
+
+
+def test_an_answer_ends_where_other_programs_dominate_and_not_before(tmp_path):
+    """The answers hold together; one that falsely says so of a plan that it leaves out is noticed."""
+    document = front_document(planning.plan(load_job(shlex.join(LINE))))
+    assert any(answer["cut_by_others"] for answer in document["answers"])
+    assert judged(document, tmp_path).verified
+
+    def shorten(copied):
+        left_out = copied["front"].pop()
+        answer = next(x for x in copied["answers"] if x["program"] == left_out["predicted"]["program"])
+        answer["plans"] = [x for x in answer["plans"] if x["layout_string"] != left_out["layout_string"]]
+        answer["cut_by_others"] = True
+
+    verdict = judged(tampered(document, shorten), tmp_path)
+    claim = next(check for check in verdict.checks if check.claim.startswith("no layout dominates"))
+    assert claim.finding == "fails"
