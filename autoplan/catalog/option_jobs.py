@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoplan.catalog.entries import device, engine_entry, hardware, model
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
@@ -21,8 +21,10 @@ from autoplan.catalog.model_names import model_called, published_format
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_limits import ServingObjective
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "ASSUMED_BATCH_TOKENS",
@@ -63,7 +65,7 @@ _CALLED: Final = {
     **dict.fromkeys(("serving", "inference", "infer", "generate"), "serve"),
 }
 
-J = TypeVar("J", Job, ServingJob)
+J = TypeVar("J", Job, "ServingJob")
 
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 

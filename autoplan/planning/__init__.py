@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         calibrated_files,
         measure,
         measured_file,
+        measured_hardware,
     )
     from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
     from autoplan.answers.capacity.ask import capacity
@@ -78,6 +79,7 @@ __all__ = [
     "is_saved_plan",
     "measure",
     "measured_file",
+    "measured_hardware",
     "parameter_counts",
     "placement",
     "plan",
@@ -129,6 +131,7 @@ _HOMES: Final = {
     "is_saved_plan": "autoplan.answers.configure.ask",
     "measure": "autoplan.answers.calibrate.ask",
     "measured_file": "autoplan.answers.calibrate.ask",
+    "measured_hardware": "autoplan.answers.calibrate.ask",
     "parameter_counts": "autoplan.planning.listing",
     "placement": "autoplan.planning.communicating",
     "plan": "autoplan.planning.plan_and_evaluate",

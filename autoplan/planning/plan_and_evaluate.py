@@ -22,7 +22,7 @@ from autoplan.kinds import kind_of
 from autoplan.planning.caching.cached_search import cache_folder, cached
 from autoplan.results import Certificate, Front, Plan, Rejection
 from autoplan.results.front import RejectionKind
-from autoplan.results.merged_front import at_batch, question_words, values_of
+from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
 from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
 from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
@@ -129,13 +129,17 @@ def plan_training(
 
     deadline, folder = Deadline.of(deadline, job.deadline), cache_folder(cache)
 
-    def front(choice: Job, *, may_be_empty: bool = False) -> Front:
+    def front(
+        choice: Job, *, may_be_empty: bool = False, others: Sequence[tuple[float, float]] = ()
+    ) -> Front:
         def searched() -> Front:
             from autoplan.search import search
 
-            return search(choice, progress=progress, deadline=deadline, may_be_empty=may_be_empty)
+            return search(
+                choice, progress=progress, deadline=deadline, may_be_empty=may_be_empty, others=others
+            )
 
-        return searched() if folder is None else cached(choice, folder, deadline, searched)
+        return searched() if folder is None else cached(choice, folder, deadline, searched, others)
 
     if not job.choices:
         return _with_stacks(front(job))
@@ -188,12 +192,23 @@ def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Fro
     for number, choice in enumerate(job.choices):
         last = number == len(job.choices) - 1 and not any(one.plans for one in fronts)
         with deadline.share(len(job.choices) - number):
-            fronts.append(front(choice, may_be_empty=not (last and _unsolved(fronts))))
+            may_be_empty = not (last and _unsolved(fronts))
+            fronts.append(front(choice, may_be_empty=may_be_empty, others=_points(choice, fronts)))
     unsolved = _unsolved(fronts)
     if unsolved and not any(one.plans for one in fronts):
         reason = unsolved[0].certificate.stopped
         raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
     return fronts
+
+
+def _points(job: Job, fronts: Sequence[Front]) -> list[tuple[float, float]]:
+    """Return steps [s] and memory [byte] of the plans of ``fronts`` on the devices and batch of ``job``."""
+    return [
+        (plan.predicted.step_seconds, plan.predicted.peak_memory_bytes_per_device)
+        for front in fronts
+        if choice_key(front.job)[:2] == choice_key(job)[:2]
+        for plan in front.plans
+    ]
 
 
 def _unsolved(fronts: Sequence[Front]) -> list[Front]:

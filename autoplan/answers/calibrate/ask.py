@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoplan.calibration import Observation
 from autoplan.calibration.points import PointGrid
-from autoplan.catalog import file_named, find_hardware, is_path, kernels_for, load_job, read_file
-from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError
+from autoplan.catalog import (
+    detected,
+    file_named,
+    find_hardware,
+    is_path,
+    kernels_for,
+    load_job,
+    read_file,
+)
+from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.results.calibration import Calibration, MachineCalibration, Measured
 from autoplan.schema.base import Frozen
@@ -30,6 +39,7 @@ __all__ = [
     "load_runs",
     "measure",
     "measured_file",
+    "measured_hardware",
 ]
 
 
@@ -157,6 +167,37 @@ def measure(
     grid: PointGrid = "tiny" if device == "cpu" else "quick" if quick else "full"
     record = measure_points(bench, points, grid, progress or _silent)
     return measured_kernels(record, kernels_for(device_spec.name), device_spec, node) if record else None
+
+
+def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> str | None:
+    """Return a node's file with the rates of this machine's links, timed in seconds; None on other ranks.
+
+    ``hardware`` names the node of the catalogue that this is, by default the one that is found. Without
+    torchrun a process is started for each of its devices; nccl-tests is taken where it is installed, else
+    PyTorch. Under torchrun over several nodes the network is timed, too. Raises UnsupportedError without
+    either, and CatalogError for hardware that is not known.
+    """
+    from autoplan.calibration import link_measurement, torchbench
+
+    name = hardware or detected().entry
+    device_spec, node = find_hardware(name)
+    if node is None or node.devices == 1:
+        raise UnsupportedError(f"{name} has no links to measure: name a node of two devices or more")
+    kernels = kernels_for(device_spec.name)
+    if "RANK" in os.environ:
+        bench = torchbench.open_bench(device)
+        rates = link_measurement.measured_links(bench)
+        if bench.rank != 0:
+            return None
+    else:
+        found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        if found is None:
+            torchbench.open_bench(device)  # it says what is missing before processes start
+            words = ("hardware", "--measure", "--hardware", name, "--device", device)
+            return link_measurement.spread_over_devices(node.devices, words)
+        rates = found
+    measured = link_measurement.measured_node(node, kernels, rates)
+    return _checked_file(measured, measured.name)[1]
 
 
 def _silent(done: int, total: int, name: str) -> None:
