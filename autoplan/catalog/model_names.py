@@ -77,7 +77,9 @@ def checkpoint_model(checkpoint: str) -> str | None:
     if named is not None:
         return named
     wanted = bare_checkpoint(checkpoint)
-    return next((entry for entry, name in _all_names() if bare_checkpoint(name) == wanted), None)
+    found = [(entry, name) for entry, name in _all_names() if bare_checkpoint(name) == wanted]
+    found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
+    return found[0][0] if found else None
 
 
 def models_like(name: str) -> list[str]:

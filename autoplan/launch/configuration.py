@@ -26,7 +26,8 @@ class LaunchFile:
     ``variables`` are set from outside, as environment variables are; ``arguments`` are appended to those of
     the training program; ``devices`` is the number of devices, where the user says it. ``values`` are what a
     program has in the place of a file, by name, and nested; the text is empty then. ``sibling`` returns the
-    text of a file that this one names, or None where none lies there.
+    text of a file that this one names, or None where none lies there. ``script`` says that the text is the
+    script of a manifest, whatever the name says.
     """
 
     name: str
@@ -36,6 +37,7 @@ class LaunchFile:
     devices: int | None = None
     values: Mapping[str, Any] | None = None
     sibling: Callable[[str], str | None] = field(default=lambda _: None, compare=False)
+    script: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,11 +156,16 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     for overrides that its framework would not be read with.
     """
     known = any(recognises(file) for _, recognises in _readers())
-    if file.values is not None or known or not _NAMED.search(file.text):
+    data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
+    if file.values is not None or known or data or not _NAMED.search(file.text):
         return None
     script = read_script(file.text, file.name, file.variables)
+    missing: Word | None = None
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
+            behind = any(before.text.endswith(".py") for before in command.words[:at])
+            if behind and _NAMED.fullmatch(word.text.rpartition("=")[2]) and word.unknown is None:
+                missing = missing or word
             text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
             if text is None:
                 continue
@@ -171,6 +176,9 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
             names = [n for n, recognises in _readers() if n not in _SHARDING and recognises(inner)]
             if names:
                 return replace(inner, arguments=_overrides(names, command.words[at + 1 :], file))
+    if missing is not None and file.sibling(missing.text) is None:
+        sentence = f"it starts a program of its own with {missing.text}, which is not beside it"
+        raise SpecError([Problem(sentence, "script", file.name, missing.line or None)])
     return None
 
 

@@ -213,19 +213,13 @@ def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
     settings = _recipes().get(run.id)
     if settings is not None:
         run = run.model_copy(update={"engine": settings[role]})
-    adp, tp = worker.attention_dp, _worker_tp(run, worker)
+    adp, tp = worker.attention_dp, worker.tp
     group = tp * adp
     ep = worker.moe_ep or 1
     shape = EngineLayout(
         tp=tp, pp=worker.pp, adp=adp, ep=ep if group % ep == 0 else 1, replicas=worker.workers
     )
     return _with_job(run, shape, shape.devices)
-
-
-def _worker_tp(run: ServedRun, worker: WorkerLayout) -> int:
-    """Return the tensor-parallel degree of a pool's worker: what its source ran where a row has another."""
-    own = (x["tp"] for x in facts_of_runs("workers") if re.search(x["rows"], run.id))
-    return next(own, worker.tp)
 
 
 def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:

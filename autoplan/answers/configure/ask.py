@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +16,10 @@ from autoplan.catalog.programs import targets_of
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
+from autoplan.launch.bindings.written_document import refuse_unparsable
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.header import header_lines
+from autoplan.launch.job_manifests import with_script
 from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
@@ -94,6 +98,7 @@ def read(
         str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
     )
     _refuse_binary(given)
+    given = with_script(given)
     engines = _READ_ENGINES(given, framework)
     return read_text(given, framework) if engines is None else engines
 
@@ -124,6 +129,7 @@ def text_of_file(file: str | Path) -> str:
 def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     """Return what ``file`` says, as ``read`` does."""
     _refuse_binary(file)
+    _refuse_unreadable(file)
     started = named_configuration(file) if framework is None else None
     if started is not None:
         named = read_text(started)
@@ -133,6 +139,20 @@ def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
     if target.read is None:
         raise UnsupportedError(f"files of {target.name} cannot be read")
     return target.read(file)
+
+
+def _refuse_unreadable(file: LaunchFile) -> None:
+    """Raise SpecError with its line for what is no YAML, JSON or TOML where the name of the file says so."""
+    suffix = Path(file.name).suffix if file.values is None and not file.script else ""
+    if suffix in {".yaml", ".yml", ".json"}:
+        refuse_unparsable(file)
+    elif suffix == ".toml":
+        try:
+            tomllib.loads(file.text)
+        except tomllib.TOMLDecodeError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            sentence = f"it is no TOML: {str(error)[:120]}"
+            raise SpecError([Problem(sentence, "$", file.name, int(line[1]) if line else None)]) from error
 
 
 def _refuse_binary(file: LaunchFile) -> None:

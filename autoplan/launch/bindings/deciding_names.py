@@ -36,6 +36,7 @@ _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
             ("zero", "dp_shard"),
         ),
         (r"micro ?batch.*(size|num|number|count)|(num|number).*micro ?batch", ("mbs", "global_batch_size")),
+        (r"^(global|total|effective) (train )?batch( size)?$", ("global_batch_size",)),
         (r"(local|device|gpu|per \w+) batch|batch.*(per|device|gpu|local)", ("mbs", "global_batch_size")),
         (r"accumulat.*(step|iter|batch|freq)|\bmbs\b", ("mbs", "global_batch_size")),
         (r"batch.*(size|schedule|tokens|ramp)", ("global_batch_size", "mbs")),

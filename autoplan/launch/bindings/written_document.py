@@ -15,7 +15,7 @@ from autoplan.launch.bindings.deciding_names import extends, may_decide, misname
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
-__all__ = ["WrittenDocument", "read_yaml"]
+__all__ = ["WrittenDocument", "read_yaml", "refuse_unparsable"]
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -23,8 +23,13 @@ _SHOWN: Final = 40
 _DEEPEST: Final = 50
 #: How alike a name is to a known one that it is a misspelling of.
 _MISSPELT: Final = 0.85
+#: The same of programs that have names of their own besides.
+_MISSPELT_AMONG_OTHERS: Final = 0.92
+#: Texts of command lines that are truth values, as the parser of the Trainer reads them.
+_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 #: Least values of the kinds of bindings that are integers.
 _LEAST: Final = {"count": 1, "size": 0}
+_FAST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NO_TABLE: Final = Interface("", {}, {}, {})
 
 
@@ -109,7 +114,7 @@ class WrittenDocument:
         if written is None:
             return None
         value = written.value
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value.strip()):
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}(?:_[0-9]{1,3}){0,3}", value.strip()):
             value = int(value)
         integral = isinstance(value, int) and not isinstance(value, bool)
         if not integral or not least <= value < 10**9:
@@ -122,11 +127,11 @@ class WrittenDocument:
         written = self._known(path)
         if written is None:
             return None
-        text = str(written.value).lower()
-        if text not in {"true", "false"}:
+        truth = _TRUTHS.get(str(written.value).lower()) if isinstance(written.value, bool | str) else None
+        if truth is None:
             self.refuse(f"{_shown(written.value)} is neither true nor false", path)
             return None
-        return Written(text == "true", written.line, written.words)
+        return Written(truth, written.line, written.words)
 
     def text(self, path: str, known: tuple[str, ...] = ()) -> Written | None:
         """Return the text at ``path``; any but the ``known`` ones, in any case, is refused."""
@@ -157,16 +162,27 @@ class WrittenDocument:
             self.check_names(section, frozenset(whole["keys"]), title, strict=strict)
 
     def check_names(
-        self, section: str, known: frozenset[str], framework: str, *, strict: bool = False
+        self,
+        section: str,
+        known: frozenset[str],
+        framework: str,
+        *,
+        strict: bool = False,
+        others: frozenset[str] | None = None,
     ) -> None:
-        """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses."""
-        unknown = []
+        """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses.
+
+        A program that has names of its own besides may call most things as it likes: only what is all but one
+        of ``others``, which decide a layout, counts as misspelt there.
+        """
+        unknown, alike = [], _MISSPELT if others is None else _MISSPELT_AMONG_OTHERS
+        named = known if others is None else others
         for path, written in self.entries.items():
             parent, _, name = path.rpartition(".")
             if parent != section or name in known:
                 continue
             near = [
-                n for n in difflib.get_close_matches(name, known, 1, _MISSPELT) if not extends(name, n)
+                n for n in difflib.get_close_matches(name, named, 1, alike) if not extends(name, n)
             ] or self._misnamed(name, written.value, known)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
@@ -226,6 +242,20 @@ def read_yaml(file: LaunchFile, table: Interface = _NO_TABLE) -> WrittenDocument
     return document
 
 
+def refuse_unparsable(file: LaunchFile) -> None:
+    """Raise SpecError, with its line, for a text that is neither YAML nor JSON."""
+    try:
+        for _ in yaml.compose_all(file.text.replace("\t", "    "), Loader=_FAST):
+            pass
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        _stop(file, f"it is neither JSON nor YAML: {error.problem}", mark.line + 1 if mark else None)
+    except RecursionError:
+        _stop(file, "it is neither JSON nor YAML: nested too deeply")
+    except yaml.YAMLError as error:
+        _stop(file, f"it is neither JSON nor YAML: {str(error).splitlines()[0][:200]}")
+
+
 def _walk(
     document: WrittenDocument, loader: _Loader, node: yaml.MappingNode, prefix: str, *, merged: bool = False
 ) -> None:
@@ -238,7 +268,7 @@ def _walk(
             merges += value.value if isinstance(value, yaml.SequenceNode) else [value]
         elif not isinstance(key, yaml.ScalarNode):
             document.refuse_key("structured keys are not read", path, line)
-        elif path in document.entries:
+        elif path in document.entries and not _is_null(document.entries[path]):
             if not merged:
                 _refuse_second(document, path, line, _value(loader, value))
         elif len(document.entries) > _MOST:
@@ -253,6 +283,11 @@ def _walk(
         if not isinstance(other, yaml.MappingNode):
             raise yaml.YAMLError("what is merged is no mapping")
         _walk(document, loader, other, prefix, merged=True)
+
+
+def _is_null(written: Written) -> bool:
+    """Return whether null stands there, which loaders replace by a later value of the same key."""
+    return written.value is None and written.words[-1:] != ":"
 
 
 def _refuse_second(document: WrittenDocument, path: str, line: int, value: object) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.job_manifests import environment_of, line_of, mapping_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS, Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -43,20 +44,30 @@ _ENTRY: Final = ((re.compile(r"(?:^|/)vllm-openai[\w.-]*(?:[:@]|$)"), ("vllm", "
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     r"|\bdynamo\.(?:vllm|sglang|trtllm)\b|vllm-openai|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
+    r"|\bresourceProfile\s*:|\bLLMInferenceService\s|\bsglang_config\s*:"
 )
-_KIND: Final = re.compile(r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts)\s*:")
+_KIND: Final = re.compile(
+    r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts|sglang_config)\s*:"
+)
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
 _DEEPEST: Final = 60
+#: Pods of a group that is one engine (LeaderWorkerSet).
+_LED: Final = frozenset({"leaderTemplate", "workerTemplate"})
+_ROLES: Final = frozenset({"prefill", "decode"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word of a command with its line; that to ``split`` is read as a shell reads it."""
+    """A word of a command with its line; that to ``split`` is read as a shell reads it.
+
+    A word that a shell has read is ``unknown`` where its value is.
+    """
 
     text: str
     line: int
     split: bool = False
+    unknown: Unknown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +103,7 @@ class _Around:
     replicas: int = 1
     devices: int | None = None
     role: str | None = None
+    outside: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_manifest(text: str) -> bool:
@@ -101,20 +113,24 @@ def is_manifest(text: str) -> bool:
     return _KIND.search(text) is not None and (_SERVING.search(text) or _SERVING.search(words)) is not None
 
 
-def served_containers(text: str, name: str) -> list[ServedContainer]:
-    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML."""
+def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
+    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML.
+
+    ``outside`` are variables that the user sets.
+    """
     roots = _roots(text, name)
     documents = {key: value for root in roots for key, value in _config_maps(root)}
-    found = [c for root in roots for c in (*_charts(root), *_containers(root, _Around(), 0))]
-    served = [
-        replace(c, documents={**documents, **c.documents})
-        for c in found
-        if _SERVING.search(" ".join(token.text for token in c.tokens))
-    ]
+    around = _Around(outside=outside)
+    found = [c for root in roots for c in (*_charts(root), *_containers(root, around, 0))]
+    served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
     # A worker beside one that only prefills decodes, whether its manifest says so or not.
     if any(c.role == "prefill" for c in served):
         served = [replace(c, role=c.role or "decode") for c in served]
     return served
+
+
+def _serves(container: ServedContainer) -> bool:
+    return _SERVING.search(" ".join(token.text for token in container.tokens)) is not None
 
 
 def _roots(text: str, name: str) -> list[yaml.Node]:
@@ -133,25 +149,15 @@ def _roots(text: str, name: str) -> list[yaml.Node]:
 
 def _config_maps(root: yaml.Node) -> Iterator[tuple[str, str]]:
     """Yield the files of a ConfigMap by name."""
-    values = _mapping(root)
-    if _scalar(values.get("kind")) == "ConfigMap":
-        for key, node in _mapping(values.get("data")).items():
+    values = mapping_of(root)
+    if scalar_of(values.get("kind")) == "ConfigMap":
+        for key, node in mapping_of(values.get("data")).items():
             if isinstance(node, yaml.ScalarNode):
                 yield key, node.value
 
 
-def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        return {}
-    return {str(getattr(key, "value", "")): value for key, value in node.value}
-
-
-def _scalar(node: yaml.Node | None) -> str | None:
-    return str(node.value) if isinstance(node, yaml.ScalarNode) else None
-
-
 def _count(node: yaml.Node | None) -> int | None:
-    text = _scalar(node) or ""
+    text = scalar_of(node) or ""
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
@@ -163,35 +169,45 @@ def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[Served
         for item in node.value:
             yield from _containers(item, around, depth + 1)
         return
-    values = _mapping(node)
+    values = mapping_of(node)
     around = _narrowed(values, around)
     container = _container(values, around)
     if container is not None:
         yield container
         return
+    leading = list(_containers(values["leaderTemplate"], around, depth + 1)) if values.keys() >= _LED else []
+    yield from leading
+    # Workers of a group start parts of the engine that its leader starts.
+    aside = _LED if any(map(_serves, leading)) else {"leaderTemplate"} if leading else frozenset()
     for key, inner in values.items():
-        if key not in {"status", "initContainers", "metadata"}:
+        if key not in {"status", "initContainers", "metadata", *aside}:
             yield from _containers(inner, around, depth + 1)
 
 
 def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
     """Return what is said around the values of a mapping, with what they say themselves."""
-    spec = _mapping(values.get("spec")) or _mapping(values.get("deploy"))
+    spec = mapping_of(values.get("spec")) or mapping_of(values.get("deploy"))
     counts = [_count(place.get(key)) for place in (values, spec) for key in _CHARTS["copies"]]
     replicas = next((count for count in counts if count is not None), around.replicas)
-    role = _scalar(values.get("subComponentType")) or _scalar(values.get("type"))
-    return _Around(
-        replicas,
-        _device_count(values) or around.devices,
-        role if role in {"prefill", "decode"} else around.role,
-    )
+    named = (scalar_of(values.get(key)) for key in _CHARTS["role_keys"])
+    role = next((name for name in (*named, *_labelled_roles(values)) if name in _ROLES), around.role)
+    return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
+
+
+def _labelled_roles(values: Mapping[str, yaml.Node]) -> Iterator[str | None]:
+    """Yield what labels and annotations of a pod say of a role, such as ``llm-d.ai/role: prefill``."""
+    metadata = mapping_of(values.get("metadata"))
+    for section in ("labels", "annotations"):
+        for key, node in mapping_of(metadata.get(section)).items():
+            if key.rpartition("/")[2] == "role":
+                yield scalar_of(node)
 
 
 def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
     """Return the devices that the resources of a container, or of a component, name."""
-    resources = _mapping(values.get("resources"))
+    resources = mapping_of(values.get("resources"))
     for part in ("limits", "requests"):
-        named = _mapping(resources.get(part))
+        named = mapping_of(resources.get(part))
         count = next((n for key in _CHARTS["devices"] if (n := _count(named.get(key))) is not None), None)
         if count is not None:
             return count
@@ -200,7 +216,7 @@ def _device_count(values: Mapping[str, yaml.Node]) -> int | None:
 
 def _container(values: Mapping[str, yaml.Node], around: _Around) -> ServedContainer | None:
     """Return the container that a mapping is; None where it starts nothing."""
-    image = _scalar(values.get("image")) or ""
+    image = scalar_of(values.get("image")) or ""
     before = next((values[key] for key in _CHARTS["command"] if key in values and key != "command"), None)
     command, behind = values.get("command"), values.get(_CHARTS["arguments"][0])
     if before is None and command is None and behind is None:
@@ -208,7 +224,7 @@ def _container(values: Mapping[str, yaml.Node], around: _Around) -> ServedContai
     tokens = [token for node in (before, command, behind) if node is not None for token in _tokens(node)]
     if not tokens or not (image or before or command):
         return None
-    variables = _variables(values.get("env") or values.get("environment"))
+    variables = environment_of(values.get("env") or values.get("environment"))
     entry = next((words for pattern, words in _ENTRY if pattern.search(image)), ())
     if entry and _is_argument(tokens[0].text) and (before is None):
         tokens = [*(_Token(word, tokens[0].line) for word in entry), *tokens]
@@ -222,41 +238,20 @@ def _is_argument(text: str) -> bool:
     return first.startswith("-") or re.fullmatch(r"[\w.-]+/[\w.-]+", first) is not None
 
 
-def _variables(node: yaml.Node | None) -> dict[str, str]:
-    """Return the environment of a container: a list of names and values, a mapping, or a list of texts."""
-    if isinstance(node, yaml.MappingNode):
-        return {key: text for key, value in _mapping(node).items() if (text := _scalar(value)) is not None}
-    values: dict[str, str] = {}
-    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
-        pair = _mapping(item)
-        name, value = _scalar(pair.get("name")), _scalar(pair.get("value"))
-        if name is not None and value is not None:
-            values[name] = value
-        elif (text := _scalar(item)) is not None and "=" in text:
-            values.update([text.split("=", 1)])  # type: ignore[list-item]
-    return {name: value for name, value in values.items() if name.isidentifier()}
-
-
 def _tokens(node: yaml.Node) -> Iterator[_Token]:
     """Yield the words of a command: the items of a list, or a text that a shell splits."""
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            text = _scalar(item)
+            text = scalar_of(item)
             if text is not None:
-                yield _Token(text, _first_line(item))
+                yield _Token(text, line_of(item))
     elif isinstance(node, yaml.ScalarNode):
-        yield _Token(node.value, _first_line(node), split=True)
-
-
-def _first_line(node: yaml.Node) -> int:
-    """Return the line in which the text of a scalar begins; that of a block is the one below its sign."""
-    line: int = node.start_mark.line + 1
-    return line + 1 if getattr(node, "style", None) in {"|", ">"} else line
+        yield _Token(node.value, line_of(node), split=True)
 
 
 def _served(tokens: Sequence[_Token], around: _Around, variables: Mapping[str, str]) -> ServedContainer:
     """Return the container of such words; those of a worker of Dynamo are those of its engine."""
-    words, role, documents = _engine_words(tokens)
+    words, role, documents = _engine_words(tokens, {**variables, **around.outside})
     return ServedContainer(
         tuple(words), around.replicas, around.devices, role or around.role, dict(variables), documents
     )
@@ -280,7 +275,7 @@ def _word(token: _Token, variables: Mapping[str, str]) -> Word:
     unknown = (
         Unknown(f"{missing[0]}, which the manifest does not set", token.line, missing[0]) if missing else None
     )
-    return Word(text, token.line, unknown)
+    return Word(text, token.line, token.unknown or unknown)
 
 
 def _inner_text(tokens: Sequence[_Token]) -> str | None:
@@ -306,38 +301,33 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
     return Script(name, (command,), {}, {})
 
 
-def _engine_words(tokens: Sequence[_Token]) -> tuple[list[_Token], str | None, dict[str, str]]:
+def _engine_words(
+    tokens: Sequence[_Token], variables: Mapping[str, str]
+) -> tuple[list[_Token], str | None, dict[str, str]]:
     """Return the words of the engine that a worker of Dynamo starts, its role, and files of options."""
     places = [i for i, token in enumerate(tokens) if token.text in _WORKERS]
     joined = " ".join(token.text for token in tokens)
     named = re.search(r"\bpython3?\s+-m\s+(dynamo\.(?:vllm|sglang|trtllm))\b", joined) if not places else None
     if named is not None:
-        return _split_worker(tokens, named[1])
+        return _split_worker(tokens, named[1], variables)
     if not places:
         return list(tokens), None, {}
     at = places[0]
     return _worker_words(tokens[at + 1 :], tokens[at])
 
 
-def _split_worker(tokens: Sequence[_Token], module: str) -> tuple[list[_Token], str | None, dict[str, str]]:
-    """Return the same of a worker that a shell starts from a text, whose words are split here."""
-    for token in tokens:
-        if module in token.text:
-            line = token.line + token.text[: token.text.index(module)].count("\n")
-            rest = token.text.split(module, 1)[1]
-            words = [*_shell_words(rest, line), *tokens[tokens.index(token) + 1 :]]
-            return _worker_words(words, _Token(module, line))
+def _split_worker(
+    tokens: Sequence[_Token], module: str, variables: Mapping[str, str]
+) -> tuple[list[_Token], str | None, dict[str, str]]:
+    """Return the same of a worker that a shell starts, in a script that may set variables before."""
+    script = read_script(_inner_text(tokens) or " ".join(t.text for t in tokens), "", variables)
+    for command in script.commands:
+        texts = [word.text for word in command.words]
+        if module in texts:
+            at = texts.index(module)
+            words = [_Token(word.text, word.line, unknown=word.unknown) for word in command.words[at + 1 :]]
+            return _worker_words(words, _Token(module, command.words[at].line))
     return list(tokens), None, {}
-
-
-def _shell_words(text: str, line: int) -> Iterator[_Token]:
-    for number, row in enumerate(text.split("\n")):
-        content = row.rstrip().removesuffix("\\")
-        try:
-            words = shlex.split(content, comments=True)
-        except ValueError:
-            words = content.split()
-        yield from (_Token(word, line + number) for word in words if word not in {"&", "|", ";"})
 
 
 def _worker_words(
@@ -389,17 +379,20 @@ def _as_yaml(text: str) -> str:
 
 def _charts(root: yaml.Node) -> Iterator[ServedContainer]:
     """Yield the engines that values of a chart start."""
-    values = _mapping(root)
-    engine = _mapping(values.get("servingEngineSpec"))
+    values = mapping_of(root)
+    engine = mapping_of(values.get("servingEngineSpec"))
     models = engine.get("modelSpec")
     for item in models.value if isinstance(models, yaml.SequenceNode) else ():
-        yield from _production_stack(_mapping(item))
-    model = _mapping(values.get("model"))
+        yield from _production_stack(mapping_of(item))
+    model = mapping_of(values.get("model"))
     for program in ("vllm", "sglang"):
-        section = _mapping(values.get(program))
+        section = mapping_of(values.get(program))
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
     yield from _llm_d(values)
+    yield from _kubeai(values)
+    yield from _kserve(values)
+    yield from _srt_slurm(values)
 
 
 def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
@@ -407,11 +400,11 @@ def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContaine
     url = model.get("modelURL")
     if url is None:
         return
-    config = _mapping(model.get("vllmConfig"))
+    config = mapping_of(model.get("vllmConfig"))
     tokens = _start("vllm", url)
     tokens += _options("vllm", _CHARTS["production_stack"], config)
     tokens += _tokens(config["extraArgs"]) if "extraArgs" in config else []
-    transfer = _scalar(_mapping(model.get("lmcacheConfig")).get("kvRole"))
+    transfer = scalar_of(mapping_of(model.get("lmcacheConfig")).get("kvRole"))
     role = next((ours for ours, name in _TABLES["vllm"].data["roles"].items() if name == transfer), None)
     replicas = _count(model.get("replicaCount")) or 1
     yield _served(tokens, _Around(replicas, _count(model.get("requestGPU")), role), {})
@@ -423,8 +416,8 @@ def _gpu_recipe(
     """Return the engine of a serving recipe of gpu-recipes."""
     tokens = _start(program, model["name"]) if "name" in model else []
     tokens += _options(program, _CHARTS["gpu_recipes"], model)
-    for key, node in _mapping(section["serverArgs"]).items():
-        line, value = _first_line(node), _scalar(node) or ""
+    for key, node in mapping_of(section["serverArgs"]).items():
+        line, value = line_of(node), scalar_of(node) or ""
         if value.lower() != "false":
             tokens.append(_Token(f"--{key}", line))
             tokens += [] if value.lower() in {"true", ""} else [_Token(value, line)]
@@ -433,26 +426,88 @@ def _gpu_recipe(
 
 def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the pools of a chart of llm-d, whose command adds model and degrees."""
-    name = _mapping(values.get("modelArtifacts")).get("name") or _mapping(values.get("modelArtifacts")).get(
-        "uri"
-    )
-    pools = [pool for pool in ("prefill", "decode") if "containers" in _mapping(values.get(pool))]
+    artifacts = mapping_of(values.get("modelArtifacts"))
+    name = artifacts.get("name") or artifacts.get("uri")
+    pools = [pool for pool in ("prefill", "decode") if "containers" in mapping_of(values.get(pool))]
     for pool in pools:
-        section = _mapping(values.get(pool))
+        section = mapping_of(values.get(pool))
         listed = section["containers"]
         for item in listed.value if isinstance(listed, yaml.SequenceNode) else ():
-            container = _mapping(item)
-            if _scalar(container.get("modelCommand")) == "vllmServe" and name is not None:
+            container = mapping_of(item)
+            if scalar_of(container.get("modelCommand")) == "vllmServe" and name is not None:
                 tokens = _start("vllm", name, prefix="hf://")
-                tokens += _options("vllm", _CHARTS["llm_d"], _mapping(section.get("parallelism")))
+                tokens += _options("vllm", _CHARTS["llm_d"], mapping_of(section.get("parallelism")))
                 tokens += list(_tokens(container["args"])) if "args" in container else []
                 role = pool if len(pools) > 1 else None
                 yield _served(tokens, _Around(_count(section.get("replicas")) or 1, None, role), {})
 
 
+def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a Model of KubeAI, whose replicas are those of its load."""
+    spec = mapping_of(values.get("spec"))
+    if (
+        scalar_of(values.get("kind")) != "Model"
+        or scalar_of(spec.get("engine")) != "VLLM"
+        or "url" not in spec
+    ):
+        return
+    tokens = _start("vllm", spec["url"], prefix="hf://")
+    tokens += list(_tokens(spec["args"])) if "args" in spec else []
+    yield _served(tokens, _Around(_count(spec.get("replicas")) or 1), {})
+
+
+def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of an LLMInferenceService of KServe, whose template starts vLLM with the model."""
+    spec = mapping_of(values.get("spec"))
+    model = mapping_of(spec.get("model")).get("uri")
+    if scalar_of(values.get("kind")) != "LLMInferenceService" or model is None:
+        return
+    pools = [("prefill", mapping_of(spec["prefill"]))] if "prefill" in spec else []
+    for role, pool in (*pools, ("decode" if pools else None, spec)):
+        listed = mapping_of(pool.get("template")).get("containers")
+        containers = listed.value if isinstance(listed, yaml.SequenceNode) else ()
+        if any({"command", "args"} & mapping_of(item).keys() for item in containers):
+            continue
+        tokens = _start("vllm", model, prefix="hf://")
+        degrees = mapping_of(pool.get("parallelism"))
+        tokens += _options("vllm", _CHARTS["kserve"], degrees)
+        if (scalar_of(degrees.get("expert")) or "").lower() == "true":
+            tokens.append(_Token(_CHARTS["kserve_experts"], line_of(degrees["expert"])))
+        for item in containers:
+            tokens += _further_arguments(mapping_of(item).get("env"))
+        yield _served(tokens, _Around(_count(pool.get("replicas")) or 1, None, role), {})
+
+
+def _further_arguments(environment: yaml.Node | None) -> Iterator[_Token]:
+    """Yield the arguments that a variable of the environment adds to those of KServe's template."""
+    for item in environment.value if isinstance(environment, yaml.SequenceNode) else ():
+        pair = mapping_of(item)
+        if scalar_of(pair.get("name")) == _CHARTS["kserve_arguments"] and "value" in pair:
+            line = line_of(pair["value"])
+            yield from (_Token(word, line) for word in shlex.split(scalar_of(pair["value"]) or ""))
+
+
+def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a recipe of srt-slurm, whose options are those of SGLang."""
+    backend, resources = mapping_of(values.get("backend")), mapping_of(values.get("resources"))
+    for name, node in mapping_of(backend.get("sglang_config")).items():
+        options = mapping_of(node)
+        model = options.get("served-model-name") or mapping_of(values.get("model")).get("path")
+        if name not in _CHARTS["srt_slurm"] or model is None:
+            continue
+        tokens = _start("sglang", model)
+        for key, value in options.items():
+            if key not in _CHARTS["srt_slurm_aside"] and (scalar_of(value) or "").lower() != "false":
+                text = scalar_of(value) or ""
+                tokens.append(_Token(f"--{key}", line_of(value)))
+                tokens += [] if text.lower() in {"true", ""} else [_Token(text, line_of(value))]
+        copies = _count(resources.get(_CHARTS["srt_slurm"][name])) or 1
+        yield _served(tokens, _Around(copies, None, name if name in _ROLES else None), {})
+
+
 def _start(program: str, model: yaml.Node, prefix: str = "") -> list[_Token]:
     """Return the words that start a server of a model."""
-    line, name = _first_line(model), (_scalar(model) or "").removeprefix(prefix)
+    line, name = line_of(model), (scalar_of(model) or "").removeprefix(prefix)
     words = ("vllm", "serve") if program == "vllm" else ("python3", "-m", "sglang.launch_server")
     named = (name,) if program == "vllm" else (_TABLES["sglang"].keys["model"], name)
     return [_Token(word, line) for word in (*words, *named)]
@@ -462,8 +517,8 @@ def _options(program: str, names: Mapping[str, str], values: Mapping[str, yaml.N
     """Return values of a chart as arguments of an engine."""
     tokens: list[_Token] = []
     for key, binding in names.items():
-        value = _scalar(values.get(key))
+        value = scalar_of(values.get(key))
         if value is not None and value not in {"", "null", "~"}:
-            line = _first_line(values[key])
+            line = line_of(values[key])
             tokens += [_Token(_TABLES[program].keys[binding], line), _Token(value, line)]
     return tokens

@@ -199,25 +199,30 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
 
 def _checkpoint(given: GivenArguments) -> Written | None:
     """Return what is served: the first word, or the value of the argument for it."""
-    named = given.text("model")
-    if named is not None:
-        return named
-    for word in given.positional[:1]:
+    named = given.known.arguments.get(given.known.flags.get("model", ""))
+    argument = given.given.get(named.flag) if named is not None else None
+    cause = argument.unknown if argument is not None else None
+    if argument is not None and cause is None:
+        return given.text("model")
+    for word in given.positional[:1] if argument is None else ():
         if word.unknown is None and word.text:
             return Written(word.text, word.line, word.text)
-        if word.unknown is not None:
-            cause = word.unknown
-            how = f": give --set {cause.name}=VALUE" if cause.name else ""
-            given.notes.append(f"the model depends on {cause.reason} (line {cause.line}){how}")
+        cause = word.unknown
+    if cause is not None:
+        how = f": give --set {cause.name}=VALUE" if cause.name else ""
+        given.notes.append(f"the model depends on {cause.reason} (line {cause.line}){how}")
     return None
 
 
 def _weights(values: dict[str, Written], checkpoint: str | None, model: str | None) -> dict[str, Written]:
     """Return the format of the weights: that of an argument, of the checkpoint, or of activations."""
     dtype = values.pop("dtype", None)
-    if "weights" in values:
-        return {}
     said = format_named(checkpoint) if checkpoint else None
+    chosen = values.get("weights")
+    if chosen is not None:
+        # A checkpoint with scales of blocks keeps them when it is loaded as fp8.
+        blocks = "fp8-block" in {said, published_format(model) if model and said is None else None}
+        return {"weights": replace(chosen, value="fp8-block")} if blocks and chosen.value == "fp8" else {}
     if said is not None and (dtype is None or said not in _SIXTEEN):
         return {"weights": Written(said, default=True)}
     published = published_format(model) if model and said is None else None

@@ -46,7 +46,7 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
     if framework is not None:
         asked = framework.partition("@")[0]
         return PROGRAM_OF.get(asked, asked) in ENGINES
-    if file.name.endswith(_YAML):
+    if file.name.endswith(_YAML) and not file.script:
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
 
@@ -65,11 +65,12 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         raise UnsupportedError(f"no engine is called {asked!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
     documents: Mapping[str, str] = {}
-    is_options = launch.name.endswith(_YAML) and not is_manifest(launch.text)
+    is_yaml = launch.name.endswith(_YAML) and not launch.script
+    is_options = is_yaml and not is_manifest(launch.text)
     if is_options:
         engine = program or options_engine(launch.text, launch.name) or ""
         commands = [ServeCommand(engine, (), 1)]
-    elif launch.name.endswith(_YAML):
+    elif is_yaml:
         commands, documents, script = _of_manifest(launch, program)
         engine = commands[0].engine if commands else program
     else:
@@ -97,7 +98,7 @@ def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], di
     commands: list[ServeCommand] = []
     documents: dict[str, str] = {}
     first: Script | None = None
-    for container in served_containers(file.text, file.name):
+    for container in served_containers(file.text, file.name, file.variables):
         script = container_script(container, file.name, file.variables)
         first = first or script
         documents |= written_files(container.text, script, container.variables)
@@ -217,27 +218,36 @@ def _no_line(_: str) -> int | None:
 
 #: ``cat > FILE << END`` in either order, and the lines up to END.
 _DOCUMENT: Final = re.compile(
-    r"^[ \t]*cat[ \t]*(?:>>?[ \t]*(?P<file>[^\s<>]+)[ \t]*<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)"
-    r"|<<-?[ \t]*(?P<quote2>['\"]?)(?P<end2>\w+)(?P=quote2)[ \t]*>>?[ \t]*(?P<file2>[^\s<>]+))[ \t]*\n"
-    r"(?P<text>.*?)^[ \t]*(?:(?P=end)|(?P=end2))[ \t]*$",
+    r"^[ \t]*cat[ \t]*(?:"
+    r"(?P<more>>>?)[ \t]*(?P<file>[^\s<>]+)[ \t]*<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)|"
+    r"<<-?[ \t]*(?P<quote2>['\"]?)(?P<end2>\w+)(?P=quote2)[ \t]*(?P<more2>>>?)[ \t]*(?P<file2>[^\s<>]+)"
+    r")[ \t]*\n(?P<text>.*?)^[ \t]*(?:(?P=end)|(?P=end2))[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
+_EXPANSION: Final = re.compile(r"\$\{\w+[^\w}]|\$\(|`")
 _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def written_files(text: str, script: Script, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the texts of the files that a script writes, by name; those with unknown variables are left out.
 
-    Variables have the values that they have at the end of the script, or those given from outside.
+    What a command appends (``>>``) comes behind, where the script runs that command for certain. Variables
+    have the values that they have at the end of the script, or those given from outside.
     """
     known = {**variables, **_known(script)}
-    files = {}
+    certain = {command.line for command in script.commands if not command.doubt}
+    files: dict[str, str] = {}
     for document in _DOCUMENT.finditer(text):
         quoted = document["quote"] or document["quote2"]
         name = _filled(document["file"] or document["file2"], known)
         content = document["text"] if quoted else _filled(document["text"], known)
-        if name is not None and content is not None:
-            files[name.strip("\"'").rsplit("/", 1)[-1]] = content
+        if name is None or content is None:
+            continue
+        name = name.strip("\"'").rsplit("/", 1)[-1]
+        if (document["more"] or document["more2"]) == ">":
+            files[name] = content
+        elif text.count("\n", 0, document.start()) + 1 in certain:
+            files[name] = files.get(name, "") + content
     return files
 
 
@@ -247,8 +257,8 @@ def _known(script: Script) -> dict[str, str]:
 
 
 def _filled(text: str, known: Mapping[str, str]) -> str | None:
-    """Return a text with its variables filled in; None where one of them is not known."""
+    """Return a text with its variables filled in; None where one is not known, or more than a variable."""
     names = [a or b for a, b in _VARIABLE.findall(text)]
-    if any(name not in known for name in names):
+    if _EXPANSION.search(text) or any(name not in known for name in names):
         return None
     return _VARIABLE.sub(lambda match: known[match[1] or match[2]], text)

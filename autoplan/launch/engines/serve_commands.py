@@ -78,7 +78,7 @@ _SIGNS: Final = re.compile(
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
     "vllm": re.compile(
-        r"(?:\bvllm(?:==|@)|vllm-openai(?::|[\"']?\s*\n\s*tag:\s*[\"']?)"
+        r"(?:\bvllm(?:==|@)|(?<!lmcache/)vllm-openai(?::|[\"']?\s*\n\s*tag:\s*[\"']?)"
         r"|\bfor vLLM (?:on ROCm )?(?:\(V0 engine\) )?)"
         r"v?(\d+\.\d+(?:\.\d+)?(?:\.?post\d+)?)"
     ),

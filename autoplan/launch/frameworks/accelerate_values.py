@@ -12,7 +12,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import named_deepspeed, sharding_of
+from autoplan.launch.frameworks.deepspeed import named_deepspeed, parameters_on_host, sharding_of
 from autoplan.launch.scripts.pieces import Word
 
 __all__ = ["ACCELERATE", "accelerate_layout", "is_accelerate", "launcher_document", "read_accelerate"]
@@ -157,9 +157,7 @@ def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFil
         fields["offload"] = Written("activations", moved.line, moved.words)
     states = document.flag("state_offload")
     if states is not None and states.value:
-        both = "optimizer+activations" if "offload" in fields else "optimizer"
-        fields["offload"] = Written(both, states.line, states.words)
-        document.notes.append(f"{states.words}: parameters are in host memory as well, which is not priced")
+        fields["software"] = Written({"offload_parameters": True}, states.line, states.words)
     return fields
 
 
@@ -232,9 +230,7 @@ def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: Laun
     fields["zero"] = stage
     if device is not None and device.value != "none":
         fields["offload"] = Written("optimizer", device.line, device.words)
-    parameters = document.text("parameter_offload", ("none", "cpu", "nvme"))
-    if parameters is not None and parameters.value != "none":
-        document.notes.append(f"{parameters.words}: offload of parameters is not priced")
+    fields |= parameters_on_host(document)
     return fields
 
 

@@ -41,8 +41,10 @@ __all__ = [
     "emit_deepspeed",
     "inner_document",
     "named_deepspeed",
+    "parameters_on_host",
     "refuse_for_zero",
     "sharding_of",
+    "with_software",
     "zero_values",
 ]
 
@@ -209,7 +211,16 @@ def zero_values(document: WrittenDocument) -> dict[str, Written]:
     if shard is not None:
         values["dp_shard"] = shard
         document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
-    return {**values, **_offload(document), **_precision(document), **_optimizer(document)}
+    rest = [_offload(document), _precision(document), parameters_on_host(document), _optimizer(document)]
+    return with_software(values, *rest)
+
+
+def parameters_on_host(document: WrittenDocument) -> dict[str, Written]:
+    """Return ZeRO-3's offload of parameters, which gradients and states follow."""
+    device = document.text("parameter_offload", ("none", "cpu", "nvme"))
+    if device is None or device.value == "none":
+        return {}
+    return {"software": Written({"offload_parameters": True}, device.line, device.words)}
 
 
 def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> WrittenDocument | None:
@@ -247,6 +258,22 @@ def inner_document(document: WrittenDocument) -> WrittenDocument:
     }
     inner.check_sections()
     return inner
+
+
+def with_software(values: Mapping[str, Written], *others: Mapping[str, Written]) -> dict[str, Written]:
+    """Return the values of all, with the choices of software that any of them has.
+
+    >>> one, other = ({"software": Written({name: True})} for name in ("compile", "pure_bf16"))
+    >>> with_software(one, other)["software"].value
+    {'compile': True, 'pure_bf16': True}
+    """
+    joined = dict(values)
+    for other in others:
+        before = joined.get("software")
+        joined |= other
+        if before is not None and "software" in other:
+            joined["software"] = replace(before, value={**before.value, **other["software"].value})
+    return joined
 
 
 def _stage(document: WrittenDocument) -> Written:

@@ -10,23 +10,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, Final
-
-import yaml
 
 from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import command_script
-from autoplan.launch.frameworks.hugging_face.training_fields import adapter_values
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
     microbatches,
@@ -38,7 +33,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import architecture_name, hub_name
+from autoplan.launch.known_models import architecture_name, hub_name, other_architecture
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
@@ -48,13 +43,7 @@ from autoplan.schema.recompute import RecomputeMode
 
 __all__ = ["TARGET", "emit_litgpt", "read_litgpt"]
 
-LITGPT: Final = interface("litgpt")
-_RUN: Final = re.compile(rf"(?m)(?:^|[\s/])litgpt\s+(?:{'|'.join(LITGPT.data['commands'])})\b")
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
-#: Words that YAML reads as numbers or truth values, as jsonargparse does.
-_PLAIN: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|true|false|True|False|null")
-#: LitGPT's own dropout of adapters.
-_DROPOUT: Final = 0.05
+_TABLE: Final = interface("litgpt")
 _FILE: Final = "litgpt.sh"
 #: Models of litgpt/config.py by their name on the hub.
 _MODELS: Final = frozenset(
@@ -245,124 +234,177 @@ def _notes(job: Job, command: str) -> tuple[str, ...]:
 
 
 def is_litgpt(file: LaunchFile) -> bool:
-    """Return whether a file is a script that trains with LitGPT."""
-    return file.values is None and _RUN.search(file.text.replace("\\\n", " ")) is not None
+    """Return whether a file is a YAML file of LitGPT, or a script that runs one of its commands."""
+    if re.search(r"\blitgpt[\s\\]+(?:finetune|pretrain)", file.text):
+        return True
+    signs = sum(re.search(rf"(?m)^{sign}\s*:", file.text) is not None for sign in _TABLE.data["signs"])
+    return (
+        signs >= 2
+        and re.search(r"(?m)^train\s*:\s*\n(?:.*\n)*?\s+micro_batch_size\s*:", file.text) is not None
+    )
 
 
 def read_litgpt(file: LaunchFile) -> Configuration:
-    """Return what a script says that runs one command; raises SpecError with all problems."""
-    command, words, document = _read_command(file)
+    """Return what a YAML file of LitGPT says, or a script with a command of it; raises SpecError."""
+    command, document = _written(file)
     document.check_sections()
-    known = LITGPT.data["commands"][command]
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
-    values |= _read_batch(document, known)
-    values |= _read_ranks(document, known)
-    values |= _read_format(document)
-    if known["kind"] == "lora":
-        values |= _read_adapters(document)
+    for name, value in _TABLE.data["commands"][command].items():
+        document.entries.setdefault(_TABLE.keys[name], Written(value, default=True))
+    values = {key: Written(1, default=True) for key in ("tp", "pp", "cp", "ep")}
+    values["sp"] = Written(value=False, default=True)
+    values |= document.bound("mbs", "global_batch_size", "sequence_length")
+    values |= _started(document, file, command) | _numbers(document)
+    values |= _read_adapters(document) if command in {"finetune", "finetune_lora"} else {}
+    model = _read_model(document)
     document.stop_at_problems()
-    name = words[0].text if words and not words[0].text.startswith("-") else ""
-    named = document.text("model_name") or document.text("checkpoint_dir")
-    checkpoint = str(named.value) if named is not None else name
-    renamed = {theirs: hub for hub, theirs in _RENAMED.items()}
-    model = checkpoint_model(renamed.get(checkpoint, checkpoint).removeprefix("checkpoints/"))
-    opened, notes = document.opened, document.notes
-    return assembled("litgpt", file, known_alone(values, opened), model=model, opened=opened, warnings=notes)
+    return assembled("litgpt", file, values, model=model, opened=document.opened, warnings=document.notes)
 
 
-def _read_command(file: LaunchFile) -> tuple[str, list[Word], WrittenDocument]:
-    """Return the command of a script, the words behind it, and its arguments as values by path."""
-    commands = LITGPT.data["commands"]
+def _written(file: LaunchFile) -> tuple[str, WrittenDocument]:
+    """Return the command of a file, and its arguments as keys."""
+    if not re.search(r"\blitgpt[\s\\]+(?:finetune|pretrain)", file.text):
+        document = read_yaml(file, _TABLE)
+        trained = document.given("trained") is not None or "tokenizer_dir" in document.entries
+        adapted = _TABLE.keys["adapter_rank"] in document.entries
+        return "pretrain" if trained else "finetune_lora" if adapted else "finetune_full", document
     script = read_script(file.text, file.name, file.variables)
-    for command in reversed(script.commands):
-        texts = [word.text for word in command.words]
-        at = next((i for i, text in enumerate(texts) if text.rpartition("/")[2] == "litgpt"), None)
-        if at is not None and at + 1 < len(texts) and texts[at + 1] in commands:
-            words = [*command.words[at + 2 :], *(Word(text, 0) for text in file.arguments)]
-            document = WrittenDocument(file.name, table=LITGPT, notes=list(script.notes))
-            _add_words(document, words)
-            return texts[at + 1], words, document
-    raise SpecError([Problem("no command trains with litgpt", "$", file.name)])
+    for one in script.commands:
+        texts = [word.text for word in one.words]
+        at = next((i for i, text in enumerate(texts[:-1]) if text.rpartition("/")[2] == "litgpt"), None)
+        if at is not None and texts[at + 1] in _TABLE.data["commands"]:
+            document = WrittenDocument(file.name, notes=list(script.notes), table=_TABLE)
+            _add_words(document, [*one.words[at + 2 :], *(Word(t, 0) for t in file.arguments)], file)
+            return texts[at + 1], document
+    raise SpecError([Problem("there is no command of LitGPT", "script", file.name)])
 
 
-def _add_words(document: WrittenDocument, words: Sequence[Word]) -> None:
-    """Add arguments to a document, the last one of each; sections are mappings of their own."""
-    for word, behind in zip_longest(words, words[1:]):
+def _add_words(document: WrittenDocument, words: list[Word], file: LaunchFile) -> None:
+    """Add the arguments of a command; the first word is its model, and ``--config`` names a file."""
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
+            document.entries.setdefault(_TABLE.keys["model"], Written(word.text, word.line, word.text))
             continue
-        name, equals, value = word.text[2:].partition("=")
-        given = Word(value, word.line, word.unknown) if equals else behind
-        if given is None or given.unknown is not None:
-            document.refuse_key("its value depends on what the script does not say", name, word.line)
-            continue
-        plain = yaml.safe_load(given.text) if _PLAIN.fullmatch(given.text) else given.text
-        document.entries[name] = Written(plain, word.line or None, f"--{name} {given.text}")
+        behind = (
+            Word(value, word.line, word.unknown) if equals else words.pop(0) if words else Word("true", 0)
+        )
+        if behind.unknown is not None:
+            document.refuse_key(f"its value depends on {behind.unknown.reason}", name, word.line)
+        elif name == "config":
+            text = file.sibling(behind.text)
+            if text is None:
+                document.refuse_key(f"{behind.text} is not beside this file", name, word.line)
+            inner = read_yaml(LaunchFile(behind.text, text or "{}"), _TABLE)
+            named = {path: replace(entry, line=None) for path, entry in inner.entries.items()}
+            document.entries = {**named, **document.entries}
+        else:
+            document.entries[name] = Written(behind.text, word.line or None, f"--{name} {behind.text}")
 
 
-def _read_batch(document: WrittenDocument, known: Mapping[str, Any]) -> dict[str, Written]:
-    own = {name: Written(known[name], default=True) for name in ("mbs", "global_batch_size")}
-    return own | document.bound("mbs", "global_batch_size", "sequence_length")
+def _started(document: WrittenDocument, file: LaunchFile, command: str) -> dict[str, Written]:
+    """Return the devices, and the sharding and recompute that a command has on as many."""
+    each, nodes = document.given("per_node"), document.bound("nodes")["nodes"]
+    counted = not document.automatic("per_node") and (each is None or str(each.value) != "-1")
+    bound = document.bound("per_node").get("per_node") if counted else None
+    total = (
+        Written(bound.value * nodes.value, bound.line, bound.words, default=bound.default) if bound else None
+    )
+    count = file.devices or (total.value if total else None)
+    fields = {"devices": total} if total is not None and not file.devices else {}
+    if count is None:
+        document.opened |= {"zero", "dp_shard", "recompute"}
+        return fields
+    several = count > 1
+    shared = total.words if total else ""
+    line = total.line if total else None
+    trains = command == "pretrain"
+    fields["zero"] = Written(3 if several else 0, line, shared)
+    fields["recompute"] = Written("full" if several and not trains else "none", line, shared)
+    if trains and several and nodes.value > 1:
+        fields["dp_shard"] = Written(count // nodes.value, line, shared)
+    return fields
 
 
-def _read_ranks(document: WrittenDocument, known: Mapping[str, Any]) -> dict[str, Written]:
-    """Return devices, and the sharding and recompute that the command has on as many."""
-    each, nodes = document.given("devices"), document.bound("nodes")["nodes"]
-    if each.value in {"auto", -1} if each is not None else "devices" not in known:
-        return {}  # all devices of the machine
-    per_node = document.number("devices") if each is not None else Written(known["devices"], default=True)
-    if per_node is None:
-        return {}
-    total, kind = per_node.value * nodes.value, known["kind"]
-    mode = "none" if total == 1 or kind == "pretrain" else "full"
-    inside = kind == "pretrain" and nodes.value > 1
-    return {
-        "devices": Written(total, per_node.line, per_node.words, default=per_node.default),
-        "zero": Written(3 if total > 1 else 0, default=True),
-        "recompute": Written(mode, default=True),
-        **({"dp_shard": Written(per_node.value, default=True)} if inside else {}),
-    }
-
-
-def _read_format(document: WrittenDocument) -> dict[str, Written]:
-    """Return precision, copies of parameters and the optimizer."""
+def _numbers(document: WrittenDocument) -> dict[str, Written]:
+    """Return precision and optimizer; a quantised base has pages of AdamW."""
     values: dict[str, Written] = {}
-    named = document.text("format", tuple(LITGPT.data["formats"]))
-    if named is not None:
-        ours, pure = LITGPT.data["formats"][named.value]
-        values["precision"] = Written(ours, named.line, named.words)
-        if pure:
+    named = document.text("precision")
+    if named is None:
+        document.opened.add("precision")
+    elif named.value in _TABLE.data["precisions"]:
+        values["precision"] = replace(named, value=_TABLE.data["precisions"][named.value])
+        if named.value in _TABLE.data["pure"]:
             values["software"] = Written({"pure_bf16": True}, named.line, named.words)
-    optimizer = document.text("optimizer")
-    names = {name: ours for ours, name in _OPTIMIZERS.items()}
-    if optimizer is None:
-        return {**values, "optimizer": Written("adamw", default=True)}
-    ours = names.get(str(optimizer.value).removeprefix("torch.optim."))
-    if ours is None:
+    elif named.value not in _TABLE.data["other_precisions"]:
+        known = (*_TABLE.data["precisions"], *_TABLE.data["other_precisions"])
+        document.refuse(f"{named.value[:40]!r} is none of {', '.join(known)}", "precision")
+    else:
+        document.opened.add("precision")
+        document.notes.append(f"{named.words} (line {named.line}) is no precision that is priced: left open")
+    written = document.text("optimizer_class") or document.text("optimizer") or Written("AdamW", default=True)
+    name = _TABLE.data["optimizers"].get(str(written.value).rpartition(".")[2])
+    paged = document.given("base") is not None and name == "adamw"
+    if name is None:
+        document.notes.append(f"{written.words}: it is no optimizer that is priced: left open")
         document.opened.add("optimizer")
-        document.notes.append(f"{optimizer.words}: an optimizer that is not priced: left open")
         return values
-    paged = ours == "adamw" and document.given("base") is not None
-    return {**values, "optimizer": Written("paged-adamw" if paged else ours, optimizer.line, optimizer.words)}
+    return {**values, "optimizer": replace(written, value="paged-adamw" if paged else name)}
 
 
 def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
-    values = document.bound("adapter_rank", *LITGPT.data["adapted"])
-    modules = [m for name, at in LITGPT.data["adapted"].items() if values[name].value for m in at]
-    base = document.text("base")
-    more: dict[str, Any] = {}
-    if base is not None:
-        kind, _, doubly = str(base.value).removeprefix("bnb.").partition("-")
-        more = {"base": kind} if kind == "int8" else {"base": kind, "double_quantization": doubly == "dq"}
-    dropout = document.given("adapter_dropout")
-    share = float(dropout.value) if dropout is not None else _DROPOUT
-    more |= {"dropout": share} if share else {}
-    return adapter_values(values["adapter_rank"], Written(modules), every=False, more=more)
+    """Return the adapters with LitGPT's defaults."""
+    rank, share = document.bound("adapter_rank")["adapter_rank"], document.given("adapter_dropout")
+    modules = [
+        module
+        for key, row in _TABLE.data["adapted"].items()
+        if _on(document, key, row["default"])
+        for module in row["modules"]
+    ]
+    every = len(modules) == sum(len(row["modules"]) for row in _TABLE.data["adapted"].values())
+    named, bases = document.text("base"), _TABLE.data["bases"]
+    base = bases.get(named.value) if named else None
+    if named is not None and base is None:
+        document.refuse(f"{named.value[:40]!r} is none of {', '.join(bases)}", "base")
+    if _on(document, "lora_head", default=False):
+        document.notes.append("lora_head: the adapter of the output layer is not priced")
+    attention = sorted(modules) == ["k_proj", "o_proj", "q_proj", "v_proj"]
+    drop = _TABLE["adapter_dropout"].default if share is None else share.value
+    value: dict[str, Any] = {
+        "rank": rank.value,
+        "targets": "all" if every else "attention" if attention else modules,
+        **({"base": base} if base else {}),
+        **({"double_quantization": str(named.value).endswith("-dq")} if named and base != "int8" else {}),
+        **({"dropout": float(drop)} if 0 < float(drop) < 1 else {}),
+    }
+    return {"adapters": Written(value, rank.line, rank.words)}
+
+
+def _on(document: WrittenDocument, key: str, default: bool) -> bool:  # noqa: FBT001 - a switch of a table
+    flag = document.flag(key)
+    return default if flag is None else bool(flag.value)
+
+
+def _read_model(document: WrittenDocument) -> str | None:
+    """Return the entry of the catalogue that a checkpoint's folder, or a name of LitGPT, stands for."""
+    written = document.text("trained") or document.text("model")
+    if written is None:
+        return None
+    name = "/".join(str(written.value).rstrip("/").split("/")[-2:])
+    names: Mapping[str, str] = _TABLE.data["models"]
+    model = names.get(name) or checkpoint_model(name)
+    kind = other_architecture(name) if model is None else None
+    if kind is not None:
+        document.refuse(f"{name[:60]} is {kind}, and plans are of decoder-only transformers", "model")
+    elif model is None:
+        document.notes.append(f"{written.words[:80]}: no model of the catalogue was read from there")
+    return model
 
 
 TARGET: Final = Target(
     name="litgpt",
-    framework="LitGPT",
-    version="0.5.13",
+    framework=_TABLE.data["title"],
+    version=_TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_litgpt,
     recognises=is_litgpt,

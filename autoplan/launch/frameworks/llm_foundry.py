@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from autoplan.catalog import checkpoint_model
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.document_edits import layout_edits
 from autoplan.launch.bindings.interface import interface
@@ -51,7 +52,8 @@ _DEFAULTS: Final = {
 def is_foundry(file: LaunchFile) -> bool:
     """Return whether a file is one of llm-foundry."""
     signs = _TABLE.data["signs"]
-    return sum(re.search(rf"(?m)^{sign}\s*:", file.text) is not None for sign in signs) >= 2
+    others = any(re.search(rf"(?m)^{sign}\s*:", file.text) for sign in _TABLE.data["signs_of_others"])
+    return not others and sum(re.search(rf"(?m)^{sign}\s*:", file.text) is not None for sign in signs) >= 2
 
 
 def read_foundry(file: LaunchFile) -> Configuration:
@@ -65,6 +67,9 @@ def read_foundry(file: LaunchFile) -> Configuration:
     fields, defaults = _model(document)
     document.stop_at_problems()
     model, hints = named_model(fields)
+    named = document.given("named_model")
+    if fields is None and named is not None:
+        model = checkpoint_model(str(named.value))
     if not isinstance(model, str):
         values |= {name: Written(None, default=True) for name in defaults}
     return assembled(

@@ -99,6 +99,10 @@ def _training(document: WrittenDocument) -> dict[str, Written]:
         document.refuse("nanotron has ZeRO stages 0 and 1", "zero")
     precision = document.bound("precision")
     values = {**document.bound("mbs", "sequence_length"), **zero, **precision, **document.bound("optimizer")}
+    former = document.given("earlier_adam")
+    if former is not None and "optimizer" not in values:
+        # Before there were several, the section of the optimizer had Adam's settings.
+        values["optimizer"] = replace(former, value="adamw")
     gradients = document.flag("gradients")
     if gradients is not None:
         values["software"] = replace(gradients, value={"gradients": "fp32" if gradients.value else "bf16"})
@@ -128,6 +132,10 @@ def _model(document: WrittenDocument) -> ModelSpec | None:
         if path.startswith(prefix) and "." not in path.removeprefix(prefix)
     }
     family = next((name for sign, name in _TABLE.data["families"].items() if fields.get(sign) is True), None)
+    other = next((kind for sign, kind in _TABLE.data["other_families"].items() if fields.get(sign)), None)
+    if other is not None:
+        document.refuse(f"it is {other}, and plans are of decoder-only transformers", "model")
+        return None
     if family is None:
         document.notes.append("the class of the model is not known: name the model in the job")
         return None

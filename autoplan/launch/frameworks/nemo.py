@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
@@ -77,8 +78,10 @@ def read_nemo(file: LaunchFile) -> Configuration:
     built = any(path.endswith("_target_") for path in document.entries)
     given = Arguments(file.name, notes=document.notes)
     refuse_misspelt(given, document.entries, _KNOWN, "NeMo")
+    _leave_open(document, given)
+    aside = _NEMO["beside_selective"] if _is_selective(document) else ()
     for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
-        if path in document.entries:
+        if path in document.entries and path not in aside:
             add_key(given, key, path, _known(document, path))
     _add_special_keys(document, given)
     devices = _devices(document)
@@ -87,7 +90,14 @@ def read_nemo(file: LaunchFile) -> Configuration:
         given.stop_at_problems()
         self_contained = complete and (built or not recipe)
         configuration = configured(
-            file, given, devices, (), "nemo", complete=self_contained, described=not recipe
+            file,
+            given,
+            devices,
+            (),
+            "nemo",
+            complete=self_contained,
+            described=not recipe,
+            more=_adapters(document, given),
         )
     except SpecError as error:
         raise keyed_error(error, RECIPE_KEYS if recipe else NEMO_KEYS) from error
@@ -103,6 +113,23 @@ def _named(configuration: Configuration, *, recipe: bool, self_contained: bool) 
     elif recipe:
         warnings.append("the model is that of a class of NeMo: name it in the job")
     return replace(configuration, warnings=tuple(warnings))
+
+
+def _leave_open(document: WrittenDocument, given: Arguments) -> None:
+    """Leave the fields open that keys of the model or the trainer may decide which are not read."""
+    for path, written in document.entries.items():
+        section, _, name = path.rpartition(".")
+        idle = path in _NEMO["idle_at_one"] and written.value == 1
+        if section in _NEMO["deciding_sections"] and path not in _KNOWN and not idle:
+            fields = may_decide(name, written.value)
+            if fields:
+                given.leave_open(fields, written.words, written.line)
+
+
+def _is_selective(document: WrittenDocument) -> bool:
+    """Return whether NeMo 1 recomputes selectively, where it does not use a method and a number of layers."""
+    written = document.given("model.activations_checkpoint_granularity")
+    return written is not None and written.value == "selective"
 
 
 def _known(document: WrittenDocument, path: str) -> Written:
@@ -170,9 +197,10 @@ def _add_special_keys(document: WrittenDocument, given: Arguments) -> None:
     _optimizer(document, given)
     _fp8(document, given)
     _fsdp(document, given)
-    length = document.given("model.data.seq_length")
-    if length is not None and not given.has("encoder_sequence_length"):
-        add_key(given, key_of("sequence_length"), "model.data.seq_length", length)
+    for path in _NEMO["lengths"]:
+        length = document.given(path)
+        if length is not None and not (given.has("encoder_sequence_length") or given.has("sequence_length")):
+            add_key(given, key_of("sequence_length"), path, length)
     master = document.flag("model.megatron_amp_O2")
     if master is not None and not master.value and given.has("bf16"):
         given.notes.append(f"{master.words}: parameters stay in fp32 under autocast, which is not priced")
@@ -231,6 +259,18 @@ def _fsdp(document: WrittenDocument, given: Arguments) -> None:
         return
     for switch in ("torch_fsdp2", *sharded[name]):
         add_key(given, key_of(switch), "model.fsdp", written)
+
+
+def _adapters(document: WrittenDocument, given: Arguments) -> dict[str, Written]:
+    """Return NeMo 1's adapters, at queries, keys and values; those of other kinds stay open."""
+    scheme = document.given("model.peft.peft_scheme")
+    if scheme is None or str(scheme.value).lower() == "none":
+        return {}
+    rank = document.number("model.peft.lora_tuning.adapter_dim")
+    if scheme.value != "lora" or rank is None:
+        given.leave_open(["adapters"], scheme.words, scheme.line)
+        return {}
+    return {"adapters": replace(rank, value={"rank": rank.value, "targets": _NEMO["adapted"]})}
 
 
 def _devices(document: WrittenDocument) -> Written | None:

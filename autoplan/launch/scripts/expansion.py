@@ -41,6 +41,12 @@ _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
 _SHOWN: Final = 60
 #: A sum that ``expr`` does, of numbers and variables.
 _EXPR: Final = re.compile(r"(?:\$\(|`)\s*expr\s+((?:[\w$+%/()-]|\$\{\w+\}|\\?\*|\s)+?)\s*(?:\)|`)")
+#: The folder of the script itself, by which it names files beside it: ``$(dirname "$0")``, or its full path.
+_DIRNAME: Final = r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"?"
+_OWN_FOLDER: Final = re.compile(
+    rf"(?:\$\(|`)\s*{_DIRNAME}\s*(?:\)|`)"
+    rf"|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
+)
 
 
 class Expander:
@@ -86,6 +92,8 @@ class Expander:
         elif isinstance(part, CommandText) and (sum_text := _EXPR.fullmatch(part.text)):
             text = sum_text[1].replace("\\*", "*").replace("$", "").replace("{", "").replace("}", "")
             yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
+        elif isinstance(part, CommandText) and _OWN_FOLDER.fullmatch(part.text):
+            yield Piece(".", part.line, part.quoted)
         elif isinstance(part, CommandText):
             shown = part.text if len(part.text) <= _SHOWN else f"{part.text[:_SHOWN]}..."
             reason = f"the output of {shown}, which is not executed"

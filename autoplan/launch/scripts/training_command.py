@@ -68,9 +68,22 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
     before = launcher_words(command.words)
     if any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in before):
         return _accelerated(before)
+    included = _included(before)
+    if included is not None:
+        return included, ""
     if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
         return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
     return _slurm_tasks(script)
+
+
+def _included(before: Sequence[Word]) -> Written | None:
+    """Return the devices that DeepSpeed's launcher includes: ``--include localhost:0,1@worker:2,3``."""
+    word = _option(before, frozenset({"--include", "-i"}))
+    hosts = word.text.split("@") if word is not None and word.unknown is None else []
+    if word is None or not hosts or not all(re.fullmatch(r"[\w.-]+:\d+(?:,\d+)*", host) for host in hosts):
+        return None
+    count = sum(host.count(",") + 1 for host in hosts)
+    return Written(count, word.line, f"--include {word.text}")
 
 
 def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
@@ -111,7 +124,7 @@ def variable_devices(script: Script, command: Command, outside: Mapping[str, str
     if each is not None:
         count = nodes.value if nodes else 1
         return Written(each.value * count, each.line, " ".join(x.words for x in (nodes, each) if x))
-    visible = command.environment.get("CUDA_VISIBLE_DEVICES")
+    visible = command.environment.get("CUDA_VISIBLE_DEVICES") or script.variables.get("CUDA_VISIBLE_DEVICES")
     if isinstance(visible, tuple) and unknown_of(visible) is None and text_of(visible).isdigit():
         return Written(1, command.line, f"CUDA_VISIBLE_DEVICES={text_of(visible)}")
     return None

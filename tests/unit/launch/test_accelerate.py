@@ -44,7 +44,6 @@ def read(text, **more):
         (FSDP2, "zero=3"),
         (FSDP2 + "  fsdp_reshard_after_forward: false\n  fsdp_activation_checkpointing: true\n",
          "zero=2,recompute=full"),
-        (FSDP2 + "  fsdp_offload_params: true\n", "zero=3,offload=optimizer"),
         (SIZES.format(2, 2, 2, 2), "tp=2,sp=off,cp=2,dp=4,zero=3,dp_shard=4"),
         (SIZES.format(1, 16, 1, 1), "zero=3"),
         (HEAD.format("MULTI_GPU"), "zero=0"),
@@ -67,6 +66,21 @@ def test_files_are_read(text, layout):
     assert own == parse_layout(layout, layers=32, devices=16)
     assert found.job["devices"] == 16
     assert {"mbs", "global_batch_size", "model"} <= set(found.unspecified)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FSDP2 + "  fsdp_offload_params: true\n",
+        HEAD.format("DEEPSPEED") + "deepspeed_config:\n  zero_stage: 3\n  offload_param_device: cpu\n",
+    ],
+)
+def test_parameters_in_host_memory_are_a_choice_of_the_software(text):
+    """FSDP's offload and that of ZeRO-3 put parameters, gradients and states there."""
+    found = read(text)
+
+    assert found.job["software"] == {"offload_parameters": True}
+    assert found.layout_fields["zero"] == 3
 
 
 def test_batches_are_arguments_of_the_program():

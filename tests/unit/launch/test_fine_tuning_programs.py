@@ -1,4 +1,4 @@
-"""Programs of fine-tuning that are emitted and not read back: adapters, commands, names, refusals."""
+"""Programs of fine-tuning that are emitted: adapters, commands, names, refusals; and LitGPT read back."""
 
 import ast
 from dataclasses import replace
@@ -8,6 +8,8 @@ import pytest
 
 import autoplan
 from autoplan.catalog import entry_names, load_entry
+from autoplan.errors import SpecError
+from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks import litgpt, torchtune
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.registry import find_target
@@ -175,3 +177,64 @@ def test_models_of_the_tables_are_in_the_catalogue():
 
     assert set(torchtune._CONFIGS) <= names
     assert {*litgpt._MODELS, *litgpt._RENAMED} <= names
+
+
+LITGPT = """checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3-8B
+out_dir: out
+precision: bf16-true
+devices: {devices}
+{more}train:
+  global_batch_size: 64
+  micro_batch_size: 4
+  max_seq_length: 512
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "more", "layout", "optimizer"),
+    [
+        (4, "", {"dp": 4, "zero": 3, "recompute": "full"}, "adamw"),
+        (1, "lora_r: 16\nquantize: bnb.nf4\n", {"dp": 1, "zero": 0, "recompute": "none"}, "paged-adamw"),
+        (8, "model_name: Llama-3.2-1B\nnum_nodes: 2\n", {"dp": 16, "zero": 3, "dp_shard": 8}, "adamw"),
+    ],
+    ids=["full", "adapters", "pre-training"],
+)
+def test_files_of_litgpt_are_read(tmp_path, devices, more, layout, optimizer):
+    """Keys choose the command, and the command and the devices what is sharded and recomputed."""
+    file = tmp_path / "config.yaml"
+    file.write_text(LITGPT.format(devices=devices, more=more))
+    found = autoplan.read(file)
+
+    assert found.framework == "litgpt"
+    assert {key: found.layout_fields[key] for key in layout} == layout
+    assert found.job["optimizer"] == optimizer
+    assert found.job["software"] == {"pure_bf16": True}
+    assert found.job.get("adapters", {}).get("base") == ("nf4" if "nf4" in more else None)
+
+
+def test_devices_that_litgpt_counts_itself_are_open(tmp_path):
+    """So is what follows from their number."""
+    file = tmp_path / "config.yaml"
+    file.write_text(LITGPT.format(devices="auto", more=""))
+
+    assert {"devices", "zero", "recompute"} <= set(autoplan.read(file).unspecified)
+
+
+@pytest.mark.parametrize("layout", ["dp=8,zero=3", "dp=8,zero=3,recompute=full", "dp=16,zero=3,dp_shard=8"])
+def test_a_command_of_litgpt_is_read_back(layout):
+    """What is emitted has the layout that is read."""
+    devices = 16 if "16" in layout else 8
+    emission = emitted("litgpt", layout, devices=devices)
+    found = find_target("litgpt").read(LaunchFile("litgpt.sh", emission.files[0].text))
+
+    assert found.layout == parse_layout(f"{layout},mbs={found.layout.microbatch}", layers=32, devices=devices)
+    assert found.job["model"] == "llama3-8b"
+
+
+def test_a_precision_that_litgpt_has_not_is_refused(tmp_path):
+    """The message lists those that it has."""
+    file = tmp_path / "config.yaml"
+    file.write_text(LITGPT.format(devices=1, more="").replace("bf16-true", "bf61-true"))
+
+    with pytest.raises(SpecError, match=r"config\.yaml:3: precision: 'bf61-true' is none of bf16-mixed"):
+        autoplan.read(file)

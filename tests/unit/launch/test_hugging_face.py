@@ -347,3 +347,57 @@ def test_a_section_in_another_file_is_not_edited():
 
     with pytest.raises(InexpressibleError, match=r"deepspeed is the file 'zero2\.json': edit that one"):
         find_target("axolotl").edits(LaunchFile("a.yaml", text), job, old, new)
+
+
+OWN = """{before}{launcher} finetune.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps {steps} --model_max_length 512 {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "launcher", "devices"),
+    [
+        ("", "deepspeed --include localhost:0,1@worker:2,3", 4),
+        ("export CUDA_VISIBLE_DEVICES=3\n", "python", 1),
+        ("", "torchrun --nproc_per_node 2", 2),
+    ],
+)
+def test_devices_of_a_program_of_its_own(before, launcher, devices):
+    """They are those that the launcher includes or starts, or the one that is seen."""
+    found = read("trainer", OWN.format(before=before, launcher=launcher, steps=4, more=""))
+
+    assert found.job["devices"] == devices
+    assert found.job["workload"]["global_batch_size"] == 8 * devices
+
+
+@pytest.mark.parametrize(
+    ("more", "adapters"),
+    [
+        ("--use_lora --lora_rank 8", {"rank": 8}),
+        ("--use_peft_lora True --lora_r 8 --use_4bit_quantization True", {"rank": 8, "base": "nf4"}),
+        ("--use_lora", None),
+        ("--lora_rank 8", None),
+    ],
+)
+def test_adapters_of_a_program_of_its_own(more, adapters):
+    """Common names are read; what only the program knows stays open."""
+    found = read("trainer", OWN.format(before="", launcher="torchrun --nproc_per_node 2", steps=1, more=more))
+
+    if adapters is None:
+        assert "adapters" in found.unspecified
+    else:
+        assert adapters.items() <= found.job["adapters"].items()
+
+
+def test_what_a_command_prints_leaves_the_batch_open():
+    """The steps that a script computes from the devices that it counts are no default."""
+    text = OWN.format(
+        before="N=$(nvidia-smi -L | wc -l)\n",
+        launcher="torchrun --nproc_per_node $N",
+        steps="$((64 / N))",
+        more="",
+    )
+    found = read("trainer", text)
+
+    assert {"global_batch_size", "devices"} <= set(found.unspecified)
+    assert found.layout_fields["mbs"] == 2

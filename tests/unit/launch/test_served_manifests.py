@@ -83,6 +83,70 @@ spec:
 """
 
 
+GROUP = """kind: LeaderWorkerSet
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 2
+    leaderTemplate: {spec: {containers: [{name: a, command: [python3, -m, sglang.launch_server, --model-path,
+      Qwen/Qwen3-8B, --tp, "4", --nnodes, $(LWS_GROUP_SIZE), --node-rank, $(LWS_WORKER_INDEX)]}]}}
+    workerTemplate: {spec: {containers: [{name: b, command: [python3, -m, sglang.launch_server, --model-path,
+      Qwen/Qwen3-8B, --tp, "4", --nnodes, $(LWS_GROUP_SIZE), --node-rank, $(LWS_WORKER_INDEX)]}]}}
+"""
+KUBEAI = """kind: Model
+spec:
+  url: hf://Qwen/Qwen2.5-7B-Instruct
+  engine: VLLM
+  args: [--tensor-parallel-size=2, --max-num-seqs=64]
+  resourceProfile: nvidia-gpu-h100:2
+"""
+KSERVE = """kind: LLMInferenceService
+spec:
+  model: {uri: hf://Qwen/Qwen3-30B-A3B}
+  replicas: 3
+  parallelism: {tensor: 4, expert: true}
+  template:
+    containers:
+    - name: main
+      env: [{name: VLLM_ADDITIONAL_ARGS, value: "--max-num-seqs 32"}]
+"""
+LABELLED = """kind: Deployment
+spec:
+  replicas: 4
+  template:
+    metadata: {labels: {llm-d.ai/role: prefill}}
+    spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-8B, --tensor-parallel-size=1]}]}
+---
+kind: Deployment
+spec:
+  replicas: 2
+  template:
+    metadata: {labels: {llm-d.ai/role: decode}}
+    spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-8B, --tensor-parallel-size=2]}]}
+"""
+SRT_SLURM = """model: {path: Qwen/Qwen3-32B}
+resources: {prefill_workers: 1, decode_workers: 3}
+backend:
+  sglang_config:
+    prefill: {tensor-parallel-size: 4, context-length: 9600}
+    decode: {tensor-parallel-size: 8, context-length: 9600, trust-remote-code: true}
+"""
+SHELL_WORKER = """kind: DynamoGraphDeployment
+spec:
+  services:
+    Worker:
+      replicas: 2
+      extraPodSpec:
+        mainContainer:
+          command: [/bin/sh, -c]
+          args:
+          - |
+            export MODEL=Qwen3-8B TP=2
+            python3 -m dynamo.vllm --model /models/$MODEL \\
+              --tensor-parallel-size $TP --max-num-seqs 16
+"""
+
+
 def of(tmp_path, text):
     """Return what a manifest says."""
     (tmp_path / "m.yaml").write_text(text)
@@ -96,6 +160,10 @@ def of(tmp_path, text):
         (DEPLOYMENT, {"tp": 2, "replicas": 3, "seqs": 64}, "qwen2.5-7b"),
         (CHART, {"tp": 4, "replicas": 2, "seqs": 32, "weights": "fp16"}, "qwen2.5-14b"),
         (RECIPE, {"tp": 8, "pp": 2, "replicas": 1, "seqs": 128}, "deepseek-v3"),
+        (GROUP, {"tp": 4, "replicas": 2}, "qwen3-8b"),
+        (KUBEAI, {"tp": 2, "replicas": 1, "seqs": 64}, "qwen2.5-7b"),
+        (KSERVE, {"tp": 4, "ep": 4, "replicas": 3, "seqs": 32}, "qwen3-30b-a3b"),
+        (SHELL_WORKER, {"tp": 2, "replicas": 2, "seqs": 16}, "qwen3-8b"),
     ],
 )
 def test_engines_of_manifests_are_read(tmp_path, text, layout, model):
@@ -111,6 +179,32 @@ def test_pools_of_a_graph_are_one_layout(tmp_path):
     found = of(tmp_path, DYNAMO)
 
     assert (found.layout.prefill.tp, found.layout.decode.tp, found.layout.decode.replicas) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "pools"), [(LABELLED, (1, 4, 2, 2)), (SRT_SLURM, (4, 1, 8, 3))], ids=["labels", "srt-slurm"]
+)
+def test_pools_are_those_of_labels_or_sections(tmp_path, text, pools):
+    """A label of a pod, or a section of a recipe, says which pool an engine is of."""
+    layout = of(tmp_path, text).layout
+    prefill, decode = layout.prefill, layout.decode
+
+    assert (prefill.tp, prefill.replicas, decode.tp, decode.replicas) == pools
+
+
+def test_what_a_script_appends_to_its_options_counts(tmp_path):
+    """A second here-document comes behind the first one, where the script runs it; the other is left out."""
+    text = (
+        "cat > o.yml << EOF\nkv_cache_config: {dtype: fp8}\nEOF\n"
+        'if [ "$MORE" = yes ]; then\ncat << EOF >> o.yml\nmax_batch_size: $SEQS\nEOF\nfi\n'
+        "trtllm-serve Qwen/Qwen3-8B --tp_size 2 --extra_llm_api_options o.yml\n"
+    )
+    (tmp_path / "s.sh").write_text(text)
+    more = read(tmp_path / "s.sh", variables={"MORE": "yes", "SEQS": "24"})
+    less = read(tmp_path / "s.sh", variables={"MORE": "no", "SEQS": "24"})
+
+    assert (more.layout.kv, more.layout.seqs) == ("fp8", 24)
+    assert (less.layout.kv, less.layout.seqs) == ("fp8", 0)
 
 
 def test_an_argument_of_a_manifest_is_refused_with_its_line(tmp_path):

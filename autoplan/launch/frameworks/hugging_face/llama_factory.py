@@ -19,7 +19,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
-from autoplan.launch.frameworks.deepspeed import deepspeed_section
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
     formats,
@@ -172,7 +172,7 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
-    values |= _adapters(document) | _software(document)
+    values = with_software(values, _adapters(document), _software(document))
     document.stop_at_problems()
     model = model_of(document)
     return assembled(

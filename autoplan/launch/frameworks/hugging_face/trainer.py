@@ -24,7 +24,7 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileEdit
 from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
 from autoplan.launch.frameworks.argument_array import torchrun_words
-from autoplan.launch.frameworks.deepspeed import deepspeed_section
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -56,7 +56,12 @@ from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches,
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, launcher_words, training_command
+from autoplan.launch.scripts.training_command import (
+    launched_devices,
+    launcher_words,
+    training_command,
+    variable_devices,
+)
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -72,9 +77,16 @@ _PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
 _WANTED: Final = frozenset(
     {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
 )
+#: Fields that arguments decide.
+_DECIDES: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(_LENGTHS, ("sequence_length",)),
+    **TRAINER.data["decides"],
+}
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
+#: Programs that train adapters, by their names.
+_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
@@ -231,7 +243,9 @@ def is_yaml(file: LaunchFile) -> bool:
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
-    document.check_names("", key_names("trainer").union(_PROGRAM), "TrainingArguments")
+    names = key_names("trainer").union(_PROGRAM)
+    others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
+    document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
@@ -249,12 +263,14 @@ def read_trainer(file: LaunchFile) -> Configuration:
     ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
+    for name in TRAINER.data["weight_types"]:
+        document.text(name, tuple(TRAINER.data["weight_type_names"]))
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values |= _software(document) | _read_adapters(document)
+    values = with_software(values, _software(document), _read_adapters(document))
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
@@ -327,6 +343,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, known)
     devices, why = launched_devices(script, command)
+    if devices is None and command is not None and command.words[0].text.startswith("python"):
+        devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
     document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
@@ -334,7 +352,33 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    return document, devices, launcher_words(command.words) if command else ()
+    _rename(document)
+    launcher = launcher_words(command.words) if command else ()
+    started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
+    _own_adapters(document, started)
+    return document, devices, launcher
+
+
+def _rename(document: WrittenDocument) -> None:
+    """Call arguments of programs of their own as those of the Trainer and of TRL are called."""
+    for ours, names in TRAINER.data["own_names"].items():
+        for name in names:
+            if name in document.entries and ours not in document.entries:
+                document.entries[ours] = document.entries.pop(name)
+
+
+def _own_adapters(document: WrittenDocument, program: str) -> None:
+    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
+    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
+    own = switch is not None and not switch.words.startswith("--use_peft ")
+    if switch is None and rank is not None and _ADAPTING.search(program):
+        document.entries["use_peft"] = replace(rank, value="true")
+    elif (own and rank is None) or (switch is None and rank is not None):
+        document.entries.pop("use_peft", None)
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
+        )
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
@@ -378,7 +422,12 @@ def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
-        document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+        fields = _DECIDES.get(name, ())
+        if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
+            document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
+            return
+        document.opened |= set(fields)
+        document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: left open{do}")
         return
     text = given.text if given else "true"
     for path in [path for path in document.entries if path.startswith(f"{name}.")]:
@@ -510,6 +559,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
+    """Return choices of the software that arguments make."""
     compiled, liger = document.flag("compiled"), document.flag("liger")
     values: dict[str, Any] = {}
     if compiled is not None:

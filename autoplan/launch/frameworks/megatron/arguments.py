@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,9 +112,10 @@ class Arguments:
         written = self.text(name)
         if written is None:
             return None
-        text = written.value
+        # Python's int takes single underscores between digits.
+        text = re.sub(r"(?<=\d)_(?=\d)", "", written.value)
         if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) < least:
-            self.refuse(f"{text[:40]!r} is not an integer of at least {least}", name, written.line)
+            self.refuse(f"{written.value[:40]!r} is not an integer of at least {least}", name, written.line)
             return None
         return Written(int(text), written.line, written.words)
 

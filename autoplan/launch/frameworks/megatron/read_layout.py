@@ -129,6 +129,9 @@ def _recompute(given: Arguments, values: dict[str, Written], layers: int | None)
         given.refuse(f"{granularity.value[:40]!r} is neither full nor selective", "recompute")
         return {}
     method, count = given.text("recompute_method"), given.number("recompute_num_layers", least=0)
+    if count is None and method is not None and given.flag("deepspeed") is not None:
+        # The default of Megatron-DeepSpeed.
+        count = Written(1, method.line, method.words, default=True)
     if method is not None and count is not None and count.value == 0:
         return {"recompute": Written("none", count.line, count.words)}
     if method is not None and count is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.launch.frameworks.megatron.arguments import (
     FLAGS,
     READ_FLAGS,
@@ -79,7 +79,7 @@ def _nothing(script: Script) -> str:
     return f"there are no arguments of Megatron-LM{more}"
 
 
-def configured(
+def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
     file: LaunchFile,
     given: Arguments,
     devices: Written | None,
@@ -88,8 +88,9 @@ def configured(
     *,
     complete: bool = True,
     described: bool = True,
+    more: Values | None = None,
 ) -> Configuration:
-    """Return the configuration that arguments are; raises SpecError with all problems.
+    """Return the configuration that arguments and ``more`` are; raises SpecError with all problems.
 
     Where they are not ``complete``, what they leave open stays open, as another file or a recipe has it.
     Where the model is not ``described``, of its sizes only the layers are taken.
@@ -106,6 +107,7 @@ def configured(
     values = read_layout(given, layers.value if layers else None, experts=experts)
     if not complete:
         values = {key: written for key, written in values.items() if not written.default}
+    values |= more or {}
     if devices is not None:
         values["devices"] = devices
     given.stop_at_problems()

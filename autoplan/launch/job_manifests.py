@@ -1,0 +1,224 @@
+"""Scripts that manifests of jobs hold: tasks of dstack and SkyPilot, and jobs of Kubernetes.
+
+What a manifest runs becomes a script whose words have their lines in the manifest, with the environment that
+the manifest sets; nothing is executed. Manifests that serve in containers are read where engines are.
+Sources: dstack 0.19 reference of tasks and services; SkyPilot 0.14 task YAML; Kubernetes core/v1 Container
+and kubeflow.org/v1 PyTorchJob.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import yaml
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.configuration import LaunchFile
+
+__all__ = ["environment_of", "line_of", "mapping_of", "scalar_of", "with_script"]
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DSTACK: Final = (
+    re.compile(r"(?m)^type\s*:\s*(?:task|service|dev-environment)\b"),
+    re.compile(r"(?m)^commands\s*:"),
+)
+_SKYPILOT: Final = (re.compile(r"(?m)^run\s*:\s*[|>]"), re.compile(r"(?m)^(?:resources|num_nodes|setup)\s*:"))
+#: Kinds of Kubernetes whose containers train.
+_KINDS: Final = re.compile(r"(?m)^\s*kind\s*:\s*[\"']?(?:\w*Job|Pod|JobSet|TrainingRuntime|ElasticJob)\b")
+_CONTAINERS: Final = re.compile(r"(?m)^\s*(?:-\s+)?containers\s*:")
+#: Words of a command that trains: a program in Python, behind a launcher or not.
+_TRAINS: Final = re.compile(r"\btorchrun\b|\bdeepspeed\b|\baccelerate\s+launch\b|\.py\b|torch\.distributed")
+_SHELL: Final = re.compile(r"(?:.*/)?(?:ba|z|k|da)?sh")
+_DEEPEST: Final = 60
+
+
+@dataclass(slots=True)
+class _ScriptText:
+    """A script under construction, each part of it in the line that it has in the manifest."""
+
+    text: str = ""
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def add(self, line: int, part: str) -> None:
+        """Add a part that begins in ``line``; what comes before it ends there."""
+        missing = line - 1 - self.text.count("\n")
+        self.text += "\n" * max(missing, 1 if self.text and not self.text.endswith("\n") else 0) + part
+
+    def add_words(self, words: Sequence[tuple[int, str]]) -> None:
+        """Add the words of one command, each in its line."""
+        for at, (line, word) in enumerate(words):
+            missing = line - 1 - self.text.count("\n")
+            between = " \\\n" * missing if at else "\n" * missing
+            self.text += (between or (" " if at else "")) + _quoted(word)
+        self.text += "\n"
+
+
+def with_script(file: LaunchFile) -> LaunchFile:
+    """Return the script that a job's manifest runs, as a file; a file that is no such manifest as it is.
+
+    Raises SpecError for a manifest that is no YAML.
+    """
+    if file.values is not None or not _is_manifest(file.text):
+        return file
+    roots = _roots(file)
+    script = _ScriptText()
+    devices: int | None = None
+    for root in roots:
+        if _fits(_DSTACK, file.text):
+            devices = _dstack(mapping_of(root), script)
+        elif _fits(_SKYPILOT, file.text):
+            devices = _skypilot(mapping_of(root), script)
+        elif not script.text:
+            _kubernetes(root, script, 0)
+    if not script.text.strip():
+        return file
+    variables = {**script.variables, **file.variables}
+    # One device is what any program without a launcher runs on.
+    own = devices if devices == 1 and file.devices is None else file.devices
+    return replace(file, text=script.text, variables=variables, devices=own, script=True)
+
+
+def _is_manifest(text: str) -> bool:
+    jobs = _KINDS.search(text) is not None and _CONTAINERS.search(text) is not None
+    return _fits(_DSTACK, text) or _fits(_SKYPILOT, text) or jobs
+
+
+def _fits(signs: Sequence[re.Pattern[str]], text: str) -> bool:
+    return all(sign.search(text) for sign in signs)
+
+
+def _roots(file: LaunchFile) -> list[yaml.Node]:
+    try:
+        nodes = list(yaml.compose_all(file.text, Loader=_LOADER))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        sentence = f"it is no YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0][:120]}"
+        raise SpecError([Problem(sentence, "$", file.name, mark.line + 1 if mark else None)]) from error
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "$", file.name)]) from error
+    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
+
+
+def _dstack(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
+    """Add the commands of a task or service of dstack; return the devices of all nodes."""
+    script.variables |= environment_of(values.get("env"))
+    gpus = mapping_of(values.get("resources")).get("gpu")
+    each, nodes = _dstack_count(gpus), _integer(scalar_of(values.get("nodes"))) or 1
+    if each is not None:
+        counts = {"GPUS_PER_NODE": each, "GPUS_NUM": each * nodes, "NODES_NUM": nodes}
+        script.variables |= {f"DSTACK_{name}": str(count) for name, count in counts.items()}
+    for node in _items(values.get("commands")):
+        script.add(line_of(node), scalar_of(node) or "")
+    return None if each is None else each * nodes
+
+
+def _dstack_count(node: yaml.Node | None) -> int | None:
+    """Return the number of devices of a node: ``H100:8``, ``24GB`` for one, or a mapping with ``count``."""
+    text = scalar_of(node)
+    if text is None:
+        return _integer(scalar_of(mapping_of(node).get("count"))) if node is not None else None
+    parts = [part for part in text.split(":") if re.fullmatch(r"\d+", part)]
+    several = ".." in text.rpartition(":")[2]
+    return None if several else int(parts[0]) if parts else 1
+
+
+def _skypilot(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
+    """Add what a task of SkyPilot runs; return the devices of all nodes."""
+    script.variables |= environment_of(values.get("envs"))
+    accelerators = mapping_of(values.get("resources")).get("accelerators")
+    text = scalar_of(accelerators) or next(
+        (f"{name}:{scalar_of(node)}" for name, node in mapping_of(accelerators).items()), ""
+    )
+    each = _integer(text.rpartition(":")[2]) if ":" in text else 1 if text else None
+    nodes = _integer(scalar_of(values.get("num_nodes"))) or 1
+    if each is not None:
+        script.variables |= {"SKYPILOT_NUM_GPUS_PER_NODE": str(each), "SKYPILOT_NUM_NODES": str(nodes)}
+    node = values["run"]
+    script.add(line_of(node), scalar_of(node) or "")
+    return None if each is None else each * nodes
+
+
+def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
+    """Add the command of the first container at or below ``node`` that trains."""
+    if depth > _DEEPEST or script.text:
+        return
+    for item in _items(node):
+        _kubernetes(item, script, depth + 1)
+    values = mapping_of(node)
+    for container in _items(values.get("containers")):
+        _container(mapping_of(container), script)
+    for key, inner in values.items():
+        if key not in {"status", "initContainers", "metadata", "containers"}:
+            _kubernetes(inner, script, depth + 1)
+
+
+def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
+    """Add the command of a container where it trains."""
+    nodes = [values[key] for key in ("command", "args") if key in values]
+    words = [
+        (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in _items(node) or [node]
+    ]
+    if script.text or not _TRAINS.search(" ".join(word for _, word in words)):
+        return
+    script.variables |= environment_of(values.get("env"))
+    at = next((i for i, (_, word) in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
+    if at is not None and _SHELL.fullmatch(words[0][1]) and at + 1 < len(words):
+        script.add(*words[at + 1])
+    elif any(not _items(node) for node in nodes):
+        for line, word in words:
+            script.add(line, word)
+    else:
+        script.add_words(words)
+
+
+def _filled(text: str) -> str:
+    """Return a word with the references of Kubernetes as those of a shell: ``$(NAME)`` is ``${NAME}``."""
+    return re.sub(r"\$\((\w+)\)", r"${\1}", text)
+
+
+def _quoted(word: str) -> str:
+    if re.fullmatch(r"[\w@%+=:,./${}-]+", word):
+        return word
+    return '"' + re.sub(r'([\\"`])', r"\\\1", word) + '"'
+
+
+def environment_of(node: yaml.Node | None) -> dict[str, str]:
+    """Return an environment: a mapping, a list of names and values, or a list of ``NAME=VALUE``."""
+    values = {key: text for key, inner in mapping_of(node).items() if (text := scalar_of(inner)) is not None}
+    for item in _items(node):
+        pair, text = mapping_of(item), scalar_of(item) or ""
+        name, value = scalar_of(pair.get("name")), scalar_of(pair.get("value"))
+        if name is not None and value is not None:
+            values[name] = value
+        elif "=" in text:
+            values.update([tuple(text.split("=", 1))])  # type: ignore[list-item]
+    return {name: value for name, value in values.items() if name.isidentifier()}
+
+
+def mapping_of(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """Return the values of a mapping by key; nothing for any other node."""
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {str(getattr(key, "value", "")): value for key, value in node.value}
+
+
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def scalar_of(node: yaml.Node | None) -> str | None:
+    """Return the text of a scalar; None for any other node."""
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
+
+
+def line_of(node: yaml.Node) -> int:
+    """Return the line in which the text of a scalar begins; that of a block is the one below its sign."""
+    line: int = node.start_mark.line + 1
+    return line + 1 if getattr(node, "style", None) in {"|", ">"} else line
