@@ -155,3 +155,18 @@ def test_a_way_has_the_adapters_that_its_target_writes(name, way, kind, optimize
         assert all(written)
     elif missing_fine_tuning(one, one.stack) is None and missing != f"no {optimizer}":
         assert not any(written), missing
+
+
+@pytest.mark.parametrize("name", entry_names("model"))
+def test_megatron_lm_lacks_the_parts_of_models_that_it_has_no_argument_for(name):
+    """What its file says that it is without is what ``emit`` refuses of every model of the catalogue."""
+    (way,) = program("megatron-lm").ways
+    workload = Workload(sequence_length=1024, global_batch_size=64)
+    where = {"model": name, "hardware": "dgx-h100", "stack": way.stack}
+    one = resolve_job(JobSpec(kind="training", workload=workload, **where))
+    layout = parse_layout("dp=8,zero=1", layers=one.model.layers, devices=8)
+    try:
+        written = bool(find_target(way.target).emit(PlannedRun(one, layout)))
+    except InexpressibleError:
+        written = False
+    assert written == (lacks(way, one) is None)

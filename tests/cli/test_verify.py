@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from autoplan import plan
+from autoplan.catalog import entry_text
 from autoplan.report import front_document
 from tests.support.tampering import change, sealed
 
@@ -63,9 +64,11 @@ def test_a_plan_is_verified_without_the_solver(process, tmp_path, job):
 
 
 def test_the_table_says_what_was_covered(run, tmp_path):
-    """Every claim has a line; the counts of what was looked at are there."""
-    file = tmp_path / "plan.json"
-    run("plan", JOB, "--format", "json", "--output", file)
+    """Every claim has a line, steps under other stacks too; the counts of what was looked at are there."""
+    file, job = tmp_path / "plan.json", tmp_path / "job.yaml"
+    text = entry_text("job", JOB)[0].replace("stack: megatron-core", "program: any-layout")
+    job.write_text(text, encoding="utf-8")
+    run("plan", job, "--format", "json", "--output", file)
     done = run("verify", file)
 
     assert done.exit_code == 0

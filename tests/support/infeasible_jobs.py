@@ -13,10 +13,10 @@ def job(extra="", *, devices=2, batch=8, length=4096, hardware="dgx-a100-80gb", 
         f"model: {model}",
         f"hardware: {hardware}",
         *([f"devices: {devices}  # what is free"] if devices else []),
-        "program: any-layout",
         f"workload: {{sequence_length: {length}, global_batch_size: {batch}}}",
         *extra.splitlines(),
         *([] if "objectives" in extra else ["objectives: [step_time]"]),
+        "program: any-layout",
     ]
     return "\n".join(lines) + "\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -19,7 +19,7 @@ from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.explanation import BottleneckShare, Explanation
-from autoplan.results.merged_front import choice_key
+from autoplan.results.merged_front import choice_key, question_words
 from autoplan.results.standing import Choice, Contrast, Refusal, Standing, differences
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
@@ -231,10 +231,18 @@ def _fastest_program(job: Job, deadline: Deadline) -> tuple[Job, Plan, list[Cont
     fronts = [search(choice, deadline=deadline) for choice in timed]
     feasible = [front for front in fronts if front.plans]
     if not feasible:
-        raise InfeasibleError(tuple(dict.fromkeys(reason for front in fronts for reason in front.reasons)))
+        raise InfeasibleError(_reasons(fronts))
     first = min(feasible, key=lambda front: front.fastest.predicted.step_seconds)
     others = [_of_program(front, first.fastest) for front in fronts if front is not first]
     return first.job, replace(first.fastest, program=first.job.program), others
+
+
+def _reasons(fronts: Sequence[Front]) -> tuple[str, ...]:
+    """Return why ``fronts`` have no plan: of several programs the first reason of each."""
+    if len(fronts) == 1:
+        return fronts[0].reasons
+    jobs = [front.job for front in fronts]
+    return tuple(f"{question_words(front.job, jobs)}: {front.reasons[0]}" for front in fronts)
 
 
 def _of_program(front: Front, best: Plan) -> Contrast:
