@@ -10,7 +10,7 @@ from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["pool_lines", "pool_rows"]
+__all__ = ["pool_lines", "pool_rows", "reached"]
 
 #: Objectives that are times.
 _TIMES: Final = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
@@ -26,15 +26,15 @@ def pool_lines(front: ServingFront) -> Iterator[str]:
     if pools is None:
         yield "pools for prefill and decode: no pair of them holds the limits"
         return
-    reached = _reached(pools, compared.objective)
+    best = reached(pools, compared.objective)
     if both is None or compared.gain is None:
-        yield f"pools for prefill and decode are the only way to hold the limits ({words}: {reached})"
+        yield f"pools for prefill and decode are the only way to hold the limits ({words}: {best})"
         yield from _layouts(pools)
         return
     verdict = "worth it" if compared.worth_it else "not worth it"
     yield (
-        f"pools for prefill and decode are {verdict} by {words}: {reached} at best, against"
-        f" {_reached(both, compared.objective)} of engines that do both ({compared.gain * 100:+.1f} %)"
+        f"pools for prefill and decode are {verdict} by {words}: {best} at best, against"
+        f" {reached(both, compared.objective)} of engines that do both ({compared.gain * 100:+.1f} %)"
     )
     yield from _layouts(pools)
     yield f"best engines that do both: {both.layout_string}"
@@ -47,7 +47,7 @@ def _layouts(plan: ServingPlan) -> Iterator[str]:
         yield f"best pools, decode: {plan.pools.decode}"
 
 
-def _reached(plan: ServingPlan, objective: ServingObjective) -> str:
+def reached(plan: ServingPlan, objective: ServingObjective) -> str:
     """Return the value of an objective; price and power are those of each device."""
     if objective in _TIMES:
         value = getattr(plan, objective)

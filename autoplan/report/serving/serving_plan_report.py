@@ -24,7 +24,13 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_blocks
 from autoplan.report.serving.pool_report import pool_rows
-from autoplan.report.serving.serving_words import interval_lines, load_words, simulated_lines, time_words
+from autoplan.report.serving.serving_words import (
+    interval_lines,
+    load_words,
+    settings_lines,
+    simulated_lines,
+    time_words,
+)
 from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -68,7 +74,7 @@ def serving_plan_blocks(
             parts += [_percentiles(plan), GAP, *class_blocks([(1, plan)])]
     parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
-    parts += [GAP, items(notes)] if notes else []
+    parts += [GAP, items([*notes, *settings_lines(job, plan)])]
     return parts
 
 

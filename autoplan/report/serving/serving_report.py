@@ -22,11 +22,12 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.class_report import class_blocks
 from autoplan.report.serving.engine_layout_words import engine_layout_parts
-from autoplan.report.serving.pool_report import pool_lines
+from autoplan.report.serving.pool_report import pool_lines, reached
 from autoplan.report.serving.serving_words import (
     interval_lines,
     load_words,
     served_words,
+    settings_lines,
     simulated_lines,
     time_words,
 )
@@ -84,7 +85,19 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
 
 def serving_sentences(front: ServingFront) -> list[str]:
     """Return what is proven of a front, and how sure its figures are."""
-    return [*pool_lines(front), *proof_sentences(front), *(_notes(front) if front.plans else ())]
+    notes = _notes(front) if front.plans else ()
+    return [*pool_lines(front), *_mixing_lines(front), *proof_sentences(front), *notes]
+
+
+def _mixing_lines(front: ServingFront) -> Iterator[str]:
+    """Yield how much better engines of unlike formats would be, where a job leaves out that they are."""
+    mixing = front.mixing
+    if mixing is not None:
+        best, value = (reached(plan, mixing.objective) for plan in (front.best, mixing.plan))
+        yield (
+            f"engines of unlike formats would be better by {mixing.objective.replace('_', ' ')}: {value},"
+            f" against {best} ({mixing.gain * 100:+.1f} %); search.mixed_formats: true allows them"
+        )
 
 
 def front_ends(front: ServingFront) -> Iterator[str]:
@@ -215,6 +228,7 @@ def _notes(front: ServingFront) -> Iterator[str]:
         )
     yield from _draft_notes(front)
     yield from _waiting_notes(front)
+    yield from settings_lines(front.job, front.plans[0])
 
 
 def _waiting_notes(front: ServingFront) -> Iterator[str]:

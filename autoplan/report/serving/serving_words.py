@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import floor
 from typing import Final, cast
 
 from autoplan.catalog.request_traces import request_trace_of
@@ -20,7 +21,24 @@ from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = ["interval_lines", "load_words", "served_words", "simulated_lines", "time_words"]
+__all__ = [
+    "interval_lines",
+    "left_to_engine",
+    "load_words",
+    "served_words",
+    "settings_lines",
+    "simulated_lines",
+    "time_words",
+]
+
+#: Settings of an engine in words.
+_SETTINGS: Final[dict[str, Callable[[float], str]]] = {
+    "max_num_seqs": lambda value: f"max_num_seqs {value:,}",
+    "max_num_batched_tokens": lambda value: f"max_num_batched_tokens {value:,}",
+    "gpu_memory_utilization": lambda value: f"{format_share(value)} of memory",
+    "block_tokens": lambda value: f"blocks of {value} tokens",
+    "prefix_caching": lambda value: f"prefix cache {'on' if value else 'off'}",
+}
 
 #: Figures with intervals, as text calls them.
 _INTERVALS: Final = {
@@ -63,11 +81,49 @@ def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
     said = [f"{number:,} {why}" for why, number in left_out.items() if number]
     if said:
         yield f"without {', '.join(said)}"
-    if trace.repeated_share and not workload.prefix.hit_rate:
-        yield (
-            f"{format_share(trace.repeated_share)} of prompts' tokens repeat earlier ones: with a prefix"
-            " cache say workload.prefix.hit_rate"
-        )
+    if trace.repeated_share and not workload.prefix.hit_rate and not workload.prefix.shared_tokens:
+        yield _repeated_words(trace, trace.repeated_share)
+
+
+def _repeated_words(trace: RequestTrace, share: float) -> str:
+    """Return how much of prompts repeats, which is no smaller than what a prefix cache finds, and its key."""
+    # Rounded down: a cache that keeps everything finds no more.
+    found = f"hit_rate: {floor(share * 100)} %"
+    shared = trace.shared_tokens
+    start = f", {shared:,} of each prompt by one shared start" if shared else ""
+    keys = f"shared_tokens: {shared}, {found}" if shared else found
+    return (
+        f"{format_share(share)} of prompts' tokens repeat earlier ones{start}: a prefix cache that keeps them"
+        f" all is workload.prefix: {{{keys}}}"
+    )
+
+
+def left_to_engine(job: ServingJob, plan: ServingPlan) -> dict[str, int | float | bool]:
+    """Return the settings of the first engines that job and layout leave out, as the version sets them."""
+    group, search = plan.groups[0], job.search
+    capacity = group.predicted.capacity
+    settings = {
+        "max_num_seqs": (capacity.max_num_seqs, group.layout.seqs or search.max_num_seqs != "any"),
+        "max_num_batched_tokens": (
+            capacity.max_num_batched_tokens,
+            group.layout.tokens or search.max_num_batched_tokens != "any",
+        ),
+        "gpu_memory_utilization": (capacity.utilization, search.gpu_memory_utilization),
+        "block_tokens": (capacity.pool.block_tokens, search.block_tokens),
+        "prefix_caching": (job.engine.facts.scheduler.prefix_caching, None),
+    }
+    return {name: value for name, (value, said) in settings.items() if not said}
+
+
+def settings_lines(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
+    """Yield the settings that a job leaves to its engine, and what is assumed of prompts and server."""
+    left = left_to_engine(job, plan)
+    words = [_SETTINGS[name](value) for name, value in left.items()]
+    yield f"left to {job.engine.title} {job.engine.version}: {', '.join(words)}"
+    prefixes = [job.workload.prefix, *(kind.prefix for kind in job.workload.classes if kind.prefix)]
+    found = any(prefix.shared_tokens or prefix.hit_rate for prefix in prefixes)
+    cached = "" if found else "nothing of prompts is cached (workload.prefix), "
+    yield f"assumed: {cached}lengths have the tokens of the chat template, the server is warm"
 
 
 def _duration(seconds: float) -> str:

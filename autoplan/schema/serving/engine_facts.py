@@ -184,6 +184,9 @@ class SchedulerFacts(Frozen):
     )
     asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
     chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
+    prefix_caching: bool = Field(
+        default=True, description="whether prompts that begin like earlier ones find their cache by default"
+    )
     splits_layers: Literal["middle", "last", "first"] = Field(
         description="stages that hold the layers left over: those before the last, the last, or the first"
     )

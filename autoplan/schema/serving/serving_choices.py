@@ -153,6 +153,9 @@ class ServingSearchSpec(PoolSearchSpec):
         description="whether classes of requests may have engines of their own, where requests come at a"
         " rate; false: each engine gets requests of all classes",
     )
+    mixed_formats: bool = Field(
+        default=False, description="whether engines of one plan may have unlike formats of weights or cache"
+    )
     disaggregated: Switches = Field(
         default=(False,),
         description="whether prefill and decode may run on engines of their own",

@@ -69,6 +69,11 @@ class PoolOption:
         """Pools get all classes of requests."""
         return ()
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """No other engines have to agree with them."""
+        return ()
+
 
 def role_job(job: ServingJob, role: Role) -> ServingJob:
     """Return ``job`` with the search of one pool: its own keys where it narrows them, else those of all."""
@@ -125,8 +130,12 @@ class PricedPools:
         prefill = [engine for unit in self.units["prefill"] for engine in self._prefill(unit)]
         for first in prefill:
             for unit in self.units["decode"]:
-                if unit.kv == first.engine.layout.kv:
+                if self._agree(first.engine.layout, unit):
                     yield from self._of_units(first, unit, load)
+
+    def _agree(self, first: EngineLayout, second: EngineLayout) -> bool:
+        """Whether caches of both are of one format, and weights too where the job does not mix them."""
+        return first.kv == second.kv and (self.job.search.mixed_formats or first.formats == second.formats)
 
     def _of_units(self, first: PrefillEngine, unit: EngineLayout, load: EngineLoad) -> Iterator[PoolOption]:
         check_deadline()

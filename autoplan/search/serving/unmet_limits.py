@@ -309,6 +309,9 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
 
 
 def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    if not job.search.mixed_formats and len(job.precision.weights) * len(job.precision.kv_cache) > 1:
+        mixed = job.search.model_copy(update={"mixed_formats": True})
+        yield "search.mixed_formats", "true", "engines of unlike formats", replace(job, search=mixed)
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
         formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)

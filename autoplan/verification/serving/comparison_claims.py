@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isclose
 
 from autoplan.results.serving.serving_front import PoolComparison, ServingPlan, loss
-from autoplan.schema.serving.saved_serving import SavedPoolComparison
+from autoplan.schema.serving.saved_serving import SavedFormatComparison, SavedPoolComparison
 from autoplan.verification.serving.optimal_choices import Examined
 from autoplan.verification.serving.stated_plans import stated_plan
 
-__all__ = ["comparison_problems"]
+__all__ = ["comparison_problems", "mixing_problems"]
 
 _NEAR = 1e-9
 
@@ -49,3 +50,22 @@ def comparison_problems(stated: SavedPoolComparison | None, answers: tuple[Exami
         yield f"the gain is stated as {stated.gain} and is {gain}"
     if stated.worth_it != PoolComparison(stated.objective, pools, both, gain).worth_it:
         yield "whether pools are worth it does not follow from the gain"
+
+
+def mixing_problems(stated: SavedFormatComparison, answers: tuple[Examined, ...]) -> Iterator[str]:
+    """Yield what is wrong with a better plan of unlike formats: its figures, formats and limits, the gain."""
+    answer = next((answer for answer in answers if answer.plans), answers[0])
+    job, best = answer.job, [one.plan for one in answer.plans if one.plan is not None]
+    if answer.costs is None:
+        return
+    mixed = replace(job, search=job.search.model_copy(update={"mixed_formats": True}))
+    repriced = stated_plan(mixed, stated.plan, "the plan of unlike formats", answer.costs)
+    yield from (*repriced.wrong, *repriced.differing, *repriced.limits_broken)
+    if job.search.mixed_formats or stated.objective != job.objectives[0]:
+        yield "what is compared is not what the job leaves out, by its first objective"
+    elif repriced.plan is not None and best:
+        gain = min(-loss(plan, repriced.plan, stated.objective) for plan in best)
+        if not isclose(gain, stated.gain, abs_tol=_NEAR):
+            yield f"the gain of unlike formats is stated as {stated.gain} and is {gain}"
+        if len({group.layout.formats for group in repriced.plan.groups}) == 1:
+            yield "the plan of unlike formats has one format"

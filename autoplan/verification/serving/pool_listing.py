@@ -75,10 +75,16 @@ def listed_pairs(job: ServingJob, costs: ServingCosts, units: Units, deadline: D
     for one, (other, menu) in product(prefill, decode):
         if deadline.over:
             return PairListing(complete=False)
+        if not (job.search.mixed_formats or _alike(one, other[menu[0]])):
+            continue
         for x, y in _numbers(job, one.engine.layout, other[menu[0]].engine.layout):
             sizes += len(menu)
             pairs += _priced(job, costs, one, [other[size] for size in menu], (x, y))
     return PairListing(tuple(pairs), sizes, len(first) + len(second) if pairs else 0)
+
+
+def _alike(one: PrefillEngine, other: DecodeEngine) -> bool:
+    return one.engine.layout.formats == other.engine.layout.formats
 
 
 def known_sizes(most: int) -> set[int]:

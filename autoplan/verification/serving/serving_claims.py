@@ -18,7 +18,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import SavedServingFront
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.comparison_claims import comparison_problems
+from autoplan.verification.serving.comparison_claims import comparison_problems, mixing_problems
 from autoplan.verification.serving.menu_gaps import menu_gap
 from autoplan.verification.serving.optimal_choices import Examined, nothing_better
 from autoplan.verification.serving.option_listing import shortages_of
@@ -106,6 +106,9 @@ def _priced_checks(
         claim = "pools are compared with engines that do both by what both give"
         uncompared = stopped is not None and question.saved.disaggregation is None
         yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+    if question.saved.mixing is not None:
+        problems = mixing_problems(question.saved.mixing, question.answers)
+        yield _check("the plan of unlike formats is better by what both give", problems)
     if stopped is not None:
         yield from nothing_better(question.answers, deadline, stopped)
         return
