@@ -426,7 +426,7 @@ def test_a_layout_alone_is_compared_with_the_best(run, job):
 
 
 def test_what_is_left_to_the_engine_is_listed(run, job):
-    """Settings that neither job nor layout says have the values of the version; those that are said do not."""
+    """Settings that neither job nor layout says have the values of the version; said ones are left out."""
     path = job("devices: 1\n", LOAD)
     left = json.loads(run("evaluate", path, "--layout", "tp=1", "--format", "json").stdout)["left_to_engine"]
     said = json.loads(run("evaluate", path, "--layout", "tp=1,seqs=64", "--format", "json").stdout)

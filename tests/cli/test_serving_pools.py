@@ -104,3 +104,51 @@ def test_a_page_says_what_goes_between_pools(run, folder):
     assert "500.0 MiB a prompt" in page
     assert "prefill decides" in page or "decode decides" in page
     assert "GiB of a device, prefill" in page
+
+
+CLASSES = """schema: 1
+kind: serving
+model: llama3.1-8b
+hardware: dgx-h100
+devices: 4
+stack: vllm@0.24
+workload:
+  classes:
+    - {name: chat, request_rate: 10/s, input_tokens: {uniform: [64, 512]},
+       output_tokens: {uniform: [64, 512]},
+       limits: {time_to_first_token: {p99: %s}, time_per_output_token: 8 ms}}
+    - {name: rag, request_rate: 2/s, input_tokens: {uniform: [6000, 16000]}, prefix: {shared_tokens: 2048},
+       output_tokens: {uniform: [128, 384]}, limits: {request_latency: 6 s}}
+search: {pipeline_parallel: 1, max_num_seqs: 256, disaggregated: true}
+"""
+
+
+def test_pools_hold_the_limits_of_single_classes(run, folder):
+    """Each class has times of its own, a limit on a percentile is simulated, and the answer is verified."""
+    path = folder / "classes.yaml"
+    path.write_text(CLASSES % "500 ms")
+    document = json.loads(answered(run, "plan", path, "--format", "json"))
+    chat, rag = document["front"][0]["predicted"]["classes"]
+
+    assert document["certificate"]["simulated"] == ["chat.time_to_first_token.p99"]
+    assert chat["percentiles"]["time_to_first_token_seconds"]["p99"] <= 0.5
+    assert chat["time_per_output_token_seconds"] <= 8e-3
+    assert chat["time_to_first_token_seconds"] < rag["time_to_first_token_seconds"]
+    assert rag["request_latency_seconds"] <= 6
+    assert len(chat["engines"]) == 2
+    (folder / "classes.json").write_text(json.dumps(document))
+    assert run("verify", str(folder / "classes.json")).exit_code == 0
+
+
+def test_a_limit_of_a_class_that_pools_break_is_named(run, folder):
+    """The nearest value that pools hold is among the changes."""
+    path = folder / "classes.yaml"
+    path.write_text(CLASSES % "1 ms")
+    done = run("plan", str(path), "--format", "json")
+    document = json.loads(done.stdout)
+
+    assert done.exit_code == 1
+    assert document["conflict"] == ["chat.time_to_first_token"]
+    assert any(
+        change["key"] == "workload.classes.0.limits.time_to_first_token" for change in document["changes"]
+    )

@@ -56,7 +56,8 @@ def _engines(known: ClassOutcome) -> str:
     """Return the engines of a class in short: how many of which degrees, and whether others share them."""
     counts: dict[str, int] = {}
     for group in known.groups:
-        degrees = f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
+        degrees = f"{group.role} " if group.role else ""
+        degrees += f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
         counts[degrees] = counts.get(degrees, 0) + group.layout.replicas
     engines = " + ".join(f"{count} x {degrees}" for degrees, count in counts.items())
     return f"{engines}, own" if known.dedicated else engines

@@ -13,7 +13,7 @@ from autoplan.results.serving.serving_front import ServingChange, ServingPlan
 from autoplan.schema.serving.request_lengths import RequestClass
 from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, TimeLimit
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_options import EngineOption
+from autoplan.search.serving.engine_options import Option
 from autoplan.units import format_milliseconds, format_seconds
 
 __all__ = [
@@ -92,11 +92,11 @@ def said_class_limit(job: ServingJob, named: str) -> str:
 
 
 def nearest_class_limit(
-    job: ServingJob, named: str, options: Sequence[EngineOption], solve: Solve
+    job: ServingJob, named: str, options: Sequence[Option], solve: Solve
 ) -> ServingChange | None:
     """Return the value of a limit of a class that a plan holds with all others; None where none does.
 
-    Of a limit on a mean it is the least, by bisection over the times that engines give the class. A
+    Of a limit on a mean it is the least, by bisection over the times that engines and pools give the class. A
     percentile and goodput are those of the best plan without the limit, in its simulation.
     """
     request_class, name = _split(job, named)
@@ -116,7 +116,7 @@ def nearest_class_limit(
     return None if change is None else ServingChange(key, *change, plan=plan)
 
 
-def _times(options: Sequence[EngineOption], class_name: str, name: str) -> Iterator[float]:
+def _times(options: Sequence[Option], class_name: str, name: str) -> Iterator[float]:
     """Yield the finite times that options give a class."""
     for option in options:
         for served in option.predicted.classes:

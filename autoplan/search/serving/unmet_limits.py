@@ -209,7 +209,7 @@ def relaxed_limits(search: ServingSearch, conflict: list[str]) -> Iterator[Servi
     """Yield for each limit of a conflict the value nearest to it that a plan holds with the others."""
     for name in conflict:
         if _is_of_class(name):
-            change = nearest_class_limit(search.job, name, search.options.all, _solved_like(search))
+            change = nearest_class_limit(search.job, name, search.priced, _solved_like(search))
             if change is not None:
                 yield change
             continue
