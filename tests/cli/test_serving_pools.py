@@ -152,3 +152,62 @@ def test_a_limit_of_a_class_that_pools_break_is_named(run, folder):
     assert any(
         change["key"] == "workload.classes.0.limits.time_to_first_token" for change in document["changes"]
     )
+
+
+CAPPED = """schema: 1
+kind: serving
+model: llama3.1-8b
+hardware: dgx-h100
+devices: 2
+stack: sglang@0.5.23
+workload: {input_tokens: 4000, output_tokens: 300, concurrency: 16}
+search: {disaggregated: true, prefill: {cache_tokens: 16384}, max_num_seqs: 64}
+"""
+ONE_EACH = "prefill=(tp=1,x=1)/decode=(tp=1,x=1)"
+
+
+def caches_of(text):
+    """Return the GiB of the caches of both pools, the decode pool first."""
+    return [float(line.split()[1]) for line in text.splitlines() if line.startswith("cache ")]
+
+
+def test_a_cap_on_the_tokens_of_a_cache_is_priced_written_and_read(run, folder):
+    """SGLang's max_total_tokens of one pool bounds its cache alone; a file that has it is priced so."""
+    path, script, plain = (folder / name for name in ("capped.yaml", "capped.sh", "plain.yaml"))
+    path.write_text(CAPPED)
+    plain.write_text(CAPPED.replace("prefill: {cache_tokens: 16384}, ", ""))
+    script.write_text(answered(run, "emit", path, "--for", "sglang", "--layout", ONE_EACH))
+    assert script.read_text().count("--max-total-tokens 16384") == 1
+    decode, prefill = caches_of(answered(run, "evaluate", path, "--layout", ONE_EACH))
+
+    # 16,384 tokens x 131,072 B are 2 GiB; the decode engine has what memory holds.
+    assert prefill == 2.0
+    assert decode > 40
+    assert caches_of(answered(run, "evaluate", plain, "--from", script)) == [decode, prefill]
+
+
+def test_a_cap_that_an_engine_is_not_told_is_refused(run, folder):
+    """A flag of tokens is none of vLLM: the plan is priced, and emit says why it writes nothing."""
+    path = folder / "capped.yaml"
+    path.write_text(CAPPED.replace("sglang@0.5.23", "vllm@0.24"))
+    done = run("emit", str(path), "--for", "vllm", "--layout", ONE_EACH)
+
+    assert done.exit_code == 2
+    assert "search.cache_tokens: vLLM is not told" in done.stderr
+
+
+def test_a_full_engine_keeps_no_more_than_its_cap(run, folder):
+    """100,000 tokens of 64 clients that need 267,000: the cache is the first limit, and reached."""
+    path = folder / "capped.yaml"
+    path.write_text(
+        CAPPED.replace("disaggregated: true, prefill: {cache_tokens: 16384}", "cache_tokens: 100000").replace(
+            "concurrency: 16", "concurrency: 64"
+        )
+    )
+    predicted = json.loads(answered(run, "evaluate", path, "--layout", "tp=1", "--format", "json"))[
+        "predicted"
+    ]
+
+    assert predicted["cache_tokens"] == 100_000
+    assert predicted["saturated"]
+    assert predicted["saturated_by"] == "kv cache"

@@ -9,6 +9,7 @@ from typing import Final, cast
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
 from autoplan.errors import AutoplanError
+from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.schema.serving.request_lengths import (
     Length,
@@ -36,7 +37,7 @@ _SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "max_num_seqs": lambda value: f"max_num_seqs {value:,}",
     "max_num_batched_tokens": lambda value: f"max_num_batched_tokens {value:,}",
     "gpu_memory_utilization": lambda value: f"{format_share(value)} of memory",
-    "block_tokens": lambda value: f"blocks of {value} tokens",
+    "block_tokens": lambda value: f"blocks of {number_words(int(value), 'token')}",
     "prefix_caching": lambda value: f"prefix cache {'on' if value else 'off'}",
 }
 

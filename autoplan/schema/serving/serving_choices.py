@@ -132,6 +132,16 @@ class PoolSearchSpec(Frozen):
     max_num_batched_tokens: Degrees = Field(
         default="any", description="most tokens of a step allowed; any: also the engine's default"
     )
+    cache_tokens: Annotated[int, Field(ge=1, le=10_000_000_000)] | None = Field(
+        default=None,
+        description="most tokens that a cache keeps (SGLang max_total_tokens); default: what memory holds",
+    )
+
+    @property
+    def said(self) -> dict[str, object]:
+        """The keys that narrow the search, with their values."""
+        values = {name: getattr(self, name) for name in PoolSearchSpec.model_fields}
+        return {name: value for name, value in values.items() if value not in {"any", None}}
 
 
 class ServingSearchSpec(PoolSearchSpec):

@@ -13,7 +13,7 @@ from itertools import product
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import prompt_transfer
+from autoplan.costs.serving.disaggregated.pool_pricing import pool_scope, prompt_transfer
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.disaggregated.role_engines import (
     DecodeEngine,
@@ -96,8 +96,7 @@ def known_sizes(most: int) -> set[int]:
 def _role_job(job: ServingJob, role: str) -> ServingJob:
     """Return the job whose search is that of a role, where it says one."""
     own = getattr(job.search, role)
-    keys = {key: getattr(own, key) for key in type(own).model_fields}
-    search = {"replicas": own.replicas, **{key: value for key, value in keys.items() if value != "any"}}
+    search = {"replicas": own.replicas, **own.said}
     narrowed = replace(job, search=job.search.model_copy(update=search))
     return replace(narrowed, speculation=None, draft=None) if role == "prefill" else narrowed
 
@@ -112,7 +111,7 @@ def _prefill(
     job: ServingJob, narrowed: ServingJob, unit: EngineLayout, costs: ServingCosts
 ) -> Iterator[PrefillEngine]:
     seqs, tokens = EngineScope(job, unit).step_sizes
-    parts = unit_parts(EngineScope(job, unit), costs)
+    parts = unit_parts(pool_scope(job, unit, "prefill"), costs)
     for size, requests in product(
         _sizes(narrowed.search.max_num_batched_tokens, tokens), _sizes(narrowed.search.max_num_seqs, seqs)
     ):
@@ -128,7 +127,7 @@ def _decode(
     seqs, tokens = EngineScope(job, unit).step_sizes
     allowed = narrowed.search.max_num_seqs
     menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
-    parts = unit_parts(EngineScope(job, unit), costs)
+    parts = unit_parts(pool_scope(job, unit, "decode"), costs)
     largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
     yield {size: decode_engine(layout, parts) for size, layout in layouts.items()}, menu
