@@ -62,7 +62,7 @@ def case_of(name):
         "num_gpu_blocks_override": asked["blocks"] + 1,
         "enable_prefix_caching": bool(shared),
         "async_scheduling": False,
-        "max_model_len": 512,
+        "max_model_len": 512 if shared else 384,
     }
     return {"settings": settings, "requests": requests, "clients": asked.get("clients", 0)}
 

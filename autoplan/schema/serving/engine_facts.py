@@ -79,6 +79,9 @@ class SamplerFacts(Frozen):
     copies: SourcedRatio = Field(
         description="tensors of rows x vocabulary in fp32 that are alive at the peak of sampling"
     )
+    flashinfer_copies: SourcedRatio | None = Field(
+        default=None, description="the same where FlashInfer samples; left out: it takes no less"
+    )
     row_per_multiprocessor: bool = Field(
         default=False, description="one more row of the vocabulary in fp32 for each multiprocessor"
     )

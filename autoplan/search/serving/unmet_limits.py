@@ -142,6 +142,17 @@ def _more_memory(search: ServingSearch) -> Iterator[ServingChange]:
                 replace(job, search=choices),
             )
         )
+    sampler = job.engine.facts.sampler
+    if sampler is not None and sampler.flashinfer_copies is not None and not job.search.flashinfer_sampler:
+        choices = job.search.model_copy(update={"flashinfer_sampler": True})
+        bounds.append(
+            (
+                "search.flashinfer_sampler",
+                "true",
+                "FlashInfer samples, as in vLLM's image up to 0.11",
+                replace(job, search=choices),
+            )
+        )
     for key, value, sentence, lifted in bounds:
         plans = ServingSearch(lifted, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
