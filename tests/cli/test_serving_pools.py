@@ -211,3 +211,13 @@ def test_a_full_engine_keeps_no_more_than_its_cap(run, folder):
     assert predicted["cache_tokens"] == 100_000
     assert predicted["saturated"]
     assert predicted["saturated_by"] == "kv cache"
+
+
+def test_a_table_of_plans_says_which_engines_prefill(run, folder):
+    """On the first screen and in the details alike, one line for each pool."""
+    path = folder / "classes.yaml"
+    path.write_text(CLASSES % "500 ms")
+    for option in ((), ("--details",)):
+        table = answered(run, "plan", path, *option)
+        assert "1 prefill engine" in table
+        assert "1 decode engine" in table

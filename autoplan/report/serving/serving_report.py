@@ -22,9 +22,9 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines, reached
 from autoplan.report.serving.serving_words import (
-    engine_layout_parts,
     interval_lines,
     load_words,
+    plan_parts,
     served_words,
     settings_lines,
     simulated_lines,
@@ -32,7 +32,6 @@ from autoplan.report.serving.serving_words import (
 )
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_share
 
 __all__ = [
@@ -122,7 +121,7 @@ def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
 
 def _short(plan: ServingPlan) -> str:
     """Return what of a plan's layout differs from the defaults of engines, a line for each of its engines."""
-    return "\n".join(" ".join(engine_layout_parts(engine)) for engine in engines_of(plan.layout_string))
+    return "\n".join(map(" ".join, plan_parts(plan)))
 
 
 def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:

@@ -31,6 +31,7 @@ __all__ = [
     "interval_lines",
     "left_to_engine",
     "load_words",
+    "plan_parts",
     "served_words",
     "settings_lines",
     "simulated_lines",
@@ -227,9 +228,17 @@ def engine_layout_words(layouts: Sequence[EngineLayout], terminal: Terminal) -> 
     return " + ".join(f" {terminal.dot} ".join(engine_layout_parts(layout)) for layout in layouts)
 
 
-def engine_layout_parts(layout: EngineLayout) -> Iterator[str]:
-    """Yield what a layout has that differs from the defaults, part by part."""
-    yield number_words(layout.replicas, "engine")
+def plan_parts(plan: ServingPlan) -> list[list[str]]:
+    """Return the parts of the layout of each engine of ``plan``: of pools those that prefill first."""
+    if plan.pools is None:
+        return [list(engine_layout_parts(group.layout)) for group in plan.groups]
+    roles = (("prefill", plan.pools.prefill), ("decode", plan.pools.decode))
+    return [list(engine_layout_parts(layout, f"{role} engine")) for role, layout in roles]
+
+
+def engine_layout_parts(layout: EngineLayout, name: str = "engine") -> Iterator[str]:
+    """Yield what a layout has that differs from the defaults, part by part; its engines are called ``name``."""
+    yield number_words(layout.replicas, name)
     yield f"tp {layout.tp}"
     for key in ("pp", "ep", "adp", "dcp"):
         if getattr(layout, key) > 1:
