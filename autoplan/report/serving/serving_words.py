@@ -237,7 +237,7 @@ def plan_parts(plan: ServingPlan) -> list[list[str]]:
 
 
 def engine_layout_parts(layout: EngineLayout, name: str = "engine") -> Iterator[str]:
-    """Yield what a layout has that differs from the defaults, part by part; its engines are called ``name``."""
+    """Yield what a layout of engines called ``name`` has that differs from the defaults, part by part."""
     yield number_words(layout.replicas, name)
     yield f"tp {layout.tp}"
     for key in ("pp", "ep", "adp", "dcp"):
