@@ -96,14 +96,13 @@ def _classes(question: ServingJobQuestion, lengths: dict[str, int]) -> tuple[dic
     """Return the two classes of requests, each with its lengths and the limits that the page has of it."""
     others = {"input_tokens": question.other_input_tokens, "output_tokens": question.other_output_tokens}
     classes = []
-    for number, (name, own) in enumerate((("main", lengths), ("other", others))):
+    for number, (name, tokens) in enumerate((("main", lengths), ("other", others))):
         percent = question.other_percent if number else 100 - question.other_percent
         prefix = f"workload.classes.{number}."
         keys = {key.removeprefix(prefix): x for key, x in _CLASS_LIMITS.items() if key.startswith(prefix)}
         limits = _limits(question, keys)
-        classes.append(
-            {"name": name, "weight": percent / 100, **own, **({"limits": limits} if limits else {})}
-        )
+        limited = {"limits": limits} if limits else {}
+        classes.append({"name": name, "weight": percent / 100, **tokens, **limited})
     return tuple(classes)
 
 

@@ -130,7 +130,7 @@ class ChoiceSearch:
         """Return a choice within the box; its engines have the same formats unless the job mixes them."""
         undecided, by_formats = self.undecided, dict[tuple[str, ...], list[ListedOption]]()
         for option in options:
-            formats = () if self.job.search.mixed_formats else option.engine.layout.formats
+            formats = () if self.job.search.mixed_formats else option.formats
             by_formats.setdefault(formats, []).append(option)
         for several in by_formats.values():
             if self._bounded_out(several, box, objectives):

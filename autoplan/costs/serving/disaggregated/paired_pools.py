@@ -277,9 +277,11 @@ def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[Ser
     prefill, decode = pair.prefill.engine, pair.decode.engine
     alone = prompt_seconds(0.0, 0.0, prefill.lengths, prefill.rules, prefill.repeated)
     alone = alone or (pair.prefill.prompt_seconds,) * len(request_classes)
-    mean_alone = sum(known.share * seconds for known, seconds in zip(request_classes, alone, strict=True))
-    own = zip(request_classes, prefill.classes, decode.classes, alone, strict=True)
-    for known, prompt, answer, seconds in own:
+    mean_alone = sum(
+        request_class.share * seconds for request_class, seconds in zip(request_classes, alone, strict=True)
+    )
+    several = zip(request_classes, prefill.classes, decode.classes, alone, strict=True)
+    for request_class, prompt, answer, seconds in several:
         sent = (prompt.input - prompt.shared) / max(1.0, prefill.lengths.input - prefill.lengths.shared)
         later = (
             seconds
@@ -292,8 +294,8 @@ def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[Ser
         steps = decode.drafting.accepted.in_steps(answer).output - pair.decode.first
         step = pair.decode.step_of(times.requests, times.step, answer.read - decode.lengths.read)
         yield ServedClass(
-            name=known.name,
-            share=known.share,
+            name=request_class.name,
+            share=request_class.share,
             output_tokens=output,
             time_to_first_token=max(0.0, first + later),
             time_per_output_token=steps * step / (output - 1) if output > 1 else 0.0,
