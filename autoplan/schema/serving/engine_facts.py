@@ -190,6 +190,10 @@ class SchedulerFacts(Frozen):
     prefix_caching: bool = Field(
         default=True, description="whether prompts that begin like earlier ones find their cache by default"
     )
+    shares_tokens: bool = Field(
+        default=False,
+        description="whether attention data-parallel ranks share the default tokens of a step, each its part",
+    )
     splits_layers: Literal["middle", "last", "first"] = Field(
         description="stages that hold the layers left over: those before the last, the last, or the first"
     )
