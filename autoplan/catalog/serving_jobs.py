@@ -126,6 +126,8 @@ def _resolved(spec: ServingSpec, name: str, base: Path, attempts: Attempts) -> S
         workload = attempts.find("workload", lambda: _admissible(traced, the_model))
     if the_model and the_engine:
         attempts.find("model", lambda: _recurrent(spec, the_model, the_engine))
+    if the_engine:
+        attempts.find("search.flashinfer_sampler", lambda: _samples(spec, the_engine), needs={"search"})
     draft = attempts.find("speculation.draft_model", lambda: _draft(spec, base), needs={"speculation"})
     attempts.find("rules", lambda: _readable_rules(spec), needs={"rules"})
     if attempts.problems or not (the_model and clusters and the_engine and workload):
@@ -171,6 +173,16 @@ def _recurrent(spec: ServingSpec, of_model: ModelSpec, on_engine: Engine) -> Non
     broken = [sentence for sentence, holds in wrong.items() if holds]
     if broken:
         raise UnsupportedError(f"{of_model.name} has linear attention, with which {'; '.join(broken)}")
+
+
+def _samples(spec: ServingSpec, on_engine: Engine) -> None:
+    """Raise UnsupportedError for a sampler that changes nothing in the engine's version."""
+    sampler = on_engine.facts.sampler
+    if spec.search.flashinfer_sampler and (sampler is None or sampler.flashinfer_copies is None):
+        raise UnsupportedError(
+            f"FlashInfer's sampler takes no less memory in {on_engine.title} {on_engine.version}: leave"
+            " search.flashinfer_sampler out"
+        )
 
 
 def _draft(spec: ServingSpec, base: Path) -> ModelSpec | None:

@@ -12,6 +12,7 @@ from autoplan.schema.precision import Precision
 
 __all__ = [
     "LARGEST_NUMBERS",
+    "Drafting",
     "KvFormats",
     "LimitOn",
     "Load",
@@ -39,6 +40,14 @@ LARGEST_NUMBERS: Final = {
     "requests_per_minute": 1_000_000,
     "first_token_ms": 3_600_000,
     "token_ms": 3_600_000,
+    "shared_tokens": 4_194_304,
+    "hit_percent": 99,
+    "other_percent": 99,
+    "other_input_tokens": 4_194_304,
+    "other_output_tokens": 4_194_304,
+    "other_first_token_ms": 3_600_000,
+    "drafts": 16,
+    "acceptance_percent": 100,
 }
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -49,6 +58,7 @@ Load = Literal["clients", "requests", "maximum"]
 LimitOn = Literal["mean", "p50", "p90", "p99"]
 WeightFormats = Literal["bf16", "fp8", "bf16,fp8", "bf16,fp8,int4-awq", "int4-awq", "nvfp4", "mxfp4"]
 KvFormats = Literal["auto", "fp8", "auto,fp8"]
+Drafting = Literal["none", "ngram", "eagle", "eagle3", "mtp"]
 ServingTrade = Literal[
     "throughput_per_device+time_per_output_token",
     "throughput_per_device+time_to_first_token",
@@ -117,7 +127,59 @@ class ServingJobQuestion(_JobQuestion):
     )
     clients: int = Field(default=64, ge=1, le=LARGEST_NUMBERS["clients"], description="clients at once")
     requests_per_minute: int = Field(
-        default=60, ge=1, le=LARGEST_NUMBERS["requests_per_minute"], description="requests a minute"
+        default=60,
+        ge=1,
+        le=LARGEST_NUMBERS["requests_per_minute"],
+        description="requests a minute",
+    )
+    shared_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST_NUMBERS["shared_tokens"],
+        description="tokens that all prompts begin with",
+    )
+    hit_percent: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST_NUMBERS["hit_percent"],
+        description="share of the tokens of prompts that a prefix cache has already [%]",
+    )
+    other_percent: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST_NUMBERS["other_percent"],
+        description="share of a second class of requests [%]; 0: there is one class",
+    )
+    other_input_tokens: int = Field(
+        default=8192,
+        ge=1,
+        le=LARGEST_NUMBERS["other_input_tokens"],
+        description="tokens of a prompt of the second class",
+    )
+    other_output_tokens: int = Field(
+        default=256,
+        ge=1,
+        le=LARGEST_NUMBERS["other_output_tokens"],
+        description="tokens of an answer of the second class",
+    )
+    other_first_token_ms: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST_NUMBERS["other_first_token_ms"],
+        description="longest time to the first token of the second class [ms]; 0: any",
+    )
+    drafting: Drafting = Field(default="none", description="what drafts tokens, if anything does")
+    drafts: int = Field(
+        default=3,
+        ge=1,
+        le=LARGEST_NUMBERS["drafts"],
+        description="drafts of a step, where drafting is better than none",
+    )
+    acceptance_percent: int = Field(
+        default=70,
+        ge=0,
+        le=LARGEST_NUMBERS["acceptance_percent"],
+        description="share of drafts that the model accepts [%]",
     )
     weights: WeightFormats = Field(default="bf16", description="formats of weights that may be chosen")
     kv_cache: KvFormats = Field(default="auto", description="formats of keys and values that may be chosen")

@@ -13,6 +13,7 @@ from autoplan.launch.engines.serve_manifests import MANIFEST_TARGETS
 from autoplan.launch.registry import find_target, target_names
 from autoplan.playground.job_questions import (
     LARGEST_NUMBERS,
+    Drafting,
     KvFormats,
     LimitOn,
     Load,
@@ -68,6 +69,15 @@ _FIRST_SERVED: Final = {
     "first_token_ms": 2000,
     "token_ms": 40,
     "limit_on": "mean",
+    "shared_tokens": 0,
+    "hit_percent": 0,
+    "other_percent": 0,
+    "other_input_tokens": 8192,
+    "other_output_tokens": 256,
+    "other_first_token_ms": 5000,
+    "drafting": "none",
+    "drafts": 3,
+    "acceptance_percent": 70,
     "trade": "throughput_per_device+time_per_output_token",
     "target": "vllm",
 }
@@ -75,6 +85,13 @@ _LOADS: Final = {
     "clients": "clients, a request each",
     "requests": "requests at random times",
     "maximum": "as much as engines take",
+}
+_DRAFTING: Final = {
+    "none": "nothing",
+    "ngram": "n-grams of the prompt",
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE-3",
+    "mtp": "the model's own layer (MTP)",
 }
 _LIMITED: Final = {
     "mean": "means (proven)",
@@ -144,6 +161,7 @@ def _serving_choices() -> dict[str, Any]:
         "weights": [_choice(name, name.replace(",", " or ")) for name in get_args(WeightFormats)],
         "kv_caches": [_choice(name, _KV[name]) for name in get_args(KvFormats)],
         "limit_ons": [_choice(name, _LIMITED[name]) for name in get_args(LimitOn)],
+        "draftings": [_choice(name, _DRAFTING[name]) for name in get_args(Drafting)],
         "trades": [_choice(name, _SERVING_TRADES[name]) for name in get_args(ServingTrade)],
         "engine_targets": [
             {**_choice(name, target.title), "engines": list(target.engines), "image": name in manifests}

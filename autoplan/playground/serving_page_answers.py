@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.playground.job_questions import ServingJobQuestion
@@ -12,17 +11,19 @@ from autoplan.playground.serving_question_jobs import (
     serving_file_name,
     serving_job_text,
 )
+from autoplan.report.render.blocks import DataTable
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.report.serving.serving_plan_report import (
     PERCENTILES,
+    class_blocks,
     percentile_rows,
     serving_facts,
     serving_verdict,
 )
 from autoplan.report.serving.serving_report import front_ends, serving_sentences
-from autoplan.report.serving.serving_words import engine_layout_words, load_words, served_words
+from autoplan.report.serving.serving_words import load_words, plan_parts, served_words
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.units import format_seconds
@@ -84,8 +85,7 @@ def _verdict(front: ServingFront) -> dict[str, Any]:
 
 def _plan(plan: ServingPlan) -> dict[str, Any]:
     """Return a plan as the page shows it: cells of its row, words of its point, and its tables."""
-    groups = [replace(group.layout, replicas=group.predicted.engines) for group in plan.groups]
-    layout = engine_layout_words(groups, Terminal())
+    layout = " + ".join(f" {Terminal().dot} ".join(parts) for parts in plan_parts(plan))
     cells = [
         layout,
         _seconds(plan.time_per_output_token),
@@ -101,9 +101,23 @@ def _plan(plan: ServingPlan) -> dict[str, Any]:
         "fits": "; ".join(serving_verdict(plan)),
         "tables": [
             {"title": "Predicted", "heads": [], "rows": [list(row) for row in serving_facts(plan)]},
+            *_classes(plan),
             *_simulated(plan),
         ],
     }
+
+
+def _classes(plan: ServingPlan) -> list[dict[str, Any]]:
+    """Return the table of the classes of requests under a plan; none where there is one class."""
+    tables = [block for block in class_blocks([(1, plan)]) if isinstance(block, DataTable)]
+    return [
+        {
+            "title": "Classes of requests",
+            "heads": [column.head for column in table.columns],
+            "rows": [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)],
+        }
+        for table in tables
+    ]
 
 
 def _simulated(plan: ServingPlan) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,12 @@ __all__ = ["changed_serving_query", "serving_file_name", "serving_job_of", "serv
 _LIMITS: Final = {
     "limits.time_to_first_token": "first_token_ms",
     "limits.time_per_output_token": "token_ms",
+}
+#: The same of the two classes of requests, where there are two.
+_CLASS_LIMITS: Final = {
+    "workload.classes.0.limits.time_to_first_token": "first_token_ms",
+    "workload.classes.0.limits.time_per_output_token": "token_ms",
+    "workload.classes.1.limits.time_to_first_token": "other_first_token_ms",
 }
 #: Keys whose new value is what their control shows.
 _NUMBERS: Final = {"devices": "devices", "workload.longest_request": "longest_request"}
@@ -48,9 +55,17 @@ def serving_job_text(question: ServingJobQuestion) -> str:
         },
         "objectives": tuple(question.trade.split("+")),
     }
-    limits = _limits(question)
+    limits = {} if question.other_percent else _limits(question, _LIMITS)
+    if question.headroom_percent:
+        limits["memory_headroom"] = question.headroom_percent / 100
     if limits:
         fields["limits"] = limits
+    if question.drafting != "none":
+        fields["speculation"] = {
+            "method": question.drafting,
+            "tokens": (0, question.drafts),
+            "acceptance": question.acceptance_percent / 100,
+        }
     return file_text(ServingSpec.model_validate(fields))
 
 
@@ -63,30 +78,44 @@ def serving_job_of(question: ServingJobQuestion) -> ServingJob:
 
 
 def _workload(question: ServingJobQuestion) -> dict[str, Any]:
-    workload: dict[str, Any] = {
-        "input_tokens": question.input_tokens,
-        "output_tokens": question.output_tokens,
-    }
+    lengths = {"input_tokens": question.input_tokens, "output_tokens": question.output_tokens}
+    workload: dict[str, Any] = {"classes": _classes(question, lengths)} if question.other_percent else lengths
     if question.longest_request:
         workload["longest_request"] = question.longest_request
     if question.load == "clients":
         workload["concurrency"] = question.clients
     elif question.load == "requests":
         workload["request_rate"] = question.requests_per_minute / 60
+    prefix = {"shared_tokens": question.shared_tokens, "hit_rate": question.hit_percent / 100}
+    if any(prefix.values()):
+        workload["prefix"] = prefix
     return workload
 
 
-def _limits(question: ServingJobQuestion) -> dict[str, Any]:
+def _classes(question: ServingJobQuestion, lengths: dict[str, int]) -> tuple[dict[str, Any], ...]:
+    """Return the two classes of requests, each with its lengths and the limits that the page has of it."""
+    others = {"input_tokens": question.other_input_tokens, "output_tokens": question.other_output_tokens}
+    classes = []
+    for number, (name, tokens) in enumerate((("main", lengths), ("other", others))):
+        percent = question.other_percent if number else 100 - question.other_percent
+        prefix = f"workload.classes.{number}."
+        keys = {key.removeprefix(prefix): x for key, x in _CLASS_LIMITS.items() if key.startswith(prefix)}
+        limits = _limits(question, keys)
+        limited = {"limits": limits} if limits else {}
+        classes.append({"name": name, "weight": percent / 100, **tokens, **limited})
+    return tuple(classes)
+
+
+def _limits(question: ServingJobQuestion, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the limits on times that a question has, by keys that end with their names."""
     limits: dict[str, Any] = {}
-    for key, field in _LIMITS.items():
+    for key, field in fields.items():
         milliseconds = getattr(question, field)
         if milliseconds:
             seconds = milliseconds / 1000
             limits[key.removeprefix("limits.")] = (
                 seconds if question.limit_on == "mean" else {question.limit_on: seconds}
             )
-    if question.headroom_percent:
-        limits["memory_headroom"] = question.headroom_percent / 100
     return limits
 
 
@@ -103,7 +132,8 @@ def _control_values(question: ServingJobQuestion, change: ServingChange) -> dict
         return {_NUMBERS[key]: int(value)} if value.isascii() and value.isdigit() else None
     if key in _FORMATS:
         return {_FORMATS[key]: value.strip("[]").replace(" ", "")}
-    if key not in _LIMITS:
+    field = (_CLASS_LIMITS if question.other_percent else _LIMITS).get(key)
+    if field is None:
         return None
     percentile = _PERCENTILE.fullmatch(value)
     if percentile is None and question.limit_on != "mean":
@@ -112,4 +142,4 @@ def _control_values(question: ServingJobQuestion, change: ServingChange) -> dict
         return None
     seconds = parse_quantity(value if percentile is None else percentile[2], "seconds")
     # A limit of whole milliseconds that is no shorter leaves the plan that was solved.
-    return {_LIMITS[key]: -int(-seconds * 1000 // 1)}
+    return {field: -int(-seconds * 1000 // 1)}

@@ -104,8 +104,6 @@ def no_pools(job: ServingJob) -> str | None:
         return f"sending the states of linear attention of {job.model.name} to another pool is not priced"
     if job.workload.output_tokens == 1 and not job.workload.classes:
         return "answers of one token end with their prefill: no pool would decode"
-    if any(requests.limits is not None or requests.prefix is not None for requests in job.workload.classes):
-        return "limits and prefixes of single classes are not planned with pools: give those of the job"
     return None
 
 

@@ -23,11 +23,12 @@ from tests.support.serving_jobs import serving_job
     shared=st.booleans(),
     least=st.sampled_from((0.0, 40.0)),
     each=st.sampled_from((0.0, 15.0)),
+    mixed=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_front_equals_brute_force(options, objectives, shared, least, each):
+def test_the_front_equals_brute_force(options, objectives, shared, least, each, mixed):
     """On up to 8 devices the search finds every choice that no other dominates, and nothing else."""
-    problem = AllocationProblem(tuple(options), 8, 8, objectives, shared, least, each)
+    problem = AllocationProblem(tuple(options), 8, 8, objectives, shared, least, each, mixed_formats=mixed)
 
     assert front_by_search(problem) == front_by_force(problem)
 
@@ -98,12 +99,24 @@ def test_the_front_with_drafts_equals_brute_force():
     assert front_by_search(problem) == front_by_force(problem)
 
 
-@given(options=st.lists(engines, min_size=1, max_size=4), shared=st.booleans())
+def test_engines_of_unlike_formats_serve_together_only_where_they_may():
+    """Of 3 devices two take one format and one the other; of one format alone a device stays idle."""
+    options = (
+        Engine(2, 0, 30.0, 0.01, 0.1, formats=("bf16", "auto")),
+        Engine(1, 0, 10.0, 0.01, 0.1, formats=("fp8", "auto")),
+    )
+    alike = AllocationProblem(options, 3, 8, ("throughput",), shared=False)
+
+    assert AllocationSearch(alike, 0.0).next().counts in {(1, 0), (0, 3)}
+    assert AllocationSearch(replace(alike, mixed_formats=True), 0.0).next().counts == (1, 1)
+
+
+@given(options=st.lists(engines, min_size=1, max_size=4), shared=st.booleans(), mixed=st.booleans())
 @settings(max_examples=20, deadline=None)
-def test_leaving_dominated_options_out_changes_no_front(options, shared):
-    """An option that another of its size and share beats in every respect is on no front."""
+def test_leaving_dominated_options_out_changes_no_front(options, shared, mixed):
+    """An option that another of its size, share and formats beats in every respect is on no front."""
     objectives = ("throughput_per_device", "time_per_output_token")
-    problem = AllocationProblem(tuple(options), 8, 8, objectives, shared)
+    problem = AllocationProblem(tuple(options), 8, 8, objectives, shared, mixed_formats=mixed)
     fewer = replace(problem, options=tuple(undominated(options)))
 
     assert front_by_force(problem) == front_by_force(fewer)

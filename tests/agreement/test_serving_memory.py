@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.errors import AutoplanError
+from autoplan.schema.serving.engine_layout import EngineLayout
 from benchmarks.serving.start_up_memory import scores
+from tests.support.serving_jobs import GIB, serving_job
 
 ROOT = Path(__file__).resolve().parents[2]
 SCORES = {score.id: score for score in scores()}
@@ -47,3 +52,39 @@ def test_the_benchmark_prints_a_row_for_each_run():
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
 
     assert [row["id"] for row in json.loads(done.stdout)] == list(SCORES)
+
+
+def gpt_oss_capacity(stack, **search):
+    """Return the capacity of gpt-oss-120b on one H100 with an engine's default sizes."""
+    job = serving_job(
+        "gpt-oss-120b", stack=stack, precision={"weights": ("mxfp4",)}, search={**search} if search else {}
+    )
+    return predict_capacity(EngineScope(job, EngineLayout(weights="mxfp4")))
+
+
+def test_gpt_oss_120b_starts_on_one_h100_where_flashinfer_samples():
+    """Sorting 1,024 rows of 201,088 words leaves no cache; FlashInfer keeps six copies of them fewer.
+
+    vLLM 0.14.1 loads 64.38 GiB (vllm-project/vllm issue 33155). With Marlin's 65.97 GiB, 1.4 more, 0.10.1 had
+    -2.14 GiB left for the cache (issue 23278); 95 % of memory and 1,024 tokens leave 1.71 GiB (issue 27508).
+    """
+    sorting, flashinfer = (
+        gpt_oss_capacity("vllm@0.11"),
+        gpt_oss_capacity("vllm@0.11", flashinfer_sampler=True),
+    )
+    stages = [capacity.stages[0] for capacity in (sorting, flashinfer)]
+    room = stages[0].room / GIB
+    more = gpt_oss_capacity("vllm@0.11", gpu_memory_utilization=0.95, max_num_batched_tokens=1024)
+    marlin = 65.97 - stages[0].weights.total / GIB
+
+    assert stages[0].weights.total / GIB == pytest.approx(64.38, abs=0.25)
+    assert (sorting.shortage, flashinfer.shortage) == ("no room for the cache", None)
+    assert room - marlin == pytest.approx(-2.14, abs=0.15)
+    assert more.stages[0].room / GIB - marlin == pytest.approx(1.71, abs=0.15)
+    assert stages[1].room - stages[0].room == 6 * 1024 * 201_088 * 4
+
+
+def test_flashinfers_sampler_is_refused_where_it_changes_nothing():
+    """From 0.19 on vLLM does not sort any more."""
+    with pytest.raises(AutoplanError, match=r"takes no less memory in vLLM 0\.24"):
+        gpt_oss_capacity("vllm@0.24", flashinfer_sampler=True)

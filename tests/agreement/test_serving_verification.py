@@ -35,8 +35,8 @@ DEVICES = 6
 class Engine:
     """An option as the verification looks at it: devices, a share, tokens a second and times."""
 
-    def __init__(self, devices, share, tokens, tpot, ttft):
-        self.devices, self.share, self.classes = devices, share, ()
+    def __init__(self, devices, share, tokens, tpot, ttft, formats=()):
+        self.devices, self.share, self.classes, self.formats = devices, share, (), formats
         self.predicted = self.load = self
         self.output_tokens_per_second, self.kind = tokens, "closed loop"
         self.time_per_output_token, self.time_to_first_token = tpot, ttft
@@ -50,6 +50,7 @@ engines = st.builds(
     st.integers(1, 90).map(float),
     st.sampled_from((0.01, 0.02, 0.03)),
     st.sampled_from((0.1, 0.2)),
+    st.sampled_from((("bf16", "auto"), ("fp8", "auto"))),
 )
 
 
@@ -63,6 +64,8 @@ def all_values(options, objectives, job):
         if not 1 <= devices <= DEVICES or sum(n * option.share for n, option in chosen) != LOAD_PARTS:
             continue
         if not isinstance(allowed, str) and sum(counts) != allowed:
+            continue
+        if len({option.formats for _, option in chosen}) > 1 and not job.search.mixed_formats:
             continue
         rate = sum(n * integral_tokens(option.output_tokens_per_second) for n, option in chosen)
         times = {name: max(integral_time(option, name) for _, option in chosen) for name in TIMES}
@@ -84,11 +87,12 @@ def is_better(value, known, thinning):
     kept=st.sets(st.integers(0, 30)),
     replicas=st.sampled_from(("any", 2)),
     thinning=st.sampled_from((0.0, 0.05)),
+    mixed=st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_better_choice_is_named_where_there_is_one(options, objectives, kept, replicas, thinning):
+def test_a_better_choice_is_named_where_there_is_one(options, objectives, kept, replicas, thinning, mixed):
     """Of all choices some are called the front: the rest has a better one exactly where brute force has."""
-    job = serving_job(devices=DEVICES, search={"replicas": replicas})
+    job = serving_job(devices=DEVICES, search={"replicas": replicas, "mixed_formats": mixed})
     values = all_values(options, objectives, job)
     known = [value for i, value in enumerate(values) if i in kept]
     search = ChoiceSearch(job, options, DEVICES, lambda option: option, ENDLESS)

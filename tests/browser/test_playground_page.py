@@ -303,3 +303,27 @@ def test_the_page_is_as_wide_as_a_phone(served, query):
         "all => all.map((e) => e.getAttribute('x2') - e.getAttribute('x1'))"
     )
     assert max(lines) > 0, "the interval of the chosen plan lies on the axis of time"
+
+
+def test_a_second_class_of_requests_and_drafts_have_controls_and_are_shown(served):
+    """Their fields appear with a share and a method; the job file has them, and each class has a row."""
+    opened = served(SERVED).settle()
+    page = opened.page
+    assert not page.locator("#other_input_tokens").is_visible()
+    assert not page.locator("#acceptance_percent").is_visible()
+    page.locator("#other_percent").fill("25")
+    page.locator("#drafting").select_option("ngram")
+    page.locator("#other_input_tokens").fill("2000")
+    opened.settle()
+    page.wait_for_function("location.search.includes('other_input_tokens=2000')")
+    answer = opened.settle().answer()
+
+    assert page.locator("#other_input_tokens").is_visible()
+    assert page.locator("#acceptance_percent").is_visible()
+    assert "other_percent=25" in page.url
+    assert "name: other" in answer["job_file"]["text"]
+    assert "method: ngram" in answer["job_file"]["text"]
+    classes = answer["answer"]["front"][0]["predicted"]["classes"]
+    assert [known["name"] for known in classes] == ["main", "other"]
+    page.get_by_text("Classes of requests").first.wait_for()
+    assert opened.messages == []

@@ -423,3 +423,68 @@ def test_a_layout_alone_is_compared_with_the_best(run, job):
     for options in ([], ["--axes"], ["--layout", "tp=3"]):
         done = run("compare", path, *options)
         assert (done.exit_code, "Traceback" in done.stderr) == (2, False)
+
+
+def test_what_is_left_to_the_engine_is_listed(run, job):
+    """Settings that neither job nor layout says have the values of the version; said ones are left out."""
+    path = job("devices: 1\n", LOAD)
+    left = json.loads(run("evaluate", path, "--layout", "tp=1", "--format", "json").stdout)["left_to_engine"]
+    said = json.loads(run("evaluate", path, "--layout", "tp=1,seqs=64", "--format", "json").stdout)
+
+    # vllm 0.24, engine/arg_utils.py: the API server on devices of 70 GiB and more.
+    assert (left["max_num_seqs"], left["max_num_batched_tokens"]) == (1024, 8192)
+    assert (left["gpu_memory_utilization"], left["block_tokens"], left["prefix_caching"]) == (0.92, 16, True)
+    assert left.keys() - said["left_to_engine"].keys() == {"max_num_seqs"}
+    text = run("evaluate", path, "--layout", "tp=1").stdout
+    assert "left to vLLM 0.24: max_num_seqs 1,024" in text
+    assert "nothing of prompts is cached (workload.prefix)" in text
+
+
+MIXED = """schema: 1
+kind: serving
+model: qwen3-32b
+hardware: dgx-a100-80gb
+devices: 3
+stack: vllm@0.24
+workload: {input_tokens: 1024, output_tokens: 256}
+precision: {weights: [bf16, int4-awq]}
+search: {max_num_seqs: [64, 256], max_num_batched_tokens: 8192, pipeline_parallel: 1, mixed_formats: %s}
+objectives: [throughput]
+"""
+
+
+def test_engines_of_unlike_formats_serve_together_only_on_request(run, job):
+    """Of 3 devices, bf16 on two and 4 bits on one give most; left out, the answer says so."""
+    path = job(head=MIXED % "false")
+    alike = planned(run, path)[1]
+    mixed = planned(run, job(head=MIXED % "true"))[1]
+    formats = [
+        {engine["layout"]["weights"] for engine in answer["front"][0]["engines"]} for answer in (alike, mixed)
+    ]
+    rates = [answer["front"][0]["predicted"]["output_tokens_per_second"] for answer in (alike, mixed)]
+
+    assert formats == [{"int4-awq"}, {"bf16", "int4-awq"}]
+    assert mixed["mixing"] is None
+    assert alike["mixing"]["plan"]["layout_string"] == mixed["front"][0]["layout_string"]
+    assert alike["mixing"]["gain"] == pytest.approx(rates[1] / rates[0] - 1)
+    said = run("plan", job(head=MIXED % "false"), "--details").stdout
+    assert "engines of unlike formats would be better by throughput" in said
+
+
+def test_plans_of_unlike_formats_are_verified(run, job, tmp_path):
+    """Either answer holds; a gain that plans do not have fails, as do formats that a job keeps apart."""
+    for switch in ("false", "true"):
+        answer = planned(run, job(head=MIXED % switch))[1]
+        path = tmp_path / f"{switch}.json"
+        path.write_text(json.dumps(answer))
+        assert run("verify", str(path)).exit_code == 0
+    alike, mixed = (json.loads((tmp_path / f"{switch}.json").read_text()) for switch in ("false", "true"))
+    alike["mixing"]["gain"] *= 2
+    (tmp_path / "gain.json").write_text(json.dumps(alike))
+    mixed["resolved"]["search"]["mixed_formats"] = False
+    (tmp_path / "formats.json").write_text(json.dumps(mixed))
+
+    assert "the gain of unlike formats" in run("verify", str(tmp_path / "gain.json")).stdout
+    verdict = run("verify", str(tmp_path / "formats.json"))
+    assert verdict.exit_code == 1
+    assert "unlike formats, which search.mixed_formats does not allow" in " ".join(verdict.stdout.split())

@@ -21,8 +21,8 @@ OBJECTIVES = (
 class Engine:
     """An option with devices, a share, tokens a second and times, as the search looks at it."""
 
-    def __init__(self, devices, share, tokens, tpot, ttft, classes=(), *, alone=False):
-        self.alone = alone
+    def __init__(self, devices, share, tokens, tpot, ttft, classes=(), *, alone=False, formats=()):
+        self.alone, self.formats = alone, formats
         self.devices, self.share, self.layout = devices, share, f"{devices}-{share}-{tokens}"
         self.predicted, self.classes = self, classes
         self.output_tokens_per_second = tokens
@@ -49,6 +49,9 @@ def front_by_force(problem):
             continue
         rates = [option.predicted.output_tokens_per_second for option in problem.options]
         rate = sum(n * each for n, each in zip(counts, rates, strict=True))
+        formats = {option.formats for n, option in zip(counts, problem.options, strict=True) if n}
+        if len(formats) > 1 and not problem.mixed_formats:
+            continue
         if rate < problem.least_rate or rate < problem.least_rate_per_device * devices:
             continue
         values.add(objective_values(problem, counts))
@@ -76,4 +79,5 @@ engines = st.builds(
     st.integers(1, 90).map(float),
     st.sampled_from((0.01, 0.02, 0.03, 0.05)),
     st.sampled_from((0.1, 0.2, 0.9)),
+    formats=st.sampled_from((("bf16", "auto"), ("fp8", "auto"))),
 )

@@ -244,6 +244,11 @@ def _size_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]
     if fewer < seqs:
         changed = replace(layout, seqs=fewer)
         yield _knob(job, changed, "search.max_num_seqs", str(fewer), f"at most {fewer} requests a step")
+    sampler = job.engine.facts.sampler
+    if sampler is not None and sampler.flashinfer_copies is not None and not job.search.flashinfer_sampler:
+        search = job.search.model_copy(update={"flashinfer_sampler": True})
+        words = "FlashInfer samples, as in vLLM's image up to 0.11"
+        yield _knob(replace(job, search=search), layout, "search.flashinfer_sampler", "true", words)
     if tokens > 2048:
         changed = replace(layout, tokens=2048, seqs=min(layout.seqs or seqs, 2048))
         yield _knob(job, changed, "search.max_num_batched_tokens", "2048", "at most 2,048 tokens a step")

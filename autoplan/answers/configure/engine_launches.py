@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
 from autoplan.catalog import load_serving_job, read_file
@@ -31,6 +31,7 @@ from autoplan.schema.resolved_job import values_from
 from autoplan.schema.saved_front import read_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.saved_serving import serving_front_from
+from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
@@ -283,9 +284,18 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     name = configuration.engine.partition("@")[0]
     if listed_as(name) != listed_as(job.engine.name):
         raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
-    priced = replace(job, search=job.search.model_copy(update=dict(configuration.search)))
+    priced = replace(job, search=_told(job.search, configuration.search))
     file_job, plan = evaluate_serving(priced, configuration.layout)
     return ReadEngines(file_job, configuration, plan, tuple(_differences(job, configuration)))
+
+
+def _told(search: ServingSearchSpec, told: Mapping[str, Any]) -> ServingSearchSpec:
+    """Return ``search`` with what a file tells an engine; settings of one pool are merged with the others."""
+    merged = {
+        key: getattr(search, key).model_copy(update=dict(value)) if isinstance(value, Mapping) else value
+        for key, value in told.items()
+    }
+    return search.model_copy(update=merged)
 
 
 def better_plan(read: ReadEngines, front: ServingFront) -> BetterPlan | None:

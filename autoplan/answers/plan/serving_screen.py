@@ -32,12 +32,12 @@ from autoplan.report.serving.serving_report import (
 )
 from autoplan.report.serving.serving_words import (
     common_parts,
-    engine_layout_parts,
     interval_lines,
     load_words,
+    plan_parts,
 )
 from autoplan.report.wording.sentences import wrap_parts
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingFront
 
 __all__ = ["serving_screen"]
 
@@ -64,7 +64,7 @@ def _blocks(front: ServingFront, terminal: Terminal, rows: int) -> Iterator[Bloc
     yield from heading((*serving_job_lines(front.job, terminal), load_words(front.job)))
     yield from scaling_blocks(front)
     shown = [(row + 1, front.plans[row]) for row in spread(len(front.plans), rows)]
-    columns, parts = figure_columns(shown), [list(_parts(plan)) for _, plan in shown]
+    columns, parts = figure_columns(shown), [plan_parts(plan) for _, plan in shown]
     every = common_parts(parts)
     if every:
         yield Sentence(f"every engine: {f' {terminal.dot} '.join(every)}", "quiet")
@@ -78,13 +78,6 @@ def _blocks(front: ServingFront, terminal: Terminal, rows: int) -> Iterator[Bloc
     yield GAP
     yield items(_sureties(front))
     yield from _next_line(front)
-
-
-def _parts(plan: ServingPlan) -> Iterator[list[str]]:
-    """Yield the parts of the layout of each engine of ``plan`` that differ from the defaults of engines."""
-    engines = (plan.pools.prefill, plan.pools.decode) if plan.pools else [x.layout for x in plan.groups]
-    for engine in engines:
-        yield list(engine_layout_parts(engine))
 
 
 def _layouts(

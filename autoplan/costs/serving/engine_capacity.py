@@ -85,10 +85,11 @@ def _capacity(scope: EngineScope) -> CapacityPrediction:
     job, layout, contents = scope.job, scope.layout, stage_contents(scope)
     seqs, tokens = scope.step_sizes
     others = [engine_memory(scope, stage) for stage in range(layout.pp)]
-    stages = tuple(
-        _device(scope, stage, other, contents.weights[stage]) for stage, other in enumerate(others)
-    )
     shapes = list(contents.shapes)
+    stages = tuple(
+        _device(scope, stage, other, contents.weights[stage], shape)
+        for stage, (other, shape) in enumerate(zip(others, shapes, strict=True))
+    )
     rooms = [max(0.0, stage.room) for stage in stages]
     least = min(range(layout.pp), key=lambda i: shapes[i].tokens(rooms[i]))
     caches = layout.adp * layout.replicas
@@ -127,8 +128,22 @@ def _pool(shape: CacheShape, room: float, largest: int) -> CachePool:
     )
 
 
-def _device(scope: EngineScope, stage: int, other: EngineMemory, weights: WeightBytes) -> DeviceMemoryUse:
-    room = cache_room(scope, weights.total, other)
+def _capped(room: float, shape: CacheShape, most: int | None) -> float:
+    """Return the part of ``room`` bytes that a cache of at most so many tokens takes [byte].
+
+    >>> _capped(2.0**30, CacheShape(4096.0, 16, 1, 32, 0, 0, 1, 0, 32, None), 1024) / 2**20
+    128.0
+
+    Source: SGLang 0.5.23, srt/mem_cache/kv_cache_configurator.py, _apply_token_constraints: the smaller one.
+    """
+    held = shape.tokens(room) if most is not None and room > 0 else 0
+    return room * most / held if most is not None and held > most else room
+
+
+def _device(
+    scope: EngineScope, stage: int, other: EngineMemory, weights: WeightBytes, shape: CacheShape
+) -> DeviceMemoryUse:
+    room = _capped(cache_room(scope, weights.total, other), shape, scope.job.search.cache_tokens)
     device = scope.device.memory.usable.value
     # What the share of an engine leaves after its static part serves activations and graphs.
     left = device - weights.total - max(0.0, room) - other.overhead

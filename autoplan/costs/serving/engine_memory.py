@@ -53,8 +53,12 @@ class EngineMemory:
     reserve: float
 
 
-def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int) -> float:
-    """Return the peak of sampling S rows of the full vocabulary [byte]: 4 V (c S + m') .
+def sampler_peak_bytes(
+    rows: int, vocabulary: int, facts: SamplerFacts, multiprocessors: int, *, flashinfer: bool = False
+) -> float:
+    """Return the peak of sampling S rows of the full vocabulary [byte]: 4 V (c S + m').
+
+    c counts copies of the logits: fewer where ``flashinfer`` samples in versions that sort otherwise.
 
     m' is the least power of two that is no less than min(m, S), at most m, in versions that keep a row for
     each program.
@@ -71,7 +75,10 @@ def sampler_peak_bytes(rows: int, vocabulary: int, facts: SamplerFacts, multipro
     if facts.row_per_multiprocessor:
         programs = min(multiprocessors or rows, rows)
         extra = min(1 << max(0, programs - 1).bit_length(), multiprocessors or rows)
-    return 4.0 * vocabulary * (facts.copies.value * rows + extra)
+    copies = facts.copies
+    if flashinfer and facts.flashinfer_copies is not None:
+        copies = facts.flashinfer_copies
+    return 4.0 * vocabulary * (copies.value * rows + extra)
 
 
 def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
@@ -198,7 +205,13 @@ def engine_memory(scope: EngineScope, stage: int) -> EngineMemory:
         activation = forward_peak_bytes(scope, tokens)
         if facts.sampler is not None and stage == layout.pp - 1:
             sms = scope.device.multiprocessors
-            sampler = sampler_peak_bytes(seqs, job.model.vocabulary, facts.sampler, sms.value if sms else 0)
+            sampler = sampler_peak_bytes(
+                seqs,
+                job.model.vocabulary,
+                facts.sampler,
+                sms.value if sms else 0,
+                flashinfer=job.search.flashinfer_sampler,
+            )
             activation = max(activation, sampler + _concurrent_with_sampler(job, facts.forward, tokens))
         elif facts.sampler is None:
             activation += _concurrent_with_sampler(job, facts.forward, tokens)

@@ -65,7 +65,11 @@ def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
         return predicted
     latency = run.request_latency.mean
     return replace(
-        predicted, **_simulated(predicted, run), request_latency=latency, closed_form=_means(predicted)
+        predicted,
+        **_simulated(predicted, run),
+        request_latency=latency,
+        classes=_classes(predicted.classes, run),
+        closed_form=_means(predicted),
     )
 
 

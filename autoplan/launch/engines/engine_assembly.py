@@ -33,7 +33,9 @@ _READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
 #: Arguments that name what is served, besides the first word.
 _LAYOUT: Final = ("tp", "pp", "replicas", "ep", "adp", "dcp", "weights", "kv", "seqs", "tokens", "spec")
 #: Settings of an engine by key of the section ``search`` of a job.
-_SEARCH: Final = ("gpu_memory_utilization", "block_tokens")
+_SEARCH: Final = ("gpu_memory_utilization", "block_tokens", "cache_tokens")
+#: Those of them that each pool has for itself.
+_OF_POOLS: Final = ("cache_tokens",)
 _SIXTEEN: Final = frozenset({"bf16", "fp16"})
 #: What a job has and a command does not say.
 _OPEN: Final = ("hardware", "workload.input_tokens", "workload.output_tokens")
@@ -92,7 +94,7 @@ def configured(
     warnings = [*notes, *(note for one in commands for note in one.given.notes)]
     warnings += _of_the_model(checkpoint, model, first)
     values = {key: value for key, value in first.values.items() if not value.default}
-    search = {key: first.values[key].value for key in _SEARCH if key in first.values}
+    search = _search_of(engines)
     opened = _left_open(first, leading or commands)
     job = _job((f"{name}@{version}", model, checkpoint), first, search)
     job["devices"] = layout.devices
@@ -112,6 +114,18 @@ def configured(
         warnings=tuple(dict.fromkeys(warnings)),
         search=search,
     )
+
+
+def _search_of(engines: Sequence[_StartedEngine]) -> dict[str, Any]:
+    """Return the settings that are no part of a layout: those of the first engine, some by pool."""
+    first = engines[0]
+    keys = [key for key in _SEARCH if first.role is None or key not in _OF_POOLS]
+    search: dict[str, Any] = {key: first.values[key].value for key in keys if key in first.values}
+    for engine in engines:
+        of_pool = {key: engine.values[key].value for key in _OF_POOLS if key in engine.values}
+        if engine.role is not None and of_pool:
+            search[engine.role] = of_pool
+    return search
 
 
 def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tuple[str, ...]:

@@ -151,6 +151,8 @@ def _notes(run: ServedRun, settings: EngineSettings) -> tuple[str, ...]:
         )
     if any(group.role for group in run.groups):
         notes.append("a router joins the pools for prefill and decode: it is not part of this file")
+    if run.job.search.flashinfer_sampler:
+        notes.append("FlashInfer has to be installed, and to sample: VLLM_USE_FLASHINFER_SAMPLER=1")
     return tuple(notes)
 
 

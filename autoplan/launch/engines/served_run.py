@@ -174,11 +174,23 @@ def _settings(run: ServedRun, group: EngineGroupToServe) -> EngineSettings:
         longest_request=job.longest_request,
         utilization=job.search.gpu_memory_utilization or (budget.value if budget is not None else None),
         block_tokens=job.search.block_tokens,
+        cache_tokens=_cache_tokens(job, group.role),
         draft_method=speculation.method if layout.spec and speculation else None,
         draft_checkpoint=_draft(run) if layout.spec else None,
         role=group.role,
         nodes=nodes,
     )
+
+
+def _cache_tokens(job: ServingJob, role: PoolRole | None) -> int | None:
+    """Return the tokens of a cache that the job says; raises InexpressibleEngineError where none is told."""
+    of_pool = getattr(job.search, role).cache_tokens if role is not None else None
+    tokens: int | None = of_pool if of_pool is not None else job.search.cache_tokens
+    if tokens is not None and job.engine.name != "sglang":
+        raise InexpressibleEngineError(
+            f"search.cache_tokens: {job.engine.title} is not told how many tokens a cache keeps"
+        )
+    return tokens
 
 
 def _checkpoint(run: ServedRun, weights: WeightFormat) -> tuple[str, WeightFormat | None]:

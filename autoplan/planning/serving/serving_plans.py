@@ -343,6 +343,7 @@ def front_with_intervals(front: ServingFront) -> ServingFront:
         ),
         answers=tuple(front_with_intervals(answer) for answer in front.answers),
         comparison=None if front.comparison is None else _compared(job, front.comparison),
+        mixing=front.mixing and replace(front.mixing, plan=plan_with_intervals(job, front.mixing.plan)),
     )
 
 

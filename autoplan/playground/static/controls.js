@@ -13,11 +13,19 @@ const NUMBERS = {
     "first_token_ms",
     "token_ms",
     "headroom_percent",
+    "shared_tokens",
+    "hit_percent",
+    "other_percent",
+    "other_input_tokens",
+    "other_output_tokens",
+    "other_first_token_ms",
+    "drafts",
+    "acceptance_percent",
   ],
 };
 const LISTS = {
   training: ["model", "hardware", "precision", "objectives", "stack", "optimizer", "offload"],
-  serving: ["model", "hardware", "engine", "load", "weights", "kv_cache", "limit_on", "trade"],
+  serving: ["model", "hardware", "engine", "load", "weights", "kv_cache", "limit_on", "trade", "drafting"],
 };
 const KINDS = ["training", "serving"];
 const SHARED = ["kind", "target"];
@@ -81,6 +89,7 @@ export class Controls {
     filled(control("weights"), choices.weights);
     filled(control("kv_cache"), choices.kv_caches);
     filled(control("limit_on"), choices.limit_ons);
+    filled(control("drafting"), choices.draftings);
     filled(control("trade"), choices.trades);
     this.fillTargets();
     for (const name of ALL_NUMBERS) control(name).max = choices.largest[name];
@@ -161,6 +170,8 @@ export class Controls {
     const { kind } = this;
     for (const part of document.querySelectorAll("[data-kind]")) part.hidden = part.dataset.kind !== kind;
     for (const part of document.querySelectorAll("[data-load]")) part.hidden = part.dataset.load !== control("load").value;
+    // What belongs to a second class or to drafts is shown where there is one.
+    for (const part of document.querySelectorAll("[data-with]")) part.hidden = ["0", "", "none"].includes(control(part.dataset.with).value);
     for (const name of ["devices", ...Object.keys(this.steps)]) {
       const steps = this.stepsOf(name);
       const value = Number(control(name).value);

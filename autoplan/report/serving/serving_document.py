@@ -6,6 +6,7 @@ from typing import Any
 
 from autoplan.report.document_fields import SCHEMA, Document, assumptions, plain
 from autoplan.report.serving.capacity_report import serving_job_document
+from autoplan.report.serving.serving_words import left_to_engine
 from autoplan.report.wording.provenance import number_kinds
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
@@ -37,6 +38,7 @@ def serving_front_document(front: ServingFront) -> Document:
         ],
         "scaling": [_scaled(answer) for answer in front.scaling],
         "disaggregation": _disaggregation(front),
+        "mixing": _mixing(front),
         "certificate": plain(front.certificate),
         "rejected": [{"reason": fell.reason, "units": fell.layouts} for fell in front.rejected],
         "reasons": list(front.reasons),
@@ -71,6 +73,15 @@ def _disaggregation(front: ServingFront) -> Document | None:
     }
 
 
+def _mixing(front: ServingFront) -> Document | None:
+    """Return a better plan of unlike formats; None where there is none, or the job mixes them."""
+    mixing = front.mixing
+    if mixing is None:
+        return None
+    plan = serving_plan_values(front.job, mixing.plan)
+    return {"objective": mixing.objective, "gain": mixing.gain, "plan": plan}
+
+
 def _scaled(answer: ServingFront) -> Document:
     """Return the row of one load: the first plan of its front, which has the fewest devices."""
     workload, plan = answer.job.workload, answer.plans[0] if answer.plans else None
@@ -95,6 +106,7 @@ def serving_plan_document(job: ServingJob, plan: ServingPlan) -> Document:
         "kind": "serving",
         "job": serving_job_document(job),
         **serving_plan_values(job, plan),
+        "left_to_engine": left_to_engine(job, plan),
         "provenance": _provenance(job),
     }
 

@@ -28,7 +28,13 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.serving_words import interval_lines, load_words, simulated_lines, time_words
+from autoplan.report.serving.serving_words import (
+    interval_lines,
+    load_words,
+    settings_lines,
+    simulated_lines,
+    time_words,
+)
 from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
@@ -39,6 +45,7 @@ from autoplan.units import format_bytes, format_seconds, format_share
 __all__ = [
     "PERCENTILES",
     "percentile_rows",
+    "reached",
     "serving_facts",
     "serving_plan_blocks",
     "serving_plan_table",
@@ -74,7 +81,7 @@ def serving_plan_blocks(
             parts += [_percentiles(plan), GAP, *class_blocks([(1, plan)])]
     parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
-    parts += [GAP, items(notes)] if notes else []
+    parts += [GAP, items([*notes, *settings_lines(job, plan)])]
     return parts
 
 
@@ -238,7 +245,8 @@ def _engines(outcome: ClassOutcome) -> str:
     """Return the engines of a class in short: how many of which degrees, and whether others share them."""
     counts: dict[str, int] = {}
     for group in outcome.groups:
-        degrees = f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
+        degrees = f"{group.role} " if group.role else ""
+        degrees += f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
         counts[degrees] = counts.get(degrees, 0) + group.layout.replicas
     engines = " + ".join(f"{count} x {degrees}" for degrees, count in counts.items())
     return f"{engines}, own" if outcome.dedicated else engines
@@ -258,15 +266,15 @@ def pool_lines(front: ServingFront) -> Iterator[str]:
     if pools is None:
         yield "pools for prefill and decode: no pair of them holds the limits"
         return
-    reached = _reached(pools, compared.objective)
+    best = reached(pools, compared.objective)
     if both is None or compared.gain is None:
-        yield f"pools for prefill and decode are the only way to hold the limits ({words}: {reached})"
+        yield f"pools for prefill and decode are the only way to hold the limits ({words}: {best})"
         yield from _layouts(pools)
         return
     verdict = "worth it" if compared.worth_it else "not worth it"
     yield (
-        f"pools for prefill and decode are {verdict} by {words}: {reached} at best, against"
-        f" {_reached(both, compared.objective)} of engines that do both ({compared.gain * 100:+.1f} %)"
+        f"pools for prefill and decode are {verdict} by {words}: {best} at best, against"
+        f" {reached(both, compared.objective)} of engines that do both ({compared.gain * 100:+.1f} %)"
     )
     yield from _layouts(pools)
     yield f"best engines that do both: {both.layout_string}"
@@ -279,7 +287,7 @@ def _layouts(plan: ServingPlan) -> Iterator[str]:
         yield f"best pools, decode: {plan.pools.decode}"
 
 
-def _reached(plan: ServingPlan, objective: ServingObjective) -> str:
+def reached(plan: ServingPlan, objective: ServingObjective) -> str:
     """Return the value of an objective; price and power are those of each device."""
     if objective in _TIMES:
         value = getattr(plan, objective)

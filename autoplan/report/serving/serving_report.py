@@ -20,18 +20,18 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines
+from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines, reached
 from autoplan.report.serving.serving_words import (
-    engine_layout_parts,
     interval_lines,
     load_words,
+    plan_parts,
     served_words,
+    settings_lines,
     simulated_lines,
     time_words,
 )
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_share
 
 __all__ = [
@@ -83,7 +83,19 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
 
 def serving_sentences(front: ServingFront) -> list[str]:
     """Return what is proven of a front, and how sure its figures are."""
-    return [*pool_lines(front), *proof_sentences(front), *(_notes(front) if front.plans else ())]
+    notes = _notes(front) if front.plans else ()
+    return [*pool_lines(front), *_mixing_lines(front), *proof_sentences(front), *notes]
+
+
+def _mixing_lines(front: ServingFront) -> Iterator[str]:
+    """Yield how much better engines of unlike formats would be, where a job leaves out that they are."""
+    mixing = front.mixing
+    if mixing is not None:
+        best, value = (reached(plan, mixing.objective) for plan in (front.best, mixing.plan))
+        yield (
+            f"engines of unlike formats would be better by {mixing.objective.replace('_', ' ')}: {value},"
+            f" against {best} ({mixing.gain * 100:+.1f} %); search.mixed_formats: true allows them"
+        )
 
 
 def front_ends(front: ServingFront) -> Iterator[str]:
@@ -109,7 +121,7 @@ def _plans(numbered: Sequence[tuple[int, ServingPlan]]) -> DataTable:
 
 def _short(plan: ServingPlan) -> str:
     """Return what of a plan's layout differs from the defaults of engines, a line for each of its engines."""
-    return "\n".join(" ".join(engine_layout_parts(engine)) for engine in engines_of(plan.layout_string))
+    return "\n".join(map(" ".join, plan_parts(plan)))
 
 
 def figure_columns(numbered: Sequence[tuple[int, ServingPlan]]) -> tuple[Column, ...]:
@@ -214,6 +226,7 @@ def _notes(front: ServingFront) -> Iterator[str]:
         )
     yield from _draft_notes(front)
     yield from _waiting_notes(front)
+    yield from settings_lines(front.job, front.plans[0])
 
 
 def _waiting_notes(front: ServingFront) -> Iterator[str]:

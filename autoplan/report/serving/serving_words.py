@@ -5,7 +5,8 @@ Layouts of engines in short: what differs from one device, one engine and the en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import floor
 from typing import Final, cast
 
 from autoplan.catalog.request_traces import request_trace_of
@@ -26,7 +27,25 @@ from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = ["interval_lines", "load_words", "served_words", "simulated_lines", "time_words"]
+__all__ = [
+    "interval_lines",
+    "left_to_engine",
+    "load_words",
+    "plan_parts",
+    "served_words",
+    "settings_lines",
+    "simulated_lines",
+    "time_words",
+]
+
+#: Settings of an engine in words.
+_SETTINGS: Final[dict[str, Callable[[float], str]]] = {
+    "max_num_seqs": lambda value: f"max_num_seqs {value:,}",
+    "max_num_batched_tokens": lambda value: f"max_num_batched_tokens {value:,}",
+    "gpu_memory_utilization": lambda value: f"{format_share(value)} of memory",
+    "block_tokens": lambda value: f"blocks of {number_words(int(value), 'token')}",
+    "prefix_caching": lambda value: f"prefix cache {'on' if value else 'off'}",
+}
 
 #: Figures with intervals, as text calls them.
 _INTERVALS: Final = {
@@ -69,11 +88,49 @@ def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
     parts = [f"{number:,} {why}" for why, number in left_out.items() if number]
     if parts:
         yield f"without {', '.join(parts)}"
-    if trace.repeated_share and not workload.prefix.hit_rate:
-        yield (
-            f"{format_share(trace.repeated_share)} of prompts' tokens repeat earlier ones: with a prefix"
-            " cache say workload.prefix.hit_rate"
-        )
+    if trace.repeated_share and not workload.prefix.hit_rate and not workload.prefix.shared_tokens:
+        yield _repeated_words(trace, trace.repeated_share)
+
+
+def _repeated_words(trace: RequestTrace, share: float) -> str:
+    """Return how much of prompts repeats, which is no smaller than what a prefix cache finds, and its key."""
+    # Rounded down: a cache that keeps everything finds no more.
+    found = f"hit_rate: {floor(share * 100)} %"
+    shared = trace.shared_tokens
+    start = f", {shared:,} of each prompt by one shared start" if shared else ""
+    keys = f"shared_tokens: {shared}, {found}" if shared else found
+    return (
+        f"{format_share(share)} of prompts' tokens repeat earlier ones{start}: a prefix cache that keeps them"
+        f" all is workload.prefix: {{{keys}}}"
+    )
+
+
+def left_to_engine(job: ServingJob, plan: ServingPlan) -> dict[str, int | float | bool]:
+    """Return the settings of the first engines that job and layout leave out, as the version sets them."""
+    group, search = plan.groups[0], job.search
+    capacity = group.predicted.capacity
+    settings = {
+        "max_num_seqs": (capacity.max_num_seqs, group.layout.seqs or search.max_num_seqs != "any"),
+        "max_num_batched_tokens": (
+            capacity.max_num_batched_tokens,
+            group.layout.tokens or search.max_num_batched_tokens != "any",
+        ),
+        "gpu_memory_utilization": (capacity.utilization, search.gpu_memory_utilization),
+        "block_tokens": (capacity.pool.block_tokens, search.block_tokens),
+        "prefix_caching": (job.engine.facts.scheduler.prefix_caching, None),
+    }
+    return {name: value for name, (value, said) in settings.items() if not said}
+
+
+def settings_lines(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
+    """Yield the settings that a job leaves to its engine, and what is assumed of prompts and server."""
+    left = left_to_engine(job, plan)
+    words = [_SETTINGS[name](value) for name, value in left.items()]
+    yield f"left to {job.engine.title} {job.engine.version}: {', '.join(words)}"
+    prefixes = [job.workload.prefix, *(kind.prefix for kind in job.workload.classes if kind.prefix)]
+    found = any(prefix.shared_tokens or prefix.hit_rate for prefix in prefixes)
+    cached = "" if found else "nothing of prompts is cached (workload.prefix), "
+    yield f"assumed: {cached}lengths have the tokens of the chat template, the server is warm"
 
 
 def _duration(seconds: float) -> str:
@@ -171,9 +228,17 @@ def engine_layout_words(layouts: Sequence[EngineLayout], terminal: Terminal) -> 
     return " + ".join(f" {terminal.dot} ".join(engine_layout_parts(layout)) for layout in layouts)
 
 
-def engine_layout_parts(layout: EngineLayout) -> Iterator[str]:
-    """Yield what a layout has that differs from the defaults, part by part."""
-    yield number_words(layout.replicas, "engine")
+def plan_parts(plan: ServingPlan) -> list[list[str]]:
+    """Return the parts of the layout of each engine of ``plan``: of pools those that prefill first."""
+    if plan.pools is None:
+        return [list(engine_layout_parts(group.layout)) for group in plan.groups]
+    roles = (("prefill", plan.pools.prefill), ("decode", plan.pools.decode))
+    return [list(engine_layout_parts(layout, f"{role} engine")) for role, layout in roles]
+
+
+def engine_layout_parts(layout: EngineLayout, name: str = "engine") -> Iterator[str]:
+    """Yield what a layout of engines called ``name`` has that differs from the defaults, part by part."""
+    yield number_words(layout.replicas, name)
     yield f"tp {layout.tp}"
     for key in ("pp", "ep", "adp", "dcp"):
         if getattr(layout, key) > 1:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import (
     ClassStatistics,
     Distribution,
@@ -47,26 +48,45 @@ class ClassOutcome:
 
 def class_outcomes(plan: ServingPlan) -> tuple[ClassOutcome, ...]:
     """Return the outcome of each class, in the order in which engines name them; empty for one class."""
-    names = dict.fromkeys(served.name for group in plan.groups for served in group.predicted.classes)
-    return tuple(_outcome(plan, name) for name in names)
+    served = _serving(plan)
+    names = dict.fromkeys(known.name for part in served for known in part.predicted.classes)
+    return tuple(_outcome([part for part in served if part.has(name)], name) for name in names)
 
 
-def _outcome(plan: ServingPlan, name: str) -> ClassOutcome:
-    groups = tuple(group for group in plan.groups if _served(group.predicted, name) is not None)
-    served = [served_by for group in groups if (served_by := _served(group.predicted, name)) is not None]
-    runs = [run for group in groups if (run := _simulated(group.predicted, name)) is not None]
-    loaded = all(group.predicted.load.kind != "maximum" for group in groups)
-    share = sum(group.share * served_by.share for group, served_by in zip(groups, served, strict=True))
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What serves whole requests: engines that are alike, or both pools, with their part of all requests."""
+
+    groups: tuple[EngineGroup, ...]
+    share: float
+    predicted: ServedPrediction | PooledPrediction
+
+    def has(self, name: str) -> bool:
+        """Whether it gets requests of a class."""
+        return any(known.name == name for known in self.predicted.classes)
+
+
+def _serving(plan: ServingPlan) -> list[_Serving]:
+    if plan.pooled is not None:
+        return [_Serving(plan.groups, 1.0, plan.pooled)]
+    return [_Serving((group,), group.share, group.predicted) for group in plan.groups]
+
+
+def _outcome(parts: Sequence[_Serving], name: str) -> ClassOutcome:
+    served = [next(known for known in part.predicted.classes if known.name == name) for part in parts]
+    runs = [run for part in parts if (run := _simulated(part.predicted, name)) is not None]
+    loaded = all(part.predicted.load.kind != "maximum" for part in parts)
+    share = sum(part.share * known.share for part, known in zip(parts, served, strict=True))
     rate = sum(
-        group.predicted.requests_per_second * served_by.share * served_by.output_tokens
-        for group, served_by in zip(groups, served, strict=True)
+        part.predicted.requests_per_second * known.share * known.output_tokens
+        for part, known in zip(parts, served, strict=True)
     )
     tokens = [run.time_per_output_token for run in runs if run.time_per_output_token is not None]
     return ClassOutcome(
         name=name,
         share=share,
-        groups=groups,
-        dedicated=all(len(group.predicted.classes) == 1 for group in groups),
+        groups=tuple(group for part in parts for group in part.groups),
+        dedicated=all(len(part.predicted.classes) == 1 for part in parts),
         time_to_first_token=_longest(served, lambda served_by: served_by.time_to_first_token)
         if loaded
         else None,
@@ -80,11 +100,7 @@ def _outcome(plan: ServingPlan, name: str) -> ClassOutcome:
     )
 
 
-def _served(predicted: ServedPrediction, name: str) -> ServedClass | None:
-    return next((served_by for served_by in predicted.classes if served_by.name == name), None)
-
-
-def _simulated(predicted: ServedPrediction, name: str) -> ClassStatistics | None:
+def _simulated(predicted: ServedPrediction | PooledPrediction, name: str) -> ClassStatistics | None:
     run = predicted.simulation.statistics if predicted.simulation else None
     return next((served_by for served_by in run.classes if served_by.name == name), None) if run else None
 

@@ -21,6 +21,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 __all__ = [
     "SERVING_THINNING",
     "EngineGroup",
+    "FormatComparison",
     "PoolComparison",
     "ServingCertificate",
     "ServingChange",
@@ -262,6 +263,16 @@ class PoolComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class FormatComparison:
+    """The best plan by ``objective`` of engines of unlike formats, where it beats those of one format."""
+
+    objective: ServingObjective
+    plan: ServingPlan
+    #: How much better it is, as a share of what the best engines of one format reach.
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
 class ServingCertificate:
     """What is proven about a front of serving plans.
 
@@ -322,6 +333,8 @@ class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
     scaling: tuple[ServingFront, ...] = ()
     #: Whether pools for prefill and decode are worth it, where the job lets the planner choose.
     comparison: PoolComparison | None = None
+    #: A better plan of unlike formats, where the job does not mix them and there is one.
+    mixing: FormatComparison | None = None
 
     @property
     def best(self) -> ServingPlan:

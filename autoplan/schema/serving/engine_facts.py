@@ -79,6 +79,9 @@ class SamplerFacts(Frozen):
     copies: SourcedRatio = Field(
         description="tensors of rows x vocabulary in fp32 that are alive at the peak of sampling"
     )
+    flashinfer_copies: SourcedRatio | None = Field(
+        default=None, description="the same where FlashInfer samples; left out: it takes no less"
+    )
     row_per_multiprocessor: bool = Field(
         default=False, description="one more row of the vocabulary in fp32 for each multiprocessor"
     )
@@ -184,6 +187,9 @@ class SchedulerFacts(Frozen):
     )
     asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
     chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
+    prefix_caching: bool = Field(
+        default=True, description="whether prompts that begin like earlier ones find their cache by default"
+    )
     shares_tokens: bool = Field(
         default=False,
         description="whether attention data-parallel ranks share the default tokens of a step, each its part",

@@ -62,6 +62,11 @@ class EngineLayout:
         return self.devices_per_engine * self.replicas
 
     @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of weights and cache, which engines of one plan have in common unless a job mixes them."""
+        return self.weights, self.kv
+
+    @property
     def expert_tensor(self) -> int:
         """Devices that share the matrices of one expert."""
         return self.tp * self.adp // self.ep

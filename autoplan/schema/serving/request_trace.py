@@ -23,6 +23,8 @@ class RequestTrace:
     refused: int = 0
     #: Part of the prompts' tokens that repeats blocks of earlier prompts, where the trace tells.
     repeated_share: float | None = None
+    #: Tokens that all prompts begin with, as far as the trace tells.
+    shared_tokens: int = 0
 
     @property
     def longest(self) -> int:
@@ -45,7 +47,7 @@ class RequestTrace:
 
         >>> RequestTrace((8, 2), (1, 1), (0.0, 3.0)).within(5)
         RequestTrace(inputs=(2,), outputs=(1,), arrivals=(0.0,), title='', failed=0, refused=1, \
-repeated_share=None)
+repeated_share=None, shared_tokens=0)
         """
         kept = [
             at

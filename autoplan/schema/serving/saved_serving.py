@@ -87,6 +87,14 @@ class SavedPoolComparison(SavedPart):
     both: SavedServingPlan | None = Field(description="the best plan whose engines do both")
 
 
+class SavedFormatComparison(SavedPart):
+    """A better plan of engines of unlike formats, which the job leaves out."""
+
+    objective: ServingObjective = Field(description="what the plans are the best by")
+    gain: float = Field(gt=0, description="how much better it is than the best plan of one format")
+    plan: SavedServingPlan = Field(description="the plan")
+
+
 class SavedServingFront(SavedPart):
     """A complete answer."""
 
@@ -98,6 +106,9 @@ class SavedServingFront(SavedPart):
     scaling: tuple[dict[str, Any], ...] = Field(description="the fewest devices that hold each load")
     disaggregation: SavedPoolComparison | None = Field(
         default=None, description="whether pools are worth it, where the job allows both"
+    )
+    mixing: SavedFormatComparison | None = Field(
+        default=None, description="a better plan of unlike formats, where the job leaves them out"
     )
     certificate: SavedServingCertificate = Field(description="what is proven")
     rejected: tuple[SavedServingRejection, ...] = Field(description="engines that fell, by reason")

@@ -132,6 +132,16 @@ class PoolSearchSpec(Frozen):
     max_num_batched_tokens: Degrees = Field(
         default="any", description="most tokens of a step allowed; any: also the engine's default"
     )
+    cache_tokens: Annotated[int, Field(ge=1, le=10_000_000_000)] | None = Field(
+        default=None,
+        description="most tokens that a cache keeps (SGLang max_total_tokens); default: what memory holds",
+    )
+
+    @property
+    def said(self) -> dict[str, object]:
+        """The keys that narrow the search, with their values."""
+        values = {name: getattr(self, name) for name in PoolSearchSpec.model_fields}
+        return {name: value for name, value in values.items() if value not in {"any", None}}
 
 
 class ServingSearchSpec(PoolSearchSpec):
@@ -145,6 +155,11 @@ class ServingSearchSpec(PoolSearchSpec):
         description="share of memory that the engine may use (vLLM gpu_memory_utilization, SGLang"
         " mem_fraction_static, TensorRT-LLM free_gpu_memory_fraction); default: the engine's",
     )
+    flashinfer_sampler: bool = Field(
+        default=False,
+        description="whether FlashInfer samples, which takes less memory than sorting: vLLM up to 0.11 where"
+        " it is installed, as in its image, later with VLLM_USE_FLASHINFER_SAMPLER=1",
+    )
     block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="tokens of a block of the cache; default: the engine's"
     )
@@ -152,6 +167,9 @@ class ServingSearchSpec(PoolSearchSpec):
         default=(False, True),
         description="whether classes of requests may have engines of their own, where requests come at a"
         " rate; false: each engine gets requests of all classes",
+    )
+    mixed_formats: bool = Field(
+        default=False, description="whether engines of one plan may have unlike formats of weights or cache"
     )
     disaggregated: Switches = Field(
         default=(False,),

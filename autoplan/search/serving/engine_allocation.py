@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
-from autoplan.search.serving.engine_options import WHOLE, Option, times_of
+from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
 from autoplan.search.serving.engines.node_places import fit_nodes
 from autoplan.search.serving.engines.objective_boxes import ObjectiveBoxes
 
@@ -69,6 +69,8 @@ class AllocationProblem:
     engines: tuple[int, ...] | None = None
     #: Classes of requests, each of which has to be served completely; empty: there is one.
     classes: tuple[str, ...] = ()
+    #: Whether engines that serve together may have unlike formats.
+    mixed_formats: bool = False
 
     @property
     def highest(self) -> int:
@@ -215,13 +217,13 @@ class AllocationSearch:
 
 
 def _fastest(options: Sequence[Option]) -> list[Option]:
-    """Return of the options with as many devices, the same share and classes the one of most tokens.
+    """Return of the options that may stand for each other the one of most tokens.
 
     Of several the one whose tokens, then its first token, take the least time.
     """
     best: dict[tuple[object, ...], tuple[tuple[float, ...], Option]] = {}
     for option in options:
-        key = option.devices, option.share, option.alone, option.classes
+        key = interchangeable(option)
         rank = (-decitokens(option), *(_microseconds(option, name) for name in _ORDER))
         if key not in best or rank < best[key][0]:
             best[key] = rank, option
@@ -256,6 +258,8 @@ class _Model:
         model.add(self.devices == self._sum([option.devices for option in options]))
         model.add(self.rate == self._sum(self.rates))
         pooled = self._pools()
+        if not problem.mixed_formats:
+            self._of_one_format()
         if problem.shared:
             # Each class is split over the engines that get it, alone or with others.
             for name in problem.classes or ("",):
@@ -284,6 +288,19 @@ class _Model:
         self.model.add(self._sum(alone) == pooled)
         self.model.add(self._sum([1 - weight for weight in alone]) == 0).only_enforce_if(pooled)
         return pooled
+
+    def _of_one_format(self) -> None:
+        """Let engines that serve together have the same formats."""
+        formats = {option.formats for option in self.problem.options if not option.alone}
+        if len(formats) < 2:
+            return
+        chosen = []
+        for number, several in enumerate(sorted(formats)):
+            used = self.model.new_bool_var(f"formats_{number}")
+            engines = self._sum([int(option.formats == several) for option in self.problem.options])
+            self.model.add(engines == 0).only_enforce_if(~used)
+            chosen.append(used)
+        self.model.add_at_most_one(chosen)
 
     def _sum(self, weights: Sequence[int]) -> cp_model.LinearExprT:
         return cp_model.LinearExpr.weighted_sum(self.counts, list(weights))

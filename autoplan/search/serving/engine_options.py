@@ -43,6 +43,7 @@ __all__ = [
     "PricedOptions",
     "distinct_sizes",
     "holds",
+    "interchangeable",
     "times_of",
     "undominated",
 ]
@@ -73,6 +74,11 @@ class EngineOption:
     def alone(self) -> bool:
         """Whether nothing else serves with it."""
         return False
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of its weights and its cache."""
+        return self.layout.formats
 
 
 @dataclass
@@ -212,6 +218,10 @@ class Option(Protocol):
         """Classes of requests that it gets; empty: all."""
 
     @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of weights and cache; empty where nothing else serves with it."""
+
+    @property
     def layout(self) -> object:
         """The layout, whose text identifies an option."""
 
@@ -272,19 +282,27 @@ def _alike(one: Option, other: Option) -> bool:
 
 
 def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
-    """Return the options that no other one of as many devices and the same load beats in every respect."""
-    remaining: dict[tuple[int, int, bool, tuple[str, ...]], list[AnyOption]] = {}
-    values: dict[tuple[int, int, bool, tuple[str, ...]], list[tuple[float, ...]]] = {}
+    """Return the options that no ``interchangeable`` one beats in every respect."""
+    remaining: dict[object, list[AnyOption]] = {}
+    values: dict[object, list[tuple[float, ...]]] = {}
     several = list(options)
     respects = {id(option): _respects(option) for option in several}
     for option in sorted(several, key=lambda option: (respects[id(option)], str(option.layout))):
-        key, mine = (option.devices, option.share, option.alone, option.classes), respects[id(option)]
+        key, mine = interchangeable(option), respects[id(option)]
         rivals = values.setdefault(key, [])
         # Rivals come first in the order of their first respect, so that only the others decide.
         if not any(all(map(le, rival, mine)) for rival in rivals):
             rivals.append(mine)
             remaining.setdefault(key, []).append(option)
     return [option for rivals in remaining.values() for option in rivals]
+
+
+def interchangeable(option: Option) -> tuple[object, ...]:
+    """Return what options have in common that may stand for each other in any choice of engines.
+
+    They have as many devices, the same share and classes, and formats that the rest of a plan may ask for.
+    """
+    return option.devices, option.share, option.alone, option.classes, option.formats
 
 
 def _respects(option: Option) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from typing import Literal
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import prompt_transfer
+from autoplan.costs.serving.disaggregated.pool_pricing import pool_scope, prompt_transfer
 from autoplan.costs.serving.disaggregated.role_engines import (
     DecodeEngine,
     PrefillEngine,
@@ -68,12 +68,16 @@ class PoolOption:
         """Pools get all classes of requests."""
         return ()
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """No other engines have to agree with them."""
+        return ()
+
 
 def role_job(job: ServingJob, role: Role) -> ServingJob:
     """Return ``job`` with the search of one pool: its own keys where it narrows them, else those of all."""
     own: PoolSearchSpec = getattr(job.search, role)
-    given = {name: value for name in PoolSearchSpec.model_fields if (value := getattr(own, name)) != "any"}
-    changed = replace(job, search=job.search.model_copy(update={"replicas": "any", **given}))
+    changed = replace(job, search=job.search.model_copy(update={"replicas": "any", **own.said}))
     return replace(changed, speculation=None, draft=None) if role == "prefill" else changed
 
 
@@ -82,7 +86,8 @@ class PricedPools:
     """The pairs of pools of a job; engines are priced once for all pairs."""
 
     options: PricedOptions
-    parts: dict[EngineLayout, UnitParts] = field(default_factory=dict)
+    #: What engines have in common, by their layout and the tokens of their caches.
+    parts: dict[tuple[EngineLayout, int | None], UnitParts] = field(default_factory=dict)
     decoders: dict[tuple[EngineLayout, int], DecodeEngine] = field(default_factory=dict)
     transfers: dict[tuple[EngineLayout, EngineLayout], CacheTransfer] = field(default_factory=dict)
     #: The pairs so far: all of them only when all are priced.
@@ -124,8 +129,12 @@ class PricedPools:
         prefill = [engine for unit in self.units["prefill"] for engine in self._prefill(unit)]
         for first in prefill:
             for unit in self.units["decode"]:
-                if unit.kv == first.engine.layout.kv:
+                if self._agree(first.engine.layout, unit):
                     yield from self._of_units(first, unit, load)
+
+    def _agree(self, first: EngineLayout, second: EngineLayout) -> bool:
+        """Whether caches of both are of one format, and weights too where the job does not mix them."""
+        return first.kv == second.kv and (self.job.search.mixed_formats or first.formats == second.formats)
 
     def _of_units(self, first: PrefillEngine, unit: EngineLayout, load: EngineLoad) -> Iterator[PoolOption]:
         check_deadline()
@@ -177,7 +186,7 @@ class PricedPools:
         for size in _given(job.search.max_num_batched_tokens, tokens):
             for requests in _given(job.search.max_num_seqs, seqs):
                 layout = replace(unit, seqs=min(requests, size), tokens=size)
-                engine = prefill_engine(layout, self._parts(unit))
+                engine = prefill_engine(layout, self._parts(unit, "prefill"))
                 if engine.engine.shortage is None:
                     yield engine
 
@@ -186,17 +195,18 @@ class PricedPools:
             tokens = EngineScope(self.job, unit).step_sizes[1]
             size = max(seqs, *_given(role_job(self.job, "decode").search.max_num_batched_tokens, tokens))
             layout = replace(unit, seqs=seqs, tokens=size)
-            engine = decode_engine(layout, self._parts(unit))
+            engine = decode_engine(layout, self._parts(unit, "decode"))
             # Times of iterations do not depend on the sizes of steps.
             known = next((d.times for (other, _), d in self.decoders.items() if other == unit), {})
             self.decoders[unit, seqs] = replace(engine, times=known)
         return self.decoders[unit, seqs]
 
-    def _parts(self, unit: EngineLayout) -> UnitParts:
-        if unit not in self.parts:
-            plain = self.options.plain(unit)
-            self.parts[unit] = unit_parts(EngineScope(self.job, unit), self.options.costs, plain)
-        return self.parts[unit]
+    def _parts(self, unit: EngineLayout, role: Role) -> UnitParts:
+        scope = pool_scope(self.job, unit, role)
+        key = unit, scope.job.search.cache_tokens
+        if key not in self.parts:
+            self.parts[key] = unit_parts(scope, self.options.costs, self.options.plain(unit))
+        return self.parts[key]
 
     def _transfer(self, first: PrefillEngine, second: DecodeEngine) -> CacheTransfer:
         key = first.engine.layout, replace(second.engine.layout, seqs=0)

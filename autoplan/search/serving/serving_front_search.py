@@ -28,6 +28,7 @@ from autoplan.deadline import ENDLESS, GRACE_SECONDS, Deadline, DeadlineOver, Gr
 from autoplan.errors import UnsupportedError
 from autoplan.results.serving.serving_front import (
     SERVING_THINNING,
+    FormatComparison,
     PoolComparison,
     ServingFront,
     ServingPlan,
@@ -65,10 +66,24 @@ def search_serving(
             gap = between_sizes(job, search.priced)
             certificate = replace(front.certificate, between_sizes=gap)
             front = replace(front, certificate=certificate, comparison=compared_pools(search))
+            front = replace(front, mixing=_compared_formats(search, front))
             return front if front.plans or not explains else explained(search, front)
     if front is not None and (front.plans or front.certificate.stopped is None):
         return front
     return front_so_far(search, deadline.reason or "the search was stopped", may_be_empty=may_be_empty)
+
+
+def _compared_formats(search: ServingSearch, front: ServingFront) -> FormatComparison | None:
+    """Return the best plan of unlike formats by the first objective, where it beats those of ``front``."""
+    job, options = search.job, search.options.all
+    if job.search.mixed_formats or not front.plans or len({option.formats for option in options}) == 1:
+        return None
+    objective = job.objectives[0]
+    mixed = job.search.model_copy(update={"mixed_formats": True})
+    asked = replace(job, objectives=(objective,), search=mixed)
+    plan = next(iter(with_options(search, asked, options).front(most_plans=1).plans), None)
+    gain = 0.0 if plan is None else -loss(front.best, plan, objective)
+    return None if plan is None or gain < search.thinning else FormatComparison(objective, plan, gain)
 
 
 def compared_pools(search: ServingSearch) -> PoolComparison | None:

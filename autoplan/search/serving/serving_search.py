@@ -185,6 +185,7 @@ class ServingSearch:
             least_rate_per_device=least_rate_per_device(self.job),
             engines=allowed_engines(self.job),
             classes=tuple(request_class.name for request_class in workload.classes),
+            mixed_formats=self.job.search.mixed_formats,
         )
 
     def _plan(self, chosen: Iterable[tuple[int, Option]]) -> ServingPlan:

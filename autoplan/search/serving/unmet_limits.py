@@ -17,7 +17,7 @@ from autoplan.schema.serving.request_lengths import RequestClass
 from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective, TimeLimit
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
-from autoplan.search.serving.engine_options import EngineOption, Option
+from autoplan.search.serving.engine_options import Option
 from autoplan.search.serving.engines.engine_units import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.units import format_bytes, format_milliseconds, format_seconds
@@ -142,6 +142,17 @@ def _more_memory(search: ServingSearch) -> Iterator[ServingChange]:
                 replace(job, search=choices),
             )
         )
+    sampler = job.engine.facts.sampler
+    if sampler is not None and sampler.flashinfer_copies is not None and not job.search.flashinfer_sampler:
+        choices = job.search.model_copy(update={"flashinfer_sampler": True})
+        bounds.append(
+            (
+                "search.flashinfer_sampler",
+                "true",
+                "FlashInfer samples, as in vLLM's image up to 0.11",
+                replace(job, search=choices),
+            )
+        )
     for key, value, sentence, lifted in bounds:
         plans = ServingSearch(lifted, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
@@ -209,7 +220,7 @@ def relaxed_limits(search: ServingSearch, conflict: list[str]) -> Iterator[Servi
     """Yield for each limit of a conflict the value nearest to it that a plan holds with the others."""
     for name in conflict:
         if _is_of_class(name):
-            change = nearest_class_limit(search.job, name, search.options.all, _solved_like(search))
+            change = nearest_class_limit(search.job, name, search.priced, _solved_like(search))
             if change is not None:
                 yield change
             continue
@@ -309,6 +320,9 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
 
 
 def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    if not job.search.mixed_formats and len(job.precision.weights) * len(job.precision.kv_cache) > 1:
+        mixed = job.search.model_copy(update={"mixed_formats": True})
+        yield "search.mixed_formats", "true", "engines of unlike formats", replace(job, search=mixed)
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
         formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
@@ -386,11 +400,11 @@ def said_class_limit(job: ServingJob, named: str) -> str:
 
 
 def nearest_class_limit(
-    job: ServingJob, named: str, options: Sequence[EngineOption], solve: Solve
+    job: ServingJob, named: str, options: Sequence[Option], solve: Solve
 ) -> ServingChange | None:
     """Return the value of a limit of a class that a plan holds with all others; None where none does.
 
-    Of a limit on a mean it is the least, by bisection over the times that engines give the class. A
+    Of a limit on a mean it is the least, by bisection over the times that engines and pools give the class. A
     percentile and goodput are those of the best plan without the limit, in its simulation.
     """
     request_class, name = _split(job, named)
@@ -410,7 +424,7 @@ def nearest_class_limit(
     return None if change is None else ServingChange(key, *change, plan=plan)
 
 
-def _times(options: Sequence[EngineOption], class_name: str, name: str) -> Iterator[float]:
+def _times(options: Sequence[Option], class_name: str, name: str) -> Iterator[float]:
     """Yield the finite times that options give a class."""
     for option in options:
         for served in option.predicted.classes:

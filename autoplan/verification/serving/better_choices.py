@@ -115,9 +115,7 @@ class ChoiceSearch:
                 self.undecided += 1
                 return []
             options = self._within_times(box, objectives)
-            if self._bounded_out(options, box, objectives):
-                return []
-            chosen = self._choice(options, box, objectives)
+            chosen = self._choice_of_formats(options, box, objectives)
             if not chosen:
                 return []
             known = {id(option): self.settle(option) for _, option in chosen}
@@ -125,6 +123,24 @@ class ChoiceSearch:
                 return chosen
             settled = (known.get(id(option), option) for option in self.options)
             self.options = [option for option in settled if option is not None]
+
+    def _choice_of_formats(
+        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
+    ) -> list[tuple[int, ListedOption]]:
+        """Return a choice within the box; its engines have the same formats unless the job mixes them."""
+        undecided, by_formats = self.undecided, dict[tuple[str, ...], list[ListedOption]]()
+        for option in options:
+            formats = () if self.job.search.mixed_formats else option.formats
+            by_formats.setdefault(formats, []).append(option)
+        for several in by_formats.values():
+            if self._bounded_out(several, box, objectives):
+                continue
+            chosen = self._choice(several, box, objectives)
+            if chosen:
+                return chosen
+        # However many formats are left undecided, the box is one.
+        self.undecided = min(self.undecided, undecided + 1)
+        return []
 
     def _within_times(self, box: Box, objectives: Sequence[ServingObjective]) -> list[ListedOption]:
         bounds = [(name, most) for name, most in zip(objectives, box, strict=True) if name in _TIMES]

@@ -63,6 +63,11 @@ class ListedOption:
         """Devices of the engine."""
         return self.engine.layout.devices_per_engine
 
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Formats of its weights and its cache."""
+        return self.engine.layout.formats
+
 
 @dataclass(slots=True)
 class ListedSpace:

@@ -13,7 +13,7 @@ from itertools import product
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import prompt_transfer
+from autoplan.costs.serving.disaggregated.pool_pricing import pool_scope, prompt_transfer
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.disaggregated.role_engines import (
     DecodeEngine,
@@ -75,10 +75,16 @@ def listed_pairs(job: ServingJob, costs: ServingCosts, units: Units, deadline: D
     for one, (other, menu) in product(prefill, decode):
         if deadline.over:
             return PairListing(complete=False)
+        if not (job.search.mixed_formats or _alike(one, other[menu[0]])):
+            continue
         for x, y in _numbers(job, one.engine.layout, other[menu[0]].engine.layout):
             sizes += len(menu)
             pairs += _priced(job, costs, one, [other[size] for size in menu], (x, y))
     return PairListing(tuple(pairs), sizes, len(first) + len(second) if pairs else 0)
+
+
+def _alike(one: PrefillEngine, other: DecodeEngine) -> bool:
+    return one.engine.layout.formats == other.engine.layout.formats
 
 
 def known_sizes(most: int) -> set[int]:
@@ -90,8 +96,7 @@ def known_sizes(most: int) -> set[int]:
 def _role_job(job: ServingJob, role: str) -> ServingJob:
     """Return the job whose search is that of a role, where it says one."""
     choices = getattr(job.search, role)
-    keys = {key: getattr(choices, key) for key in type(choices).model_fields}
-    search = {"replicas": choices.replicas, **{key: value for key, value in keys.items() if value != "any"}}
+    search = {"replicas": choices.replicas, **choices.said}
     narrowed = replace(job, search=job.search.model_copy(update=search))
     return replace(narrowed, speculation=None, draft=None) if role == "prefill" else narrowed
 
@@ -106,7 +111,7 @@ def _prefill(
     job: ServingJob, narrowed: ServingJob, unit: EngineLayout, costs: ServingCosts
 ) -> Iterator[PrefillEngine]:
     seqs, tokens = EngineScope(job, unit).step_sizes
-    parts = unit_parts(EngineScope(job, unit), costs)
+    parts = unit_parts(pool_scope(job, unit, "prefill"), costs)
     for size, requests in product(
         _sizes(narrowed.search.max_num_batched_tokens, tokens), _sizes(narrowed.search.max_num_seqs, seqs)
     ):
@@ -122,7 +127,7 @@ def _decode(
     seqs, tokens = EngineScope(job, unit).step_sizes
     allowed = narrowed.search.max_num_seqs
     menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
-    parts = unit_parts(EngineScope(job, unit), costs)
+    parts = unit_parts(pool_scope(job, unit, "decode"), costs)
     largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
     yield {size: decode_engine(layout, parts) for size, layout in layouts.items()}, menu

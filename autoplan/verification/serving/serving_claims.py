@@ -33,7 +33,11 @@ from autoplan.rules.serving_limit_rules import LIMITED_TIMES, mean_limit
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.resolved_job import document_hash
-from autoplan.schema.serving.saved_serving import SavedPoolComparison, SavedServingFront
+from autoplan.schema.serving.saved_serving import (
+    SavedFormatComparison,
+    SavedPoolComparison,
+    SavedServingFront,
+)
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.optimal_choices import Examined, nothing_better
 from autoplan.verification.serving.option_listing import ListedSpace, shortages_of
@@ -121,6 +125,9 @@ def _priced_checks(
         claim = "pools are compared with engines that do both by what both give"
         uncompared = stopped is not None and question.saved.disaggregation is None
         yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+    if question.saved.mixing is not None:
+        problems = mixing_problems(question.saved.mixing, question.answers)
+        yield _check("the plan of unlike formats is better by what both give", problems)
     if stopped is not None:
         yield from nothing_better(question.answers, deadline, stopped)
         return
@@ -447,3 +454,22 @@ def _objectives(job: ServingJob) -> list[int]:
     if not loaded:
         times = [number for number in times if LIMITED_TIMES[number - 1] == "time_per_output_token"]
     return [*([0] if rates else []), *times]
+
+
+def mixing_problems(stated: SavedFormatComparison, answers: tuple[Examined, ...]) -> Iterator[str]:
+    """Yield what is wrong with a better plan of unlike formats: its figures, formats and limits, the gain."""
+    answer = next((answer for answer in answers if answer.plans), answers[0])
+    job, best = answer.job, [one.plan for one in answer.plans if one.plan is not None]
+    if answer.costs is None:
+        return
+    mixed = replace(job, search=job.search.model_copy(update={"mixed_formats": True}))
+    repriced = stated_plan(mixed, stated.plan, "the plan of unlike formats", answer.costs)
+    yield from (*repriced.wrong, *repriced.differing, *repriced.limits_broken)
+    if job.search.mixed_formats or stated.objective != job.objectives[0]:
+        yield "what is compared is not what the job leaves out, by its first objective"
+    elif repriced.plan is not None and best:
+        gain = min(-loss(plan, repriced.plan, stated.objective) for plan in best)
+        if not isclose(gain, stated.gain, abs_tol=_NEAR):
+            yield f"the gain of unlike formats is stated as {stated.gain} and is {gain}"
+        if len({group.layout.formats for group in repriced.plan.groups}) == 1:
+            yield "the plan of unlike formats has one format"

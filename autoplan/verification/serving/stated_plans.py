@@ -205,6 +205,8 @@ def _broken(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
     if not plan.fits:
         yield "it cannot serve the load"
         return
+    if len({group.layout.formats for group in plan.groups}) > 1 and not job.search.mixed_formats:
+        yield "its engines have unlike formats, which search.mixed_formats does not allow"
     if plan.pooled is not None:
         yield from broken_times(job, plan.pooled)
         yield from broken_rate_limits(job, plan.output_tokens_per_second, plan.devices)

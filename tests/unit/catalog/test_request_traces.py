@@ -165,6 +165,7 @@ def test_blocks_that_prompts_begin_with_again_are_counted(tmp_path):
     found = read_request_trace(trace(tmp_path, MOONCAKE))
 
     assert found.repeated_share == pytest.approx((1024 + 512) / 3000)
+    assert found.shared_tokens == 512
     assert read_request_trace(trace(tmp_path, AZURE_2023)).repeated_share is None
 
 

@@ -12,6 +12,7 @@ from autoplan.catalog import entry_names, resolve_job
 from autoplan.errors import AutoplanError
 from autoplan.playground.answers import changed_query, job_of
 from autoplan.playground.job_questions import (
+    Drafting,
     KvFormats,
     LimitOn,
     Load,
@@ -190,12 +191,21 @@ served = st.builds(
     limit_on=st.sampled_from(get_args(LimitOn)),
     trade=st.sampled_from(get_args(ServingTrade)),
     headroom_percent=st.integers(0, 90),
+    shared_tokens=st.sampled_from((0, 512)),
+    hit_percent=st.integers(0, 99),
+    other_percent=st.sampled_from((0, 0, 1, 25, 99)),
+    other_input_tokens=st.integers(512, 8_192),
+    other_output_tokens=st.integers(1, 512),
+    other_first_token_ms=st.integers(0, 3_600_000),
+    drafting=st.sampled_from(get_args(Drafting)),
+    drafts=st.integers(1, 16),
+    acceptance_percent=st.integers(0, 100),
 )
 
 
 def limit_of(job, name, key):
-    """Return a limit of a job in milliseconds, on its mean or on a percentile; 0 for none."""
-    limit = getattr(job.limits, name)
+    """Return a limit of a job, or of a class, in milliseconds, on its mean or a percentile; 0 for none."""
+    limit = getattr(job.limits, name, None)
     seconds = limit if key == "mean" or limit is None else getattr(limit, key)
     return round((seconds or 0.0) * 1000, 6)
 
@@ -216,8 +226,27 @@ def test_the_serving_job_is_that_of_the_fields_and_the_link_is_that_of_the_quest
     assert job.longest_request == (asked.longest_request or job.workload.longest_tokens)
     assert ",".join(job.precision.weights) == asked.weights
     assert ",".join(job.precision.kv_cache) == asked.kv_cache
-    assert limit_of(job, "time_to_first_token", asked.limit_on) == asked.first_token_ms
-    assert limit_of(job, "time_per_output_token", asked.limit_on) == asked.token_ms
+    limited = job.workload.classes[0] if asked.other_percent else job
+    assert limit_of(limited, "time_to_first_token", asked.limit_on) == asked.first_token_ms
+    assert limit_of(limited, "time_per_output_token", asked.limit_on) == asked.token_ms
+    weights = {"main": 1 - asked.other_percent / 100, "other": asked.other_percent / 100}
+    assert {known.name: known.weight for known in job.workload.classes} == (
+        pytest.approx(weights) if asked.other_percent else {}
+    )
+    for other in job.workload.classes[1:]:
+        assert (other.input_tokens, other.output_tokens) == (
+            asked.other_input_tokens,
+            asked.other_output_tokens,
+        )
+        assert limit_of(other, "time_to_first_token", asked.limit_on) == asked.other_first_token_ms
+    prefix = job.workload.prefix
+    assert prefix.shared_tokens == asked.shared_tokens
+    assert prefix.hit_rate == pytest.approx(asked.hit_percent / 100)
+    drafts = job.speculation
+    assert (drafts is None) == (asked.drafting == "none")
+    if drafts is not None:
+        assert (drafts.method, drafts.tokens) == (asked.drafting, (0, asked.drafts))
+        assert drafts.acceptance == pytest.approx(asked.acceptance_percent / 100)
     assert job.limits.memory_headroom == pytest.approx(asked.headroom_percent / 100)
     assert ask_from("plan", json.dumps({"question": values}).encode()) == PlanAsk(asked)
 
@@ -234,6 +263,7 @@ def test_the_serving_job_is_that_of_the_fields_and_the_link_is_that_of_the_quest
         ("p90", ("limits.time_per_output_token", "{p99: 12.1 ms}"), None),
         ("mean", ("precision.weights", "int8"), None),
         ("mean", ("search.tensor_parallel", "any"), None),
+        ("mean", ("workload.classes.1.limits.time_to_first_token", "67.3 ms"), None),
     ],
 )
 def test_a_change_of_a_serving_job_is_one_of_the_controls(limit_on, change, control):
@@ -246,3 +276,18 @@ def test_a_change_of_a_serving_job_is_one_of_the_controls(limit_on, change, cont
         assert link is None
     else:
         assert dict(parse_qsl(link, keep_blank_values=True)) == {**plain, **control}
+
+
+def test_a_change_of_a_class_is_one_of_the_controls_where_there_are_two():
+    """The limits of both classes have controls; those of the job have none then."""
+    asked = ServingJobQuestion(**SERVED, other_percent=25)
+    of_classes = (
+        ("0", "time_per_output_token", "token_ms"),
+        ("1", "time_to_first_token", "other_first_token_ms"),
+    )
+    for number, limit, control in of_classes:
+        key = f"workload.classes.{number}.limits.{limit}"
+        link = changed_serving_query(asked, ServingChange(key, "67.3 ms", "sentence", plan=None))
+        assert dict(parse_qsl(link))[control] == "68"
+    change = ServingChange("limits.time_to_first_token", "67.3 ms", "sentence", plan=None)
+    assert changed_serving_query(asked, change) is None

@@ -58,7 +58,7 @@ class PooledPrediction:
     output_tokens_per_second: float
     saturated: bool
     simulation: SimulatedPrediction | None = None
-    #: What single classes of requests get: nothing else than all, pools serve them alike.
+    #: What single classes of requests get; empty where there is one.
     classes: tuple[ServedClass, ...] = ()
     #: The closed form of the same load, where the times above are those of a simulation that contradicts it.
     closed_form: ServedMeans | None = None

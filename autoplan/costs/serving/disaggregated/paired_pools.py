@@ -10,7 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,12 +18,14 @@ from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledP
 from autoplan.costs.core.serving.served_prediction import (
     EngineLoad,
     OperatingPoint,
+    ServedClass,
     ServedPrediction,
     StepBound,
 )
 from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
 from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
+from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.costs.serving.served_layouts import front_end_seconds
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -259,7 +261,45 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         requests_per_second=rate,
         output_tokens_per_second=rate * state.output,
         saturated=saturated,
+        classes=tuple(_of_classes(state, times, first)),
     )
+
+
+def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[ServedClass]:
+    """Yield the times of each class of requests, of which those of all are the mean.
+
+    All classes wait in the same queues. A class differs by the time of its prompt, the transfer of what of it
+    is not shared, its front end, and the tokens that its decodes read.
+
+    Leaves out: that prompts of a class are sent in other chunks than a mean one.
+    """
+    pair, request_classes = state.pair, state.job.workload.classes
+    prefill, decode = pair.prefill.engine, pair.decode.engine
+    alone = prompt_seconds(0.0, 0.0, prefill.lengths, prefill.rules, prefill.repeated)
+    alone = alone or (pair.prefill.prompt_seconds,) * len(request_classes)
+    mean_alone = sum(
+        request_class.share * seconds for request_class, seconds in zip(request_classes, alone, strict=True)
+    )
+    several = zip(request_classes, prefill.classes, decode.classes, alone, strict=True)
+    for request_class, prompt, answer, seconds in several:
+        sent = (prompt.input - prompt.shared) / max(1.0, prefill.lengths.input - prefill.lengths.shared)
+        later = (
+            seconds
+            - mean_alone
+            + pair.transfer.exposed_seconds * (sent - 1.0)
+            + front_end_seconds(state.job, prompt.input)
+            - front_end_seconds(state.job, prefill.lengths.input)
+        )
+        output = answer.output + (not pair.decode.first)
+        steps = decode.drafting.accepted.in_steps(answer).output - pair.decode.first
+        step = pair.decode.step_of(times.requests, times.step, answer.read - decode.lengths.read)
+        yield ServedClass(
+            name=request_class.name,
+            share=request_class.share,
+            output_tokens=output,
+            time_to_first_token=max(0.0, first + later),
+            time_per_output_token=steps * step / (output - 1) if output > 1 else 0.0,
+        )
 
 
 def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: float) -> OperatingPoint:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from typing import Literal
 
 import numpy as np
 
@@ -37,10 +38,11 @@ from autoplan.costs.serving.kv_cache import token_layer_bytes
 from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["engine_pair", "prompt_transfer"]
+__all__ = ["engine_pair", "pool_scope", "prompt_transfer"]
 
 
 def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> EnginePair:
@@ -54,11 +56,25 @@ def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCost
     (2, 3, None)
     """
     bare = replace(layout.prefill, replicas=1, spec=0)
-    prefill = prefill_engine(bare, unit_parts(EngineScope(job, bare), costs))
+    prefill = prefill_engine(bare, unit_parts(pool_scope(job, bare, "prefill"), costs))
     one = replace(layout.decode, replicas=1)
-    decode = decode_engine(one, unit_parts(EngineScope(job, one), costs))
+    decode = decode_engine(one, unit_parts(pool_scope(job, one, "decode"), costs))
     transfer = prompt_transfer(job, prefill, decode, costs)
     return EnginePair(prefill, decode, transfer, layout.prefill.replicas, layout.decode.replicas)
+
+
+def pool_scope(job: ServingJob, layout: EngineLayout, role: Literal["prefill", "decode"]) -> EngineScope:
+    """Return the scope of engines of one pool, whose caches have the size that the job says of the pool.
+
+    >>> job = load_serving_job("llama3.1-8b-1x-h100")
+    >>> pool_scope(job, EngineLayout(), "prefill").job is job
+    True
+    """
+    pool: PoolSearchSpec = getattr(job.search, role)
+    if pool.cache_tokens is None:
+        return EngineScope(job, layout)
+    search = job.search.model_copy(update={"cache_tokens": pool.cache_tokens})
+    return EngineScope(replace(job, search=search), layout)
 
 
 def prompt_transfer(

@@ -145,6 +145,7 @@ class _Pools:
         steps: tuple[int, ...],
     ) -> None:
         self.load, self.sends, self.first = load, sends, decode[0].first
+        self.rules = prefill[0].engine.rules
         prompts = replace(load, outputs=(1,) * len(load), clients=0)
         answers = replace(load, outputs=steps, clients=0)
         if not self.first:
@@ -185,7 +186,11 @@ class _Pools:
         self.handed += 1
         self.decoded_by[request] = number
         receiver = self.decode[number]
-        seconds, exposed = self.sends(self.load.inputs[request])
+        tokens, rules = self.load.inputs[request], self.rules
+        kind = self.load.kinds[request] if self.load.kinds else 0
+        # What requests share is in the decode engine already.
+        shared = min(rules.prefix(kind).shared_tokens, tokens - 1)
+        seconds, exposed = self.sends(tokens - shared)
         start = max(sender.now + exposed - seconds, sender.link, receiver.link)
         sender.link = receiver.link = start + seconds
         receiver.pooled.accept(start + seconds, request)

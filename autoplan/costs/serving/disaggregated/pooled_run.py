@@ -17,6 +17,7 @@ from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
 from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, drawn_load, shared_out
 from autoplan.costs.serving.queueing.run_statistics import Good, closed_form_gaps, run_statistics
+from autoplan.costs.serving.request_samples import fewest_simulated
 from autoplan.costs.serving.served_layouts import front_end_seconds
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -59,7 +60,7 @@ def simulated_pools(
         return None
     parts = gcd(pair.senders, pair.receivers)
     load, workload = prediction.load, job.workload
-    requests, warm, drain = _counted(prediction, pair, parts)
+    requests, warm, drain = _counted(prediction, pair, parts, max(_FEWEST, fewest_simulated(workload)))
     if load.kind == "closed loop":
         clients = max(1, round(load.amount / parts))
         workload = workload.model_copy(update={"concurrency": clients * parts})
@@ -72,12 +73,15 @@ def simulated_pools(
         drawn,
         (pair.prefill, pair.senders // parts),
         (pair.decode, pair.receivers // parts),
-        proportional_sends(prediction.transfer, drawn.mean_input),
+        proportional_sends(
+            prediction.transfer, max(1.0, drawn.mean_input - pair.prefill.engine.lengths.shared)
+        ),
         steps,
     )
     together = sum(drawn.outputs) - sum(steps)
     run = replace(run, load=drawn, gaps=[*run.gaps, (0.0, together)] if together > 0 else run.gaps)
-    statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front)
+    names = [request_class.name for request_class in job.workload.classes]
+    statistics = run_statistics(run, warm=warm, drain=drain, good=good, front_seconds=front, names=names)
     totals = replace(
         statistics,
         output_tokens_per_second=statistics.output_tokens_per_second * parts,
@@ -87,14 +91,14 @@ def simulated_pools(
     return SimulatedPrediction(totals, _SEED, *closed_form_gaps(prediction, totals, load.kind))
 
 
-def _counted(prediction: PooledPrediction, pair: EnginePair, parts: int) -> tuple[int, int, int]:
+def _counted(prediction: PooledPrediction, pair: EnginePair, parts: int, fewest: int) -> tuple[int, int, int]:
     """Return the requests of a simulation of one of ``parts``, and those that do not count at its ends."""
     load, running = prediction.load, ceil(prediction.decode.point.decodes * pair.receivers / parts)
     if load.kind == "closed loop":
         clients = max(1, round(load.amount / parts))
-        requests = min(_MOST, max(_FEWEST, _ROUNDS * clients))
+        requests = min(_MOST, max(fewest, _ROUNDS * clients))
         return requests, min(3 * clients, requests // 2), min(clients, requests // 4)
-    requests = min(_MOST, max(_FEWEST, 10 * running))
+    requests = min(_MOST, max(fewest, 10 * running))
     if load.kind == "open loop":
         ends = requests // 5 if prediction.time_to_first_token < inf else 0
         return requests, ends, ends

@@ -220,6 +220,19 @@ class DecodeEngine:
             self.times[requests] = self.engine.iteration.seconds(requests, requests * read)
         return self.times[requests]
 
+    def step_of(self, requests: float, mean_step: float, more_tokens: float) -> float:
+        """Return the time of an iteration of ``mean_step`` if one of its n requests reads more tokens [s].
+
+        >>> from types import SimpleNamespace as Part
+        >>> engine = Part(lengths=Part(read=8.0), iteration=AffineIteration(1.0, per_decode=0.5))
+        >>> DecodeEngine(engine, first=True).step_of(2.0, 2.0, 64.0)  # these times do not depend on length
+        2.0
+        """
+        several, read = max(1, round(requests)), self.engine.lengths.read
+        context, iteration = several * read, self.engine.iteration
+        longer = iteration.seconds(several, max(0.0, context + more_tokens))
+        return max(0.0, mean_step + longer - iteration.seconds(several, context))
+
     @cached_property
     def full_step(self) -> float:
         """Time of an iteration where all that can run does [s], with what preempted requests recompute."""

@@ -60,6 +60,8 @@ class EngineSettings:
     longest_request: int | None = None
     utilization: float | None = None
     block_tokens: int | None = None
+    #: Most tokens of a cache; None: what memory holds.
+    cache_tokens: int | None = None
     draft_method: DraftMethod | None = None
     draft_checkpoint: str | None = None
     role: PoolRole | None = None

@@ -79,6 +79,8 @@ def _memory(settings: EngineSettings, written: WrittenArguments) -> None:
         written.add("gpu_memory_utilization", f"{settings.utilization:g}", part="the share of memory")
     if settings.block_tokens is not None:
         written.add("block_tokens", settings.block_tokens, part="the block of the cache")
+    if settings.cache_tokens is not None:
+        written.add("cache_tokens", settings.cache_tokens, part="the tokens of the cache")
 
 
 def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> None:
@@ -127,6 +129,7 @@ def sglang_values(given: GivenArguments, *, experts: bool | None) -> dict[str, W
     values["longest_request"] = given.count("longest_request")
     values["gpu_memory_utilization"] = given.share("gpu_memory_utilization")
     values["block_tokens"] = given.count("block_tokens")
+    values["cache_tokens"] = given.count("cache_tokens")
     values["weights"] = named_format(given, given.text("converted"), given.known.table.data["quantized"])
     values["dtype"] = plain_type(given.text("weights"))
     kv = given.text("kv")
