@@ -45,7 +45,7 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
     job.write_text(f"{head}stack: {stack}\n{workload}\n", encoding="utf-8")
 
     file.write_text(case["text"], encoding="utf-8")
-    told = run("evaluate", str(job), "--from", str(file), "--devices", "8", "--format", "json")
+    told = run("evaluate", str(job), "--from", str(file), "--format", "json")
     improvements = json.loads(told.stdout)["comparison"]["improvements"]
     assert improvements
     for improvement in improvements:
