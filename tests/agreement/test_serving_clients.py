@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.serving.clients import PromptCache, early_ends, hit_rate
 from benchmarks.serving.served_runs import ServedRun
-from tests.agreement.test_serving_benchmark import RUN
+from tests.support.serving_runs import RUN
 
 
 def run_named(name, **changed):
