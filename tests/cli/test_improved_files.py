@@ -31,7 +31,8 @@ def edited(text, edits):
         for section in sections:
             place = place.setdefault(section, {})
         place[key] = yaml.safe_load(edit["after"].removeprefix(f"{key}: "))
-    return json.dumps(document), words
+    text = json.dumps(document) if text.startswith("{") else yaml.safe_dump(document, sort_keys=False)
+    return text, words
 
 
 @pytest.mark.parametrize("path", FILES)
@@ -45,7 +46,7 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
     job.write_text(f"{head}stack: {stack}\n{workload}\n", encoding="utf-8")
 
     file.write_text(case["text"], encoding="utf-8")
-    told = run("evaluate", str(job), "--from", str(file), "--devices", "8", "--format", "json")
+    told = run("evaluate", str(job), "--from", str(file), "--format", "json")
     improvements = json.loads(told.stdout)["comparison"]["improvements"]
     assert improvements
     for improvement in improvements:
@@ -53,6 +54,7 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
         file.write_text(text, encoding="utf-8")
         added = [part for word in words for part in ("--arg", word)]
         read = run("read", str(file), "--devices", "8", *added, "--format", "json")
+        assert read.exit_code == 0, read.stderr
         layout = json.loads(read.stdout)["layout_string"]
         priced = run("evaluate", str(job), "--layout", layout, "--format", "json")
 

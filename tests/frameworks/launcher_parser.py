@@ -37,6 +37,7 @@ def torchrun(case):
 def sky_schemas():
     """Return SkyPilot's modules of schemas and of their validator, without its server and its clouds."""
     sky = types.ModuleType("sky")
+    sky.__version__ = "0"
     sky.__path__ = [f"{sys.argv[1]}/sky"]
     sys.modules["sky"] = sky
     for name in ("utils.common_utils", "skylet.autostop_lib", "server.daemons", "sky_logging"):

@@ -25,7 +25,7 @@ PROGRAMS = {
     "vllm": (("vllm", "serve"), "vllm_parser.py", "msgspec"),
     "sglang": (("python3", "-m", "sglang.launch_server", "--model-path"), "sglang_parser.py", "torch"),
 }
-#: Formats of weights, and of the cache, in words of an engine.
+#: Formats of weights, and of the cache, in words of an engine; vLLM's has that of the checkpoint, too.
 WEIGHTS = {"bf16": None, "fp8": "fp8", "fp8-block": "fp8"}
 CACHE = {"vllm": {"auto": "auto", "fp8": "fp8"}, "sglang": {"auto": "auto", "fp8": "fp8_e4m3"}}
 VLLM_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer", None: None}
@@ -89,7 +89,7 @@ def of_sglang(run, group):
         "enable_dp_attention": layout.adp > 1,
         "max_running_requests": layout.seqs * layout.adp,
         "context_length": run.job.longest_request,
-        "quantization": WEIGHTS[layout.weights],
+        "quantization": None if layout.weights == "fp8-block" else WEIGHTS[layout.weights],
         "kv_cache_dtype": CACHE["sglang"][layout.kv],
         "disaggregation_mode": group.role or "null",
         "nnodes": 1,

@@ -65,17 +65,17 @@ class Device(cuda.NonNvmlCudaPlatform):
     """One of eight H100."""
 
     @classmethod
-    def get_device_capability(cls, _device=0):
+    def get_device_capability(cls, *_, **__):
         """Return the generation."""
         return DeviceCapability(9, 0)
 
     @classmethod
-    def get_device_name(cls, _device=0):
+    def get_device_name(cls, *_, **__):
         """Return the name."""
         return "NVIDIA H100 80GB HBM3"
 
     @classmethod
-    def get_device_total_memory(cls, _device=0):
+    def get_device_total_memory(cls, *_, **__):
         """Return the bytes of a device."""
         return 80 << 30
 
@@ -85,7 +85,7 @@ class Device(cuda.NonNvmlCudaPlatform):
         return 8
 
     @classmethod
-    def is_fully_connected(cls, _devices):
+    def is_fully_connected(cls, *_, **__):
         """Return whether all devices are connected."""
         return True
 
