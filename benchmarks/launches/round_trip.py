@@ -121,6 +121,8 @@ def _served(found: EngineConfiguration) -> ServedRun:
     job = load_serving_job(_SERVING)
     named = str(found.job.get("model", job.model.name))
     entry = load_entry("model", named) if named in entry_names("model") else job.model
+    if not isinstance(entry, ModelSpec):
+        raise TypeError(f"{named} is no model")
     longest = dict(found.job.get("workload", {})).get("longest_request")
     workload = job.workload.model_copy(update={"longest_request": longest}) if longest else job.workload
     search = job.search.model_copy(update=dict(found.search))
