@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
     from autoplan.answers.capacity.ask import capacity
     from autoplan.answers.compare.ask import compare, compare_engines
-    from autoplan.answers.configure.ask import emit, is_saved_plan, read, read_text, read_values, saved_plan
+    from autoplan.answers.configure.ask import (
+        emit,
+        is_saved_plan,
+        read,
+        read_text,
+        read_values,
+        saved_number,
+        saved_plan,
+    )
     from autoplan.answers.configure.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.answers.diagnose.ask import diagnose, predicted_step, run_record
     from autoplan.answers.explain.ask import explain, explain_choice
@@ -83,6 +91,7 @@ __all__ = [
     "remaining",
     "remedied",
     "run_record",
+    "saved_number",
     "saved_plan",
     "suggested",
     "sweep",
@@ -134,6 +143,7 @@ _HOMES: Final = {
     "remaining": "autoplan.planning.elastic.remaining_devices",
     "remedied": "autoplan.answers.explain.remedies",
     "run_record": "autoplan.answers.diagnose.ask",
+    "saved_number": "autoplan.answers.configure.ask",
     "saved_plan": "autoplan.answers.configure.ask",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.answers.sweep.ask",

@@ -57,7 +57,8 @@ def test_programs_and_what_cannot_be_told_apart_stand_above_the_front(run, monke
 
 def test_the_interval_says_what_narrows_it(run, monkeypatch):
     """A run that is measured narrows any interval, and a stack that is named that of an assumed one."""
-    said = " ".join(" ".join(screen(run, monkeypatch, 100, "llama2-13b-8x-l40s")).split())
+    line = ("--model", "llama2-13b", "--hardware", "8x-l40s", "--batch", "128", "--program", "any-layout")
+    said = " ".join(" ".join(screen(run, monkeypatch, 100, *line)).split())
     assert "name the program or the stack, fsdp2 is assumed: " in said
     assert "calibrate with one run (autoplan calibrate JOB --layout L --log FILE): " in said
     low, high = ends(said.split("90 % interval: ")[1])

@@ -58,7 +58,7 @@ def load_runs(file: str | Path, *, least: int = LEAST_RUNS) -> tuple[RunsSpec, l
     if len(spec.runs) < least:
         message = f"at least {least} runs are needed; --machine fits what a machine has of its own to fewer"
         raise SpecError([Problem(message, "$.runs", document.name, document.line(("runs",)))])
-    reader = _RunReader(document, path.parent)
+    reader = _RunReader(document, path.parent, spec)
     results = [reader.observation(index, run) for index, run in enumerate(spec.runs)]
     observations = [observation for observation in results if observation is not None]
     if not reader.problems:
@@ -74,6 +74,7 @@ class _RunReader:
 
     document: Document
     base: Path
+    spec: RunsSpec
     problems: list[Problem] = field(default_factory=list)
     jobs: dict[str, Job | None] = field(default_factory=dict)
 
@@ -93,7 +94,8 @@ class _RunReader:
     def _job(self, index: int, reference: str) -> Job | None:
         """Return the job that a run names; problems of a job file refer to that file."""
         try:
-            return plannable(load_job(file_named(reference, self.base) if is_path(reference) else reference))
+            job = plannable(load_job(file_named(reference, self.base) if is_path(reference) else reference))
+            return _run_alike(job, [run.layout for run in self.spec.runs if run.job == reference])
         except SpecError as error:
             self.problems.extend(error.problems)
         except AutoplanError as error:
@@ -105,6 +107,16 @@ class _RunReader:
         place = ("runs", index, key)
         line = self.document.line(place)
         self.problems.extend(Problem(x, format_path(place), self.document.name, line) for x in sentences)
+
+
+def _run_alike(job: Job, layouts: Sequence[str]) -> Job:
+    """Return ``job`` as one program runs all ``layouts``, where it leaves the program open."""
+    if job.programs is None:
+        return job
+    try:
+        return chosen(job, *layouts)
+    except LayoutError:
+        return job  # each layout is checked where it is read
 
 
 def _refuse_mixed(observations: Sequence[Observation], reader: _RunReader) -> None:
@@ -240,8 +252,9 @@ def calibrate_from_logs(
     from autoplan.calibration.machine_outcome import calibrate_machine as calibrated
 
     observations, words = [], []
+    alike = _run_alike(loaded, layouts)
     for text, log in zip(layouts, logs, strict=True):
-        ran = chosen(loaded, text)
+        ran = chosen(alike, text)
         layout, step_log = valid_layout(ran, text), read_step_log(log, ran)
         observations.append(Observation(ran, layout, step_log.seconds))
         words.append((loaded.name, text, str(step_log)))

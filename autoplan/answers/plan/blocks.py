@@ -204,6 +204,11 @@ def _next_lines(front: Front, emitted: int) -> Iterator[Block]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
         return
+    if front.job.program is None and front.job.lacking:
+        yield TypedLines(
+            ("next: no program runs this job: change what each of them lacks, as said above",), "quiet"
+        )
+        return
     reference = reference_words(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
     plan = front.plans[emitted - 1]
@@ -250,9 +255,18 @@ def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:
     yield GAP
 
 
+def _first_reason(front: Front) -> Sequence[str]:
+    """Return why there is no plan; of several programs that of the first, and which the others are."""
+    titles = [answer.job.program.title for answer in front.answers if answer.job.program]
+    others = [title for title in dict.fromkeys(titles) if title != titles[0]]
+    if not others:
+        return front.reasons
+    return (front.reasons[0], f"{', '.join(others)}: nothing is feasible either; --details: why")
+
+
 def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
     yield Sentence("nothing is feasible", "bad")
-    yield items(front.reasons, "")
+    yield items(front.reasons if details else _first_reason(front), "")
     yield GAP
     yield from suggestion_lines(front, details=details)
     if details:

@@ -241,7 +241,11 @@ def read_trainer(file: LaunchFile) -> Configuration:
     if (
         values.get("precision", OPEN).default
         and not stands(document, "own_zero")
-        and any(document.given(n) for n in TRAINER.data["weight_types"])
+        and any(
+            written.value != TRAINER.data["dtypes"]["fp32"]
+            for name in TRAINER.data["weight_types"]
+            if (written := document.given(name)) is not None
+        )
     ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")
