@@ -104,7 +104,8 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted
     step = predicted.step_seconds
     below, above = step - predicted.step_seconds_low, predicted.step_seconds_high - step
-    named, links = None, above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
+    named: tuple[float, float] | None = None
+    links = above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
     if job.stack_assumed:
         uncertainty = stack_named(job.stack.name).uncertainty
         below, above = (width * step for width in half_widths(predicted.modelled_share, uncertainty))

@@ -300,7 +300,8 @@ def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
     """
     inside = links.launch + links.fabric_latency + size / links.pair_bandwidth
     ranks = group.ranks_in_node(links)
-    bandwidth = links.network_bandwidth * (ranks if links.shared_card else 1.0)
+    shares = ranks if links.shared_card else np.ones_like(ranks)
+    bandwidth = links.network_bandwidth * shares
     across = links.launch + links.network_latency + size / bandwidth
     across_nodes = np.where(ranks > 1, (inside + across) / 2.0, across)
     seconds: Array = np.where(ranks == group.ranks, inside, across_nodes)
