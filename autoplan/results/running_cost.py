@@ -30,7 +30,7 @@ def steps_per_billion_tokens(job: Job) -> float:
 
     Leaves out: padding, and tokens that are masked.
     """
-    return BILLION / (job.workload.global_batch_size * job.workload.sequence_length)
+    return BILLION / job.step_tokens
 
 
 def cost_per_step(job: Job, step_seconds: float) -> float | None:

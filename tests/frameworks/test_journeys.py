@@ -43,6 +43,35 @@ def test_trl_takes_the_file(task, tmp_path):
     }
 
 
+METHODS = {
+    "dpo": ({"method": "dpo"}, {"max_length": 1024, "precompute_ref_log_probs": False, "beta": 0.1}),
+    "before training": (
+        {"method": "dpo", "precompute_ref_log_probs": True, "beta": 0.3},
+        {"max_length": 1024, "precompute_ref_log_probs": True, "beta": 0.3},
+    ),
+    "kto": ({"method": "kto"}, {"max_length": 1024, "precompute_ref_log_probs": False, "beta": 0.1}),
+    "grpo": (
+        {"method": "grpo", "beta": 0.04, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.4},
+        {"beta": 0.04, "use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.4},
+    ),
+}
+
+
+@pytest.mark.skipif(not (wheel("trl") and has_module("peft")), reason="TRL's wheel is not there")
+@pytest.mark.parametrize("name", METHODS)
+def test_trl_learns_as_the_job_says(name, tmp_path):
+    """DPO, KTO and GRPO on two A100: the program of the method takes the file as the job means it."""
+    said, means = METHODS[name]
+    job = tmp_path / "job.yaml"
+    work = "workload: {sequence_length: 1024, global_batch_size: 32}\nadapters: {rank: 16}"
+    device = "model: llama3.1-8b\nhardware: 2x-a100-pcie-80gb\nprogram: trainer"
+    job.write_text(f"kind: training\nschema: 1\n{device}\n{work}\nrl: {json.dumps(said)}\n", encoding="utf-8")
+    _, file = emitted([job], tmp_path)
+    case = {"text": file.read_text(encoding="utf-8"), "method": said["method"]}
+    (found,) = asked(HERE / "trl_parser.py", [case], wheel("trl"))
+    assert means.items() <= found["accepted"].items()
+
+
 @pytest.mark.skipif(not wheel("trl"), reason="TRL's wheel is not there")
 def test_trl_refuses_what_is_misspelt(tmp_path):
     """The parser looks at every key, so that what it accepts is what is meant."""

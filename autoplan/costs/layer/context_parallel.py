@@ -34,6 +34,7 @@ from autoplan.costs.network.collectives import Group, collective_seconds, ring_s
 from autoplan.costs.network.mesh import context_group
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
+from autoplan.schema.post_training import sequences_of_sample
 
 __all__ = [
     "ContextMessage",
@@ -85,7 +86,7 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     Leaves out: steps off the diagonal, which have no masked half to skip.
     """
     model, s = job.model, float(job.workload.sequence_length)
-    b, c = candidates.microbatch, candidates.cp
+    b, c = candidates.microbatch * sequences_of_sample(job.rl), candidates.cp
     heads, width = np.maximum(1.0, model.heads / candidates.tp), sum(head_widths(model)) / 2
     if _splits_heads(job):
         sequence = np.full(len(candidates), s)

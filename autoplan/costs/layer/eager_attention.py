@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.scope import sequences_of
 from autoplan.costs.core.sizes import dropout_masks
 from autoplan.costs.device.kernels import gemm_seconds_at_rate, memory_bound_seconds
 from autoplan.costs.device.machine import Machine, Rate
@@ -54,7 +55,7 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     counted accesses of megatron/fused_kernels.
     """
     model, s = job.model, job.workload.sequence_length
-    matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
+    matrices = sequences_of(job, candidates) * np.maximum(1.0, model.heads / candidates.tp)
     wide, narrow = (np.asarray(float(width)) for width in head_widths(model))
     length = np.asarray(float(s))
     scores = matrices * float(s) ** 2

@@ -2,7 +2,8 @@
 
 Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
 are no part of them: the launcher and the training program have them. Adapters are those of TRL's SFTTrainer,
-whose program takes the same file with the fields of ``SFTConfig`` and ``ModelConfig``.
+whose program takes the same file with the fields of ``SFTConfig`` and ``ModelConfig``; those of DPO, KTO and
+GRPO take the fields of ``DPOConfig``, ``KTOConfig`` and ``GRPOConfig``.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     precision_of,
     quantized_base,
     recompute_of,
+    rl_of,
+    rollouts,
     stands,
     with_defaults,
     without_open,
@@ -61,6 +64,7 @@ from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RLSpec
 
 __all__ = ["TARGET", "emit_trainer", "sharding_values"]
 
@@ -75,6 +79,9 @@ _WANTED: Final = frozenset(
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
+#: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
+_METHODS: Final = tuple(TRAINER.data["methods"])
+_TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
@@ -99,10 +106,10 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "fsdp" else ()
-    refuse_software(job, ("compile", *offloads), adapters=True)
+    refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
     planned = plan_values(TRAINER, "written", job, layout)
-    if job.adapters is None:
+    if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
     values = {
         **planned,
@@ -110,7 +117,9 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **formats(job),
         **sections[kind](job, layout),
         **_recompute(layout, kind),
-        **(_adapters(job, job.adapters, layout, kind) if job.adapters is not None else {}),
+        **(_trl(job, layout, kind) if job.adapters is not None or job.rl is not None else {}),
+        **(_adapters(job, job.adapters, kind) if job.adapters is not None else {}),
+        **(_rl(job.rl) if job.rl is not None else {}),
         "compiled": job.software.compile,
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
@@ -144,13 +153,26 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
     return {} if kind == "fsdp" else {"recompute": layout.mode == "full"}
 
 
-def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dict[str, Any]:
+def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
+    """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
+    recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
+    return {"model": hub_name(job.model), **recompute}
+
+
+def _rl(rl: RLSpec) -> dict[str, Any]:
+    """Return the fields of DPOConfig, KTOConfig or GRPOConfig, with one at least that tells which it is."""
+    if rl.method == "grpo":
+        return {"beta": rl.beta, "use_vllm": False, **rollouts(rl)}
+    weight = {"chosen_weight": 1.0} if rl.method == "kto" else {}
+    return {"precomputed": rl.precompute_ref_log_probs, "beta": rl.beta, **weight}
+
+
+def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the fields of TRL's ModelConfig, whose defaults would drop inputs and store the base in fp32.
 
-    Adapters have a scale of 2. TRL recomputes layers unless it is told not to.
+    Adapters have a scale of 2.
     """
     return {
-        "model": hub_name(job.model),
         "dtype": TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
@@ -158,7 +180,6 @@ def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dic
         "adapted": [TRAINER.data["every_module"]] if adapters.targets == "all" else list(adapters.modules),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
-        **({"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}),
     }
 
 
@@ -201,14 +222,22 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 
 def _start(job: Job) -> tuple[str, ...]:
-    """Return how to start the training program: one of the user's, or TRL's where there are adapters."""
-    if job.adapters is None:
+    """Return how to start the program: one of the user's, or TRL's with adapters or a method of it."""
+    if job.adapters is None and job.rl is None:
         length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
         return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
-    start = f"{torchrun_words(job)} {TRAINER.data['sft']} {_FILE} --dataset_name DATASET"
+    script = TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
+    start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
     model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
-    padding = "shorter samples are padded to the longest of a microbatch alone: --packing fills sequences"
-    return f"start it with: {start}", *model, padding
+    padding = "shorter samples are padded to the longest of a microbatch alone"
+    if job.rl is None:
+        return f"start it with: {start}", *model, f"{padding}: --packing fills sequences"
+    if job.rl.method != "grpo":
+        return f"start it with: {start}", *model, padding
+    length = (
+        f"prompt and max_completion_length make up the {job.workload.sequence_length} tokens of a sequence"
+    )
+    return f"start it with: {start} --reward_funcs FUNCTION", *model, length
 
 
 def is_trainer(file: LaunchFile) -> bool:
@@ -250,7 +279,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values)
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values |= _software(document) | _read_adapters(document)
+    values |= _software(document) | _read_adapters(document) | _read_rl(document, file)
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
@@ -530,6 +559,25 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     return adapter_values(
         document.number("adapter_rank"), targets, every=every, more=quantized_base(document)
     )
+
+
+def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
+    found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
+    if found is not None:
+        return rl_of(document, Written(found[1], None, found[0].strip()), "beta")
+    for method, keys in TRAINER.data["methods"].items():
+        written = next((document.entries[key] for key in keys if key in document.entries), None)
+        if written is not None:
+            return rl_of(document, replace(written, value=method), "beta")
+    loss = document.entries.get("loss_type")
+    losses = loss.value if loss is not None and isinstance(loss.value, list) else [loss and loss.value]
+    if loss is not None and set(map(str, losses)) <= set(TRAINER.data["losses"]):
+        return rl_of(document, replace(loss, value="dpo"), "beta")
+    if (weight := document.given("beta")) is not None:
+        document.opened.add("rl")
+        document.notes.append(f"{weight.words}: of DPO, KTO or ORPO, which the training program decides")
+    return {}
 
 
 TARGET: Final = Target(

@@ -16,6 +16,7 @@ from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
+from autoplan.schema.post_training import RLSpec
 
 __all__ = [
     "OPEN",
@@ -30,7 +31,10 @@ __all__ = [
     "optimizer_of",
     "precision_of",
     "quantized_base",
+    "read_rollouts",
     "recompute_of",
+    "rl_of",
+    "rollouts",
     "shipped_deepspeed",
     "stands",
     "with_defaults",
@@ -250,3 +254,60 @@ def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
         **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
         **({"dropout": dropped} if 0 < dropped < 1 else {}),
     }
+
+
+def rollouts(rl: RLSpec) -> dict[str, Any]:
+    """Return the values of where vLLM computes completions; none where the trainer generates them."""
+    if rl.vllm_mode is None:
+        return {}
+    share = {"vllm_share": rl.vllm_gpu_memory_utilization} if rl.vllm_mode == "colocate" else {}
+    return {
+        "use_vllm": True,
+        "vllm_mode": rl.vllm_mode,
+        **share,
+        "vllm_sleep": rl.vllm_enable_sleep_mode or None,
+    }
+
+
+def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, Written]:
+    """Return preference or reinforcement learning by ``method``; its weight is at the first of ``betas``.
+
+    A job calls its keys as TRL does.
+    """
+    value: dict[str, Any] = {"method": method.value}
+    precomputed = document.flag("precomputed")
+    if precomputed is not None and precomputed.value and method.value in {"dpo", "kto"}:
+        value[TRAINER.keys["precomputed"]] = True
+    weight = next((found for name in betas if (found := document.given(name)) is not None), None)
+    if weight is not None and (beta := _number(weight.value)) is not None:
+        value["beta"] = beta
+    if method.value == "grpo":
+        value |= read_rollouts(document)
+    return {"rl": Written(value, method.line, method.words)}
+
+
+def read_rollouts(document: WrittenDocument) -> dict[str, Any]:
+    """Return where vLLM computes completions, as a job has it, with the defaults of the file's keys."""
+    on = document.flag("use_vllm")
+    if on is None or not on.value:
+        return {}
+    mode = document.text("vllm_mode", ("colocate", "server"))
+    where = mode.value if mode is not None else document.table["vllm_mode"].default
+    if where != "colocate":
+        return {"vllm_mode": where}
+    share, sleeps = document.given("vllm_share"), document.flag("vllm_sleep")
+    taken = _number(share.value if share is not None else document.table["vllm_share"].default)
+    if taken is None or not 0 < taken < 1:
+        document.refuse("it is no share of a device's memory, more than 0 and less than 1", "vllm_share")
+        return {}
+    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps is not None and sleeps.value else {}
+    return {"vllm_mode": where, TRAINER.keys["vllm_share"]: taken, **resting}
+
+
+def _number(value: object) -> float | None:
+    """Return a number that is 0 or more, also one that is written as text; None for anything else."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
