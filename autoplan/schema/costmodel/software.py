@@ -42,7 +42,9 @@ class SoftwareSpec(Frozen):
     )
     cuda_graphs: bool | None = Field(default=None, description="layers or steps are captured and replayed")
     optimizer_kernels: Literal["loop", "foreach", "fused"] | None = Field(
-        default=None, description="kernels of the update: some for each tensor, for lists of them, or one"
+        default=None,
+        description="kernels of the update: some for each tensor, for lists of them (which take a temporary"
+        " as large as a moment), or one",
     )
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
@@ -199,6 +201,10 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes |= {"gradient_bytes": width, "accumulation_traffic": 2 + 2 * width}
     if software.optimizer_kernels is not None:
         changes["update_launches"] = _UPDATE_LAUNCHES[software.optimizer_kernels]
+        # Lists of tensors take the root of the second moments of all of them at once (PyTorch,
+        # torch/optim/adam.py, _multi_tensor_adam; torch/optim/optimizer.py, _foreach_doc).
+        listed = software.optimizer_kernels == "foreach"
+        changes["optimizer_temporary_bytes"] = listed * changes.get("state_bytes", stack.memory.state_bytes)
     return changes
 
 
