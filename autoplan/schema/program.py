@@ -60,6 +60,10 @@ class ProgramWay(Frozen):
         " reference may be computed before training (dpo-precomputed, kto-precomputed)",
     )
     rl_bases: bool = Field(default=True, description="whether it has them on a quantised base")
+    loss: Literal["fused", "chunked", "tiled"] | None = Field(
+        default=None,
+        description="loss of its trainers of adapters, preferences and rewards, where a job names none",
+    )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
     )

@@ -408,7 +408,8 @@ def _head_seconds(context: StageContext) -> _Outside:
     rows = np.zeros_like(v) if block.padded_products else v
     forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows)
+    logits_again = block.loss_recomputed * unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
+    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows) + logits_again
     weight = np.zeros_like(forward)
     if not job.adapters:
         weight = unaligned_gemm_seconds(hidden, v, context.tokens, machine, rows)
