@@ -199,6 +199,7 @@ def load_job(reference: str | Path) -> AnyJob:
     ``--model NAME --hardware NODE --task lora``. Raises SpecError with all problems of the file, CatalogError
     for unknown names. ``autoplan.catalog.load_job`` and ``load_serving_job`` take one kind alone.
 
+    >>> from autoplan.kinds import load_job
     >>> load_job("llama3-8b-8x-a100").kind, load_job("llama3.1-8b-1x-h100").kind
     ('training', 'serving')
     """

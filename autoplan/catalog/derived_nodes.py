@@ -151,12 +151,12 @@ class _Origin:
         if self.same_device:
             return self._taken(fabric.bandwidth), self._taken(pair) if pair else None
         if self.device.link is not None and _joins_node(self.device):
-            own = self._of_device(self.device.link.bandwidth, "link.bandwidth of the device")
+            each = self._of_device(self.device.link.bandwidth, "link.bandwidth of the device")
             if pair is None:
-                return own, None
+                return each, None
             share = pair.value / fabric.bandwidth.value
             words = f"the share of the device's links that a pair has in {self.relative.node.name}"
-            return own, own.model_copy(update={"value": own.value * share, "note": words})
+            return each, each.model_copy(update={"value": each.value * share, "note": words})
         slot = self.device.pcie_bandwidth
         if fabric.topology == "pcie-switch" and slot is not None:
             return self._of_device(slot, "pcie_bandwidth of the device"), None

@@ -194,10 +194,10 @@ def _unwritten_node(name: str) -> NodeSpec:
     for holder in plain:
         if holder.devices == devices:
             return holder
-    own = device(device_name)
-    near = plain[0] if plain else node(nearest_kind(own))
+    node_device = device(device_name)
+    near = plain[0] if plain else node(nearest_kind(node_device))
     bridged = [holder.name for holder in holders if holder not in plain]
-    return derived_node(own, devices, Relative(near, device(near.device)), bridged)
+    return derived_node(node_device, devices, Relative(near, device(near.device)), bridged)
 
 
 def _holders(device_name: str) -> list[NodeSpec]:
@@ -224,15 +224,15 @@ def stack_if_assumed(name: str) -> StackSpec:
     known: the job may run under another one.
     """
     usual, unknown = stack(name), stack(_UNKNOWN_STACK)
-    own, least, sources = usual.uncertainty, unknown.uncertainty, dict(usual.sources)
+    certain, least, sources = usual.uncertainty, unknown.uncertainty, dict(usual.sources)
     wider = {}
     for part in ("time", "time_modelled", "slower"):
-        number, given = getattr(least, part), getattr(own, part)
-        if number is not None and (given is None or number.value > given.value):
+        number, usual_value = getattr(least, part), getattr(certain, part)
+        if number is not None and (usual_value is None or number.value > usual_value.value):
             wider[part] = number.model_copy(update={"source": _ASSUMED_SOURCE})
             why = f"{_UNKNOWN_STACK}, since the job names no stack: {unknown.sources[number.source]}"
             sources[_ASSUMED_SOURCE] = why
-    return usual.model_copy(update={"uncertainty": own.model_copy(update=wider), "sources": sources})
+    return usual.model_copy(update={"uncertainty": certain.model_copy(update=wider), "sources": sources})
 
 
 def serving_intervals() -> IntervalSpec:

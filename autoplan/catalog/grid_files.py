@@ -115,8 +115,8 @@ def _base(document: Document, folder: Path, problems: list[Problem]) -> tuple[Ba
 def _lines_of_base(document: Document) -> Lines | int:
     """Return the lines of a base job inside a grid; missing keys are reported at its key."""
     inner = document.lines if isinstance(document.lines, int) else document.lines.below["base"]
-    own = document.line(("base",), key=True)
-    return own if isinstance(inner, int) else Lines(own, inner.keys, inner.below)
+    base_line = document.line(("base",), key=True)
+    return base_line if isinstance(inner, int) else Lines(base_line, inner.keys, inner.below)
 
 
 def _problem(document: Document, path: tuple[str | int, ...], message: str) -> Problem:

@@ -49,11 +49,11 @@ def devices_called(words: str) -> list[str]:
 
 def unknown_hardware(reference: str) -> str:
     """Return what is wrong with a name that no hardware has, with names that work."""
-    said = f"no hardware is called {reference!r}: "
+    sentence = f"no hardware is called {reference!r}: "
     of_file = "your own is named by a YAML file, such as ./node.yaml"
     near = nodes_like(reference)
     if near:
-        return f"{said}did you mean {_listed(near[:_MOST_DEVICES])}? ({of_file})"
+        return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}? ({of_file})"
     devices = devices_called(_counted(reference)[1])
     # First those that most nodes have.
     devices = sorted(devices, key=lambda device: -len(_described([device])))[:_MOST_DEVICES]
@@ -62,10 +62,10 @@ def unknown_hardware(reference: str) -> str:
         named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
         described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
         also = f"; the catalogue also has {described}" if described else ""
-        return f"{said}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
+        return f"{sentence}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
     near = names_like(reference, [*entry_names("node"), *entry_names("cluster")])
     hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
-    return f"{said}{hint} ({of_file})"
+    return f"{sentence}{hint} ({of_file})"
 
 
 def _described(devices: list[str]) -> list[str]:

@@ -60,7 +60,7 @@ def model_called(name: str) -> str | None:
     word, entries = name.casefold(), entry_names("model")
     if word in entries:
         return word
-    found = [(entry, known) for entry in entries for known in hub_names(entry) if known.casefold() == word]
+    found = [(entry, hub) for entry in entries for hub in hub_names(entry) if hub.casefold() == word]
     found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
     return found[0][0] if found else None
 
@@ -93,8 +93,8 @@ def models_like(name: str) -> list[str]:
     near = names_like(bare, entry_names("model"))
     if near:
         return near
-    homes = {bare_checkpoint(known): entry for entry, known in _all_names()}
-    return list(dict.fromkeys(homes[known] for known in names_like(bare, homes)))
+    homes = {bare_checkpoint(hub_name): entry for entry, hub_name in _all_names()}
+    return list(dict.fromkeys(homes[hub_name] for hub_name in names_like(bare, homes)))
 
 
 def _all_names() -> Iterator[tuple[str, str]]:

@@ -167,8 +167,8 @@ def _given(reference: str) -> dict[str, str]:
     return given
 
 
-def _task(given: Mapping[str, str]) -> str:
-    word = given.get("--task", TASKS[0]).casefold()
+def _task(values: Mapping[str, str]) -> str:
+    word = values.get("--task", TASKS[0]).casefold()
     task = _CALLED.get(word, word)
     if task not in TASKS:
         raise SpecError([Problem(f"{word!r} is not one of {', '.join(TASKS)}", "--task")])
@@ -254,8 +254,8 @@ class _JobWriter:
             self.assumed.append(f"{words} ({option})")
 
     def _devices(self) -> int | tuple[int, ...] | None:
-        given = self.values.get("devices")
-        return tuple(map(int, given.split(","))) if given and _NUMBERS.fullmatch(given) else None
+        count = self.values.get("devices")
+        return tuple(map(int, count.split(","))) if count and _NUMBERS.fullmatch(count) else None
 
     def name(self) -> str:
         """Return the name of the job: model, task and hardware."""

@@ -49,19 +49,19 @@ class _Runs:
     lacking: tuple[tuple[str, str], ...]
 
 
-def with_programs(job: Job, asked: str | Sequence[str] | None, *, stack_named: bool) -> Job:
-    """Return ``job`` with one choice for each way in which an ``asked`` program runs it.
+def with_programs(job: Job, wanted: str | Sequence[str] | None, *, stack_named: bool) -> Job:
+    """Return ``job`` with one choice for each way in which an ``wanted`` program runs it.
 
     A job that names its stack is priced by it under every program. Raises CatalogError for an unknown
     program, UnsupportedError where none of those that are named can run the job.
     """
-    if asked is None or asked == ANY_LAYOUT:
+    if wanted is None or wanted == ANY_LAYOUT:
         return job
-    names = _usual(job) if asked == USUAL else (asked,) if isinstance(asked, str) else tuple(asked)
+    names = _usual(job) if wanted == USUAL else (wanted,) if isinstance(wanted, str) else tuple(wanted)
     runs = _runs(job, names, stack_named=stack_named)
     if runs.jobs:
-        return _chosen(job, runs, None if stack_named else asked)
-    if asked == USUAL:
+        return _chosen(job, runs, None if stack_named else wanted)
+    if wanted == USUAL:
         return replace(job, lacking=runs.lacking)
     raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
 
@@ -147,8 +147,8 @@ def with_programs_again(job: Job) -> Job:
 def _chosen(job: Job, runs: _Runs, asked: str | Sequence[str] | None) -> Job:
     """Return the first of the jobs of ``runs``, with all of them as choices where there are several."""
     jobs = list(_with_each_size(job, runs))
-    programs = asked if asked is None or isinstance(asked, str) else tuple(asked)
-    first = replace(jobs[0], lacking=runs.lacking, programs=programs)
+    wanted = asked if asked is None or isinstance(asked, str) else tuple(asked)
+    first = replace(jobs[0], lacking=runs.lacking, programs=wanted)
     return replace(first, choices=tuple(jobs)) if len(jobs) > 1 else first
 
 

@@ -232,15 +232,15 @@ class _Reading:
             needed.append(form.arrival)
         missing = [name for name in needed if name not in head]
         if missing:
-            said = f"the trace has no column {', '.join(missing)}"
-            raise SpecError([Problem(said, "$", self.path, 1)])
+            problem = f"the trace has no column {', '.join(missing)}"
+            raise SpecError([Problem(problem, "$", self.path, 1)])
         return form, _table_records(rows, head, form)
 
     def _is_full(self, line: int) -> bool:
         """Return whether nothing more is read: there are too many problems or requests."""
         if len(self.requests) >= _MOST_REQUESTS:
-            said = f"the trace has over {_MOST_REQUESTS:,} requests"
-            self.problems.append(Problem(said, "$", self.path, line))
+            problem = f"the trace has over {_MOST_REQUESTS:,} requests"
+            self.problems.append(Problem(problem, "$", self.path, line))
         return len(self.problems) >= _MOST_PROBLEMS or len(self.requests) >= _MOST_REQUESTS
 
     def _take(self, record: _Record, form: _TraceFormat) -> bool:
@@ -270,9 +270,9 @@ class _Reading:
     def _tokens(self, text: str, name: str, line: int) -> int:
         if text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= _MOST_TOKENS:
             return int(text)
-        said = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
-        said = f"{said}: a whole number from 1 to {_MOST_TOKENS:,} is needed"
-        self.problems.append(Problem(said, "$", self.path, line))
+        problem = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
+        problem = f"{problem}: a whole number from 1 to {_MOST_TOKENS:,} is needed"
+        self.problems.append(Problem(problem, "$", self.path, line))
         return 1
 
     def _seconds(self, record: _Record, text: str, form: _TraceFormat) -> float:
@@ -281,8 +281,8 @@ class _Reading:
         try:
             time = form.seconds(text)
         except (ValueError, OverflowError):
-            said = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
-            self.problems.append(Problem(f"{said}: {form.unit}", "$", self.path, record.line))
+            problem = f"{name} is {text[:40]!r}" if text else f"{name} is missing"
+            self.problems.append(Problem(f"{problem}: {form.unit}", "$", self.path, record.line))
             return before
         wrong = None
         if not abs(time) <= _MOST_SECONDS:

@@ -158,9 +158,9 @@ def shipped_text(top: str, *below: str) -> str:
 
 def _folders(kind: EntryKind) -> Iterator[Traversable]:
     top, below = FOLDERS[kind]
-    own = os.environ.get("AUTOPLAN_CATALOG")
-    if own and _is_folder(_own_root(own), top) and _is_folder(Path(own), top, below):
-        yield Path(own) / top / below
+    users = os.environ.get("AUTOPLAN_CATALOG")
+    if users and _is_folder(_own_root(users), top) and _is_folder(Path(users), top, below):
+        yield Path(users) / top / below
     yield _shipped(top) / below
 
 
@@ -223,8 +223,8 @@ def parent_text(kind: EntryKind, name: str, child: str) -> tuple[str, str] | Non
     the same name.
     """
     folders = list(_folders(kind)) if _NAME.fullmatch(name) else []
-    own = [index for index, folder in enumerate(folders) if str(Path(child).parent) == str(folder)]
-    for folder in folders[own[0] if own else 0 :]:
+    places = [index for index, folder in enumerate(folders) if str(Path(child).parent) == str(folder)]
+    for folder in folders[places[0] if places else 0 :]:
         file = folder / f"{name}{_SUFFIX}"
         if file.is_file() and str(file) != child:
             return _entry_file(file), str(file)
@@ -251,16 +251,16 @@ def names_like(name: str, known: Iterable[str]) -> list[str]:
 def _unknown(kind: EntryKind, name: str) -> str:
     from autoplan.schema.yaml.synonyms import entries_meant
 
-    known = entry_names(kind)
-    pricing = [entry for entry in entries_meant(kind, name) if entry in known]
+    names = entry_names(kind)
+    pricing = [entry for entry in entries_meant(kind, name) if entry in names]
     if pricing:
         return f"no {kind} is called {name!r}: what it runs is priced by the stack {' or '.join(pricing)}"
     if kind == "stack" and name.partition("@")[0] in entry_names("engine"):
         return f"{name!r} is an engine, no training software: jobs that it serves have kind: serving"
-    near = names_like(name, known)
+    near = names_like(name, names)
     if near:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
     return f"no {kind} is called {name!r}: known are {shown} (`autoplan catalog list {kind}`)"
 
 

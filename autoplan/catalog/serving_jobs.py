@@ -199,8 +199,8 @@ def _has_load(spec: ServingSpec, base: Path) -> bool:
 
 def _powered(spec: ServingSpec, cluster: Cluster) -> None:
     """Raise UnsupportedError if an energy is asked for and the power is not known."""
-    asked = "energy" in spec.objectives or spec.limits.energy is not None
-    if asked and cluster.device.power is None:
+    needs_energy = "energy" in spec.objectives or spec.limits.energy is not None
+    if needs_energy and cluster.device.power is None:
         raise UnsupportedError(
             f"energy needs the power of {cluster.device.name}, which is missing in its file"
         )
@@ -255,5 +255,5 @@ def _readable_rules(spec: ServingSpec) -> None:
 
 
 def _names(node: Node) -> set[str]:
-    own = {node.name} if isinstance(node, Name) else set()
-    return own.union(*(_names(part) for part in node.below()))
+    names = {node.name} if isinstance(node, Name) else set()
+    return names.union(*(_names(part) for part in node.below()))

@@ -102,12 +102,12 @@ def _parsed(text: str, file: str) -> Document:
     return parse_yaml(text, name=file)
 
 
-def _merged(parent: _Read, own: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return ``own`` merged over ``parent``, and the file of each value."""
-    origins = merged(_inherited(parent.origins), labelled(own, document.name, StackSpec), StackSpec)
-    complete = merged(_inherited(parent.content), own, StackSpec)
+def _merged(parent: _Read, child: Tree, document: Document) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return ``child`` merged over ``parent``, and the file of each value."""
+    origins = merged(_inherited(parent.origins), labelled(child, document.name, StackSpec), StackSpec)
+    complete = merged(_inherited(parent.content), child, StackSpec)
     _refuse_other_sources(document, parent, complete, origins)
-    idle = _idle_sources(own, parent, complete)
+    idle = _idle_sources(child, parent, complete)
     for tree in (complete, origins) if idle else ():
         # Replaces the table, which the parent may share.
         tree[_SOURCES] = {key: text for key, text in tree[_SOURCES].items() if key not in idle}
@@ -181,10 +181,10 @@ def _refuse_other_sources(document: Document, parent: _Read, complete: Tree, ori
             refuse(message, document.name, document.line((_SOURCES, key), key=True), (_SOURCES, key))
 
 
-def _idle_sources(own: Tree, parent: _Read, complete: Tree) -> set[str]:
+def _idle_sources(child: Tree, parent: _Read, complete: Tree) -> set[str]:
     """Return the inherited sources whose numbers are all overridden; sources that no number cites remain."""
     cited = {key for _, key in _citations(parent.content)} - {key for _, key in _citations(complete)}
-    return (cited & _table(complete).keys()) - _table(own).keys()
+    return (cited & _table(complete).keys()) - _table(child).keys()
 
 
 def _table(content: Any) -> Tree:  # noqa: ANN401 - whatever a file holds

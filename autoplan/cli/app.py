@@ -136,11 +136,11 @@ def error_lines(error: AutoplanError) -> list[str]:
     ["error: no job is called 'x'"]
     """
     problems = getattr(error, "problems", None) or getattr(error, "reasons", None)
-    said = [str(problem) for problem in problems] if problems else str(error).splitlines()
-    said = [_one_line(line) for line in said]
-    if len(said) == 1:
-        return [f"error: {said[0]}"]
-    return [f"error: {len(said)} problems", *(f"  {line}" for line in said)]
+    sentences = [str(problem) for problem in problems] if problems else str(error).splitlines()
+    sentences = [_one_line(line) for line in sentences]
+    if len(sentences) == 1:
+        return [f"error: {sentences[0]}"]
+    return [f"error: {len(sentences)} problems", *(f"  {line}" for line in sentences)]
 
 
 def _one_line(text: str) -> str:
@@ -205,8 +205,8 @@ def main() -> None:
     # No plugin of pydantic is looked for: that would read the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        asked = [name for name in sys.argv[1:2] if name in _COMMANDS]
-        application(asked or _COMMANDS)(prog_name="autoplan")
+        commands = [name for name in sys.argv[1:2] if name in _COMMANDS]
+        application(commands or _COMMANDS)(prog_name="autoplan")
     except KeyboardInterrupt:
         complain(["interrupted"])
         sys.exit(INTERRUPTED)

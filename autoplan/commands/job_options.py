@@ -88,8 +88,8 @@ def _reference(job: str | None, options: dict[str, str | None], save: Path | Non
 
     line = job_reference(options)
     if job is not None and (line or save is not None):
-        given = next((name for name, value in options.items() if value is not None), "--save")
-        raise typer.BadParameter(f"{job} is a whole job: leave out {given}, or it", param_hint=given)
+        first = next((name for name, value in options.items() if value is not None), "--save")
+        raise typer.BadParameter(f"{job} is a whole job: leave out {first}, or it", param_hint=first)
     if job is None and not line:
         raise typer.BadParameter("give a job, or --model and --hardware", param_hint="JOB")
     if job is not None:
@@ -106,6 +106,6 @@ def _saved(line: str, save: Path) -> str:
     if source is None:
         raise AssertionError(line)
     write(edited_text(source, (), save.parent), save)
-    said = f", assuming {', '.join(source.assumed)}" if source.assumed else ""
-    complain([f"note: {save} has the job{said}"])
+    assumptions = f", assuming {', '.join(source.assumed)}" if source.assumed else ""
+    complain([f"note: {save} has the job{assumptions}"])
     return str(save)

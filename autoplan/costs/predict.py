@@ -66,7 +66,6 @@ __all__ = [
 def facts_of(job: Job) -> JobFacts:
     """Return what follows from ``job`` whatever its layout: parameters [1], layer types, memory limit [byte].
 
-    >>> from autoplan.catalog import load_job
     >>> facts = facts_of(load_job("llama3-8b-8x-a100"))
     >>> facts.parameters, len(set(facts.layers)), facts.memory_limit_bytes / 2**30  # GiB
     (8030261248, 1, 79.15)
@@ -83,8 +82,6 @@ def facts_of(job: Job) -> JobFacts:
 def predict(job: Job, layout: Layout) -> Prediction:
     """Return the prediction of ``layout`` for ``job`` [s, byte]; the layout must be valid.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> result = predict(load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1))
     >>> result.microbatches, round(result.tokens_per_second * result.step_seconds)  # 128 / 4, 128 x 8,192
     (32, 1048576)
@@ -97,8 +94,6 @@ def predict(job: Job, layout: Layout) -> Prediction:
 def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     """Return the predictions of ``layouts`` [s, byte]; layouts of equal pipeline depth are vectorised.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> layouts = [parse_layout(text, layers=32, devices=8, zero=1) for text in ("tp=8", "tp=2,pp=4")]
     >>> [result.microbatches for result in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
     [128, 128]
@@ -114,8 +109,6 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
 def time_on(job: Job, layout: Layout, machine: Machine) -> TimePrediction:
     """Return the breakdown of the step of ``layout`` on ``machine``, such as the job's with a change [s].
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1)
     >>> time_on(job, one, serial(machine_of(job))).dp_exposed > predict(job, one).time.dp_exposed
     True
@@ -130,8 +123,6 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
 
     Their sum is the latency of a microbatch that meets no other one in the pipeline.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("pp=2,tp=4", layers=32, devices=8)
     >>> first, last = microbatch_seconds(job, one)
     >>> last > first  # the last stage has the output layer
@@ -301,8 +292,6 @@ class Steps:
     def of(job: Job, layouts: Sequence[Layout]) -> Steps:
         """Return the steps of ``layouts``, which must have equal pipeline depth; memory in bytes.
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
         >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
         >>> len(Steps.of(job, [one, one]).candidates)
         2
@@ -314,8 +303,6 @@ class Steps:
     def seconds(self, job: Job) -> Array:
         """Return the step time of each layout for ``job`` [s], equal to that of ``predict_all``.
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
         >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
         >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
         True
@@ -335,7 +322,6 @@ def model_flops_per_step(job: Job) -> float:
     the keys that are attended to, (s+1)/2 for causal attention; linear attention its recurrence, whatever the
     chunks.
 
-    >>> from autoplan.catalog import load_job
     >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # per token
     51472785408.0
     >>> 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 4096.5

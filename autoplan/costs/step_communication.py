@@ -37,8 +37,6 @@ def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
 
     The layout must be valid. A group of one rank communicates nothing.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = parse_layout("tp=4,pp=2,mbs=1", layers=32, devices=8)
     >>> for x in step_communication(load_job("llama3-8b-8x-a100"), one):
     ...     if x.part == "boundary":  # 2 x 8,192 x 4,096 / 4 bytes, 128 microbatches

@@ -30,8 +30,6 @@ def step_placement(job: Job, layout: Layout) -> RankPlacement:
 
     The layout must be valid. Bytes are those of the mean rank of a stage, by axis.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = parse_layout("tp=4,pp=2,mbs=1", layers=32, devices=8)
     >>> placement = step_placement(load_job("llama3-8b-8x-a100"), one)
     >>> [(x.axis, x.degree, x.stride) for x in placement.axes]

@@ -47,8 +47,6 @@ def step_products(job: Job, layout: Layout) -> LayerProducts:
     The layout must be valid. Attention has 2 r K (w + v) FLOPs forward and 2 r K (3 w + 2 v) backward. It
     moves e (r + g)(w + v) bytes forward and twice that backward, and 4 r bytes of log-sum-exp.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = parse_layout("tp=8,mbs=1", layers=32, devices=8)
     >>> answer = step_products(load_job("llama3-8b-8x-a100"), one)
     >>> [(x.name, int(x.m), int(x.n), int(x.k)) for x in answer.products if x.product_pass == "forward"][:2]

@@ -56,9 +56,7 @@ def step_timeline(job: Job, layout: Layout) -> StepTimeline:
     Every stage runs the passes of the schedule in their order, each once what it needs has arrived; then the
     end of the step follows the last backward of the slowest path. The parts add up to those of ``predict``.
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.predict import predict
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2,pp=4", layers=32, devices=8)
     >>> timeline, predicted = step_timeline(job, one), predict(job, one)
     >>> bool(np.isclose(timeline.seconds, predicted.step_seconds))

@@ -27,7 +27,7 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes, layer_times
 from autoplan.costs.network.mesh import pipeline_group
 from autoplan.costs.stage.per_microbatch import boundary_bytes
-from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
+from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -54,10 +54,7 @@ def modelled_compute(
     The time of the layers on a machine whose measured kernels take no time, over their time. ``blocks`` has
     the times of one layer of every type [s].
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.layer.layer_time import layer_times
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> machine = machine_of(job)
@@ -92,8 +89,6 @@ def modelled_compute(
 def within_tables(devices: int, machine: Machine) -> bool:
     """Return whether collectives between ``devices`` neighbouring devices [1] are measured.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> [within_tables(n, machine) for n in (1, 8, 16)]
     [True, True, False]
@@ -107,7 +102,6 @@ def within_tables(devices: int, machine: Machine) -> bool:
 def half_width(modelled: float, uncertainty: UncertaintySpec) -> float:
     """Return w, the half-width of the 90 % interval over the step time [1]: hypot(a, b x).
 
-    >>> from autoplan.catalog import stack
     >>> spec = stack("megatron-core").uncertainty
     >>> half_width(0.0, spec) == spec.time.value
     True
@@ -127,7 +121,6 @@ def half_widths(modelled: float, uncertainty: UncertaintySpec) -> tuple[float, f
     Runs are slower than predicted more often than faster, since what is not modelled takes time: the width
     above is ``uncertainty.slower`` times the one below, which is less than one.
 
-    >>> from autoplan.catalog import stack
     >>> below, above = half_widths(0.5, stack("analytic").uncertainty)
     >>> bool(below < 1.0 and below <= above)
     True
@@ -147,9 +140,6 @@ def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine:
     between the nodes of a pipeline go through one connection, where a collective has many:
     2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
 
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> layout = parse_layout("tp=2,pp=4", layers=32, devices=8)
     >>> slow_link_seconds(job, layout, 1.0, machine_of(job))  # one node, whose devices are joined by a switch

@@ -35,8 +35,8 @@ def plan_cell(job: Job | ServingJob) -> AnyCellAnswer:
 def refusal(error: AutoplanError, kind: JobKind = "training") -> AnyCellAnswer:
     """Return the answer to a job of ``kind`` that cannot be planned."""
     problems = getattr(error, "problems", None) or getattr(error, "reasons", None)
-    said = [str(getattr(each, "message", each)) for each in problems] if problems else [str(error)]
-    return answer_type(kind)("invalid", tuple(said))
+    sentences = [str(getattr(each, "message", each)) for each in problems] if problems else [str(error)]
+    return answer_type(kind)("invalid", tuple(sentences))
 
 
 def training_answer(front: Front) -> CellAnswer:

@@ -1,28 +1,33 @@
 """Answers of the page: what ``plan``, ``suggested``, ``evaluate`` and ``emit`` say, as JSON.
 
 Numbers and sentences are those of the documents and tables of the command line; nothing is computed here.
+
+The job of a question: the job file that the page shows, read as any job file is.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from autoplan import planning
+from autoplan.catalog.job_files import job_of_text
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
 from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
-from autoplan.playground.question_jobs import changed_query, file_name, job_of, job_text
 from autoplan.playground.questions import (
     Ask,
     LaunchAsk,
     RemediesAsk,
     UnknownNameError,
+    linked_query,
     query_of,
 )
 from autoplan.playground.serving_page_answers import serving_document_of
@@ -39,10 +44,88 @@ from autoplan.report.wording.sentences import (
 )
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
 from autoplan.results import Front, Plan
+from autoplan.results.front import Edit
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.yaml.writer import file_text
 from autoplan.units import format_bytes, format_seconds, format_share
+
+#: Keys of a job file that are controls of the page.
+_CONTROLS: Final = {
+    "hardware": "hardware",
+    "devices": "devices",
+    "precision": "precision",
+    "optimizer": "optimizer",
+    "stack": "stack",
+    "adapters": "adapter_rank",
+    "search.offload": "offload",
+    "workload.sequence_length": "sequence_length",
+    "workload.global_batch_size": "global_batch_size",
+    "limits.memory_headroom": "headroom_percent",
+}
+_RANK: Final = re.compile(r"\{rank: ([0-9]{1,6})\}")
+#: A share as a job file has it; of the whole percents of the slider, the lower one leaves plans more room.
+_PERCENT: Final = re.compile(r"([0-9]{1,2})(?:\.[0-9]+)? %")
+
+
+def file_name(question: TrainingQuestion) -> str:
+    """Return the name under which the page offers the job file."""
+    return f"{question.model}-on-{question.hardware}.yaml"
+
+
+def job_text(question: TrainingQuestion) -> str:
+    """Return the job file of ``question``; what is at its default is left out."""
+    headroom, rank = question.headroom_percent / 100, question.adapter_rank
+    fields = {
+        "schema": 1,
+        "kind": "training",
+        "model": question.model,
+        "hardware": question.hardware,
+        "devices": question.devices,
+        **({"stack": question.stack} if question.stack else {}),
+        "workload": {
+            "sequence_length": question.sequence_length,
+            "global_batch_size": question.global_batch_size,
+        },
+        "precision": question.precision,
+        "optimizer": question.optimizer,
+        **({"adapters": {"rank": rank}} if rank else {}),
+        **({"search": {"offload": tuple(question.offload.split(","))}} if question.offload != "none" else {}),
+        **({"limits": {"memory_headroom": headroom}} if headroom else {}),
+        "objectives": tuple(question.objectives.split("+")),
+    }
+    return file_text(JobSpec.model_validate(fields))
+
+
+def job_of(question: TrainingQuestion) -> Job:
+    """Return the job of ``question``; raises SpecError, such as for devices that fill no nodes."""
+    name = file_name(question)
+    return job_of_text(job_text(question), name, name=name.removesuffix(".yaml"), base=Path(), reference=name)
+
+
+def changed_query(question: TrainingQuestion, edits: Sequence[Edit]) -> str | None:
+    """Return the link of ``question`` with ``edits`` of its job file; None where a control is missing."""
+    changes = {}
+    for edit in edits:
+        control = _CONTROLS.get(edit.key)
+        value = None if control is None else _control_value(control, edit.after)
+        if control is None or value is None:
+            return None
+        changes[control] = value
+    return linked_query({**question.model_dump(), **changes})
+
+
+def _control_value(control: str, text: str) -> str | int | None:
+    """Return what a control shows for the ``text`` of a job file; None where it cannot."""
+    numbers = {"headroom_percent": _PERCENT, "adapter_rank": _RANK}
+    if control in numbers:
+        match = numbers[control].fullmatch(text)
+        return None if match is None else int(match[1])
+    if control == "offload":
+        return text.strip("[]").replace(" ", "")
+    return int(text) if text.isascii() and text.isdigit() else text
+
 
 __all__ = ["Answer", "Answers", "error_document"]
 
@@ -80,10 +163,10 @@ class Answers:
 
     fronts: OrderedDict[Question, Front | ServingFront] = field(default_factory=OrderedDict)
 
-    def answer(self, asked: Ask, deadline: Deadline) -> Answer:
-        """Return the answer to what is ``asked``; errors of the question are answers, too."""
+    def answer(self, request: Ask, deadline: Deadline) -> Answer:
+        """Return the answer to what is ``request``; errors of the question are answers, too."""
         try:
-            document = self._document(asked, deadline)
+            document = self._document(request, deadline)
         except AutoplanError as error:
             return Answer(_REFUSED, _written(error_document(error)))
         except DeadlineOver:
@@ -91,12 +174,12 @@ class Answers:
             return Answer(_REFUSED, _written(error_document(late)))
         return Answer(_ANSWERED, _written(document), lasting=not deadline.over)
 
-    def _document(self, asked: Ask, deadline: Deadline) -> dict[str, Any]:
-        question = asked.question
-        if isinstance(asked, LaunchAsk):
-            return self._launch(asked, deadline)
+    def _document(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
+        question = request.question
+        if isinstance(request, LaunchAsk):
+            return self._launch(request, deadline)
         front, suggested = self._front(question, deadline), kind_of(question).suggested
-        if isinstance(asked, RemediesAsk) and suggested is not None and not front.feasible:
+        if isinstance(request, RemediesAsk) and suggested is not None and not front.feasible:
             with deadline.in_force():
                 front = suggested(front)
         return _DOCUMENTS[question.kind](question, front)
@@ -109,10 +192,10 @@ class Answers:
         return front
 
     def _known(self, question: Question) -> Front | ServingFront | None:
-        known = self.fronts.get(question)
-        if known is not None:
+        front = self.fronts.get(question)
+        if front is not None:
             self.fronts.move_to_end(question)
-        return known
+        return front
 
     def _remember(self, question: Question, front: Front | ServingFront, stopped: str | None) -> None:
         """Remember a front that no deadline has cut."""
@@ -122,12 +205,12 @@ class Answers:
         if len(self.fronts) > _MOST_FRONTS:
             self.fronts.popitem(last=False)
 
-    def _launch(self, asked: LaunchAsk, deadline: Deadline) -> dict[str, Any]:
-        question = asked.question
+    def _launch(self, request: LaunchAsk, deadline: Deadline) -> dict[str, Any]:
+        question = request.question
         if isinstance(question, TrainingQuestion):
-            return _launch_document(asked, question)
-        job, plan, chosen = self._served(question, asked.layout, deadline)
-        return _serving_launch_document(asked, question, (job, plan, chosen))
+            return _launch_document(request, question)
+        job, plan, chosen = self._served(question, request.layout, deadline)
+        return _serving_launch_document(request, question, (job, plan, chosen))
 
     def _served(
         self, question: ServingJobQuestion, layout: str, deadline: Deadline
@@ -232,40 +315,40 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
     ]
 
 
-def _launch_document(asked: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
+def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
     job = job_of(question)
-    plan = planning.evaluate(job, asked.layout)
-    line = _emit_line(asked, file_name(question), ["--layout", plan.layout_string])
+    plan = planning.evaluate(job, request.layout)
+    line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 
     def emission() -> Emission:
-        return planning.emit(plan, asked.target, job=job, command=line, image=asked.image)
+        return planning.emit(plan, request.target, job=job, command=line, image=request.image)
 
-    return _emitted(asked, plan.layout_string, line, emission)
+    return _emitted(request, plan.layout_string, line, emission)
 
 
 def _serving_launch_document(
-    asked: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
+    request: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
 ) -> dict[str, Any]:
     from autoplan.answers.configure.engine_launches import emit_engines
 
     job, plan, chosen = served
-    line = _emit_line(asked, serving_file_name(question), chosen)
+    line = _emit_line(request, serving_file_name(question), chosen)
 
     def emission() -> Emission:
-        return emit_engines(job, plan, asked.target, command=line, image=asked.image)
+        return emit_engines(job, plan, request.target, command=line, image=request.image)
 
-    return _emitted(asked, plan.layout_string, line, emission)
+    return _emitted(request, plan.layout_string, line, emission)
 
 
-def _emit_line(asked: LaunchAsk, name: str, chosen: list[str]) -> str:
+def _emit_line(request: LaunchAsk, name: str, chosen: list[str]) -> str:
     """Return the command that writes the same files."""
-    image = ["--image", asked.image] if asked.image else []
-    return " ".join(["autoplan", "emit", name, "--for", asked.target, *chosen, *image])
+    image = ["--image", request.image] if request.image else []
+    return " ".join(["autoplan", "emit", name, "--for", request.target, *chosen, *image])
 
 
-def _emitted(asked: LaunchAsk, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
+def _emitted(request: LaunchAsk, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
     """Return the files of a target, or what it cannot express, which is an answer too."""
-    document = {"target": asked.target, "layout": layout, "command": line}
+    document = {"target": request.target, "layout": layout, "command": line}
     try:
         made = emission()
     except UnsupportedError as error:

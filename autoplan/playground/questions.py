@@ -88,9 +88,9 @@ Ask = PlanAsk | RemediesAsk | LaunchAsk
 class UnknownNameError(CatalogError):
     """A name that is not in the list of a control; ``known`` is that list."""
 
-    def __init__(self, key: str, value: str, known: tuple[str, ...]) -> None:
-        self.known = known
-        super().__init__(f"$.question.{key}: {shown(value)} is not in the list: known are {', '.join(known)}")
+    def __init__(self, key: str, value: str, names: tuple[str, ...]) -> None:
+        self.known = names
+        super().__init__(f"$.question.{key}: {shown(value)} is not in the list: known are {', '.join(names)}")
 
 
 def ask_from(path: Literal["plan", "remedies", "launch"], body: bytes) -> Ask:
@@ -104,11 +104,11 @@ def ask_from(path: Literal["plan", "remedies", "launch"], body: bytes) -> Ask:
         question = _valid(value, _PlanBody).question
         _check_names(question)
         return PlanAsk(question) if path == "plan" else RemediesAsk(question)
-    asked = _valid(value, _LaunchBody)
-    _check_names(asked.question)
-    serves = isinstance(asked.question, ServingJobQuestion)
-    _check_name("target", asked.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
-    return LaunchAsk(asked.question, asked.layout, asked.target, asked.image)
+    body_values = _valid(value, _LaunchBody)
+    _check_names(body_values.question)
+    serves = isinstance(body_values.question, ServingJobQuestion)
+    _check_name("target", body_values.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
+    return LaunchAsk(body_values.question, body_values.layout, body_values.target, body_values.image)
 
 
 def linked_query(fields: dict[str, Any]) -> str | None:
@@ -181,6 +181,6 @@ def _check_names(question: Question) -> None:
         _check_name("stack", question.stack, entry_names("stack"))
 
 
-def _check_name(key: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UnknownNameError(key, value, known)
+def _check_name(key: str, value: str, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise UnknownNameError(key, value, names)

@@ -14,7 +14,6 @@ from autoplan.playground.serving_question_jobs import (
 )
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.engine_layout_words import engine_layout_words
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.report.serving.serving_plan_report import (
     PERCENTILES,
@@ -23,7 +22,7 @@ from autoplan.report.serving.serving_plan_report import (
     serving_verdict,
 )
 from autoplan.report.serving.serving_report import front_ends, serving_sentences
-from autoplan.report.serving.serving_words import load_words, served_words
+from autoplan.report.serving.serving_words import engine_layout_words, load_words, served_words
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.units import format_seconds

@@ -8,8 +8,15 @@ from typing import Final
 from autoplan.report.render.blocks import GAP, Block, Column, Sentence, data_table
 from autoplan.report.render.terminal import Terminal
 from autoplan.results import Front, Plan
-from autoplan.results.merged_front import at_batch, batch_of, choice_key, plan_key
-from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.results.merged_front import (
+    at_batch,
+    batch_of,
+    choice_key,
+    cost_per_step,
+    energy_per_step,
+    plan_key,
+    steps_per_billion_tokens,
+)
 from autoplan.schema.job import ChosenProgram, Job
 
 __all__ = ["answers_table", "basis_sentences", "program_name", "question_columns", "question_sentences"]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         RunErrors,
     )
     from autoplan.results.explanation import Explanation, Remedy
-    from autoplan.results.front import Certificate, Edit, Front, Rejection, Suggestion
-    from autoplan.results.order_noise import OrderNoise
+    from autoplan.results.front import Certificate, Edit, Front, OrderNoise, Rejection, Suggestion
     from autoplan.results.parameter_counts import ParameterCounts
     from autoplan.results.plan import Plan, StackStep
     from autoplan.results.standing import Choice, Contrast, Refusal, Standing
@@ -71,7 +70,7 @@ _HOMES: Final = {
     "Front": "autoplan.results.front",
     "Measured": "autoplan.results.calibration",
     "MeasuredCurve": "autoplan.results.calibration",
-    "OrderNoise": "autoplan.results.order_noise",
+    "OrderNoise": "autoplan.results.front",
     "ParameterCounts": "autoplan.results.parameter_counts",
     "Plan": "autoplan.results.plan",
     "Refusal": "autoplan.results.standing",

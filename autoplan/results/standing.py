@@ -75,10 +75,10 @@ class Choice:
     alternatives: tuple[Contrast, ...]
 
 
-def differences(own: Prediction, other: Prediction) -> tuple[Difference, ...]:
+def differences(prediction: Prediction, other: Prediction) -> tuple[Difference, ...]:
     """Return the non-zero parts of two steps [s], the largest loss of the first step first."""
     parts = [
-        Difference(f.name, getattr(own.time, f.name), getattr(other.time, f.name))
+        Difference(f.name, getattr(prediction.time, f.name), getattr(other.time, f.name))
         for f in fields(TimePrediction)
     ]
     taken = [part for part in parts if part.own_seconds or part.other_seconds]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoplan.costs.core.serving.latencies import LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.core.serving.served_prediction import LatencyStatistics, ServedPrediction
 from autoplan.rules.serving_limit_rules import (
     LIMITED_TIMES,
     RequestTest,
@@ -36,9 +35,9 @@ _WITHOUT_LOAD: Final = ("time_per_output_token",)
 
 
 def _limited(job: ServingJob) -> Iterator[tuple[RequestClass, TimeLimits]]:
-    for known in job.workload.classes:
-        if known.limits is not None:
-            yield known, known.limits
+    for requests in job.workload.classes:
+        if requests.limits is not None:
+            yield requests, requests.limits
 
 
 def broken_means(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Iterator[str]:
@@ -48,22 +47,22 @@ def broken_means(job: ServingJob, predicted: ServedPrediction | PooledPrediction
         if means is not None:
             yield from broken_mean_limits(job.limits, {name: getattr(means, name) for name in names})
     times = {served.name: served for served in predicted.classes}
-    for known, limits in _limited(job):
-        served = times.get(known.name)
+    for requests, limits in _limited(job):
+        served = times.get(requests.name)
         if served is not None:
             for sentence in broken_mean_limits(limits, {name: getattr(served, name) for name in names}):
-                yield f"class {known.name}: {sentence}"
+                yield f"class {requests.name}: {sentence}"
 
 
 def broken_simulated(job: ServingJob, run: LatencyStatistics) -> Iterator[str]:
     """Yield a sentence for each limit of job or class that a run breaks: means, percentiles and goodput."""
     yield from broken_simulated_limits(job.limits, run)
     by_name = {statistics.name: statistics for statistics in run.classes}
-    for known, limits in _limited(job):
-        statistics = by_name.get(known.name)
+    for requests, limits in _limited(job):
+        statistics = by_name.get(requests.name)
         if statistics is not None:
             for sentence in broken_simulated_limits(limits, statistics):
-                yield f"class {known.name}: {sentence}"
+                yield f"class {requests.name}: {sentence}"
 
 
 def broken_limits(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Iterator[str]:
@@ -93,18 +92,18 @@ def limits_times(job: ServingJob) -> bool:
 def all_simulated_limits(job: ServingJob) -> tuple[str, ...]:
     """Return the limits of the job and of its classes that only a simulation decides, by name."""
     of_classes = (
-        f"{known.name}.{name}" for known, limits in _limited(job) for name in simulated_limits(limits)
+        f"{requests.name}.{name}" for requests, limits in _limited(job) for name in simulated_limits(limits)
     )
     return (*simulated_limits(job.limits), *of_classes)
 
 
-def limits_of_request(limits: ServingLimits, known: RequestClass) -> TimeLimits:
+def limits_of_request(limits: ServingLimits, requests: RequestClass) -> TimeLimits:
     """Return the limits on a time that a request of a class holds: its own, else those of the job."""
-    own = known.limits
-    if own is None:
+    class_limits = requests.limits
+    if class_limits is None:
         return limits
-    given = {name: getattr(own, name) or getattr(limits, name) for name in LIMITED_TIMES}
-    return TimeLimits.model_construct(**given)
+    limited = {name: getattr(class_limits, name) or getattr(limits, name) for name in LIMITED_TIMES}
+    return TimeLimits.model_construct(**limited)
 
 
 def request_test(job: ServingJob) -> RequestTest | None:
@@ -112,7 +111,7 @@ def request_test(job: ServingJob) -> RequestTest | None:
     classes = job.workload.classes
     if not classes:
         return good_requests(job.limits)
-    tests = [good_requests(limits_of_request(job.limits, known)) for known in classes]
+    tests = [good_requests(limits_of_request(job.limits, requests)) for requests in classes]
     if all(test is None for test in tests):
         return None
 

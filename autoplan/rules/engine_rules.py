@@ -1,11 +1,14 @@
-"""Rules of serving layouts: what the model, the engine, the devices and the job allow, as sentences."""
+"""Rules of serving layouts: what the model, the engine, the devices and the job allow, as sentences.
+
+Rules of pools for prefill and decode: of each pool's engines, and of both together, as sentences.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.user_rules.expression import Known, decided
 
@@ -79,7 +82,7 @@ def _of_the_job(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
         and (job.draft.heads % layout.tp or job.draft.ffn_size % layout.tp)
     ):
         yield f"tp={layout.tp} must divide the heads and ffn_size of {job.draft.name}, which drafts"
-    known = {
+    allowed = {
         "tp": layout.tp,
         "pp": layout.pp,
         "ep": layout.ep,
@@ -89,5 +92,40 @@ def _of_the_job(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
         "kv_heads": job.model.kv_heads,
     }
     for rule in job.rules:
-        if not decided(rule.relation, Known(known, layout.pp)):
+        if not decided(rule.relation, Known(allowed, layout.pp)):
             yield f"{rule.because.rstrip('. ')} ({rule.rule})" if rule.because else rule.rule
+
+
+def no_pools(job: ServingJob) -> str | None:
+    """Return why no pools can serve ``job``; None where they can."""
+    if job.engine.facts.handoff is None:
+        return f"{job.engine.title} has no pools for prefill and decode that are known here"
+    if job.model.linear_attention is not None:
+        return f"sending the states of linear attention of {job.model.name} to another pool is not priced"
+    if job.workload.output_tokens == 1 and not job.workload.classes:
+        return "answers of one token end with their prefill: no pool would decode"
+    if any(requests.limits is not None or requests.prefix is not None for requests in job.workload.classes):
+        return "limits and prefixes of single classes are not planned with pools: give those of the job"
+    return None
+
+
+def broken_pool_rules(job: ServingJob, layout: DisaggregatedLayout) -> list[str]:
+    """Return a sentence for each rule that the pools break; none where they can run."""
+    engines = (broken_engine_rules(job, pool) for pool in (layout.prefill, layout.decode))
+    broken = [sentence for sentences in engines for sentence in sentences]
+    return list(dict.fromkeys([*broken, *_together(job, layout)]))
+
+
+def _together(job: ServingJob, layout: DisaggregatedLayout) -> Iterator[str]:
+    refused, most = no_pools(job), job.cluster.devices
+    if refused is not None:
+        yield refused
+    if layout.devices > most >= max(layout.prefill.devices, layout.decode.devices):
+        yield f"the pools take {layout.devices} devices and the job has {most}"
+    if layout.prefill.kv != layout.decode.kv:
+        yield (
+            f"both pools need one format of keys and values, and have kv={layout.prefill.kv} and"
+            f" kv={layout.decode.kv}"
+        )
+    if layout.prefill.spec:
+        yield "engines that prefill draft nothing: spec=0 in the prefill pool"

@@ -19,8 +19,6 @@ __all__ = ["fine_tuning_rules", "has_fine_tuning", "missing_fine_tuning"]
 def missing_fine_tuning(job: Job, stack: StackSpec) -> str | None:
     """Return what of the job's fine-tune ``stack`` has not, in words that follow "has no"; None for nothing.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
     >>> job = replace(load_job("llama3-8b-8x-a100"), optimizer="paged-adamw-8bit")
     >>> missing_fine_tuning(job, stack("megatron-core")), missing_fine_tuning(job, stack("torchtune"))
     ('paged optimizer (paged-adamw-8bit)', None)

@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, recompute_code
+from autoplan.costs.core.candidates import ANY_RECOMPUTE, Candidates, Ints, ScheduleCode, recompute_code
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
@@ -45,7 +44,7 @@ def rules_for(job: Job) -> list[Rule]:
         *memory_rules(job),
         *fine_tuning_rules(job),
         *_search_rules(job),
-        *(Rule(own.sentence, _not_broken(job, own.relation)) for own in own_rules(job)),
+        *(Rule(user_rule.sentence, _not_broken(job, user_rule.relation)) for user_rule in own_rules(job)),
     ]
 
 
@@ -318,8 +317,8 @@ def _search_rules(job: Job) -> Iterator[Rule]:
         yield _narrowed("dp_shard", _listed(search.dp_shard), _shard_sizes)
     if search.schedule != "any":
         names = _listed(search.schedule)
-        known = tuple(ScheduleCode.of(s) for s in names)
-        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, known))
+        schedules = tuple(ScheduleCode.of(s) for s in names)
+        yield Rule(f"search.schedule allows {', '.join(names)}", lambda c: among(c.schedule, schedules))
     if search.recompute != "any":
         modes = _listed(search.recompute)
         allowed_modes = [ANY_RECOMPUTE, *(recompute_code(mode) for mode in modes)]

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import recompute_code
+from autoplan.costs.core.candidates import Candidates, recompute_code
 from autoplan.costs.core.optimizer_states import OPTIMIZERS
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.model_states import host_bytes

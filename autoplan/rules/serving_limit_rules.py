@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final, TypeAlias
 
-from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution, LatencyStatistics
+from autoplan.costs.core.serving.served_prediction import ClassStatistics, Distribution, LatencyStatistics
 from autoplan.schema.serving.serving_limits import Percentiles, TimeLimit, TimeLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share

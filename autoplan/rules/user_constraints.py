@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Candidates, ScheduleCode
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
@@ -52,8 +51,8 @@ def own_rules(job: Job) -> list[OwnRule]:
         rules.append(OwnRule(next(sentences), rule.relation, next(sentences)))
     if job.program is not None:
         for rule in job.program.rules:
-            said = _sentence(job.program.words, rule)
-            rules.append(OwnRule(said, rule.relation, said))
+            sentence = _sentence(job.program.words, rule)
+            rules.append(OwnRule(sentence, rule.relation, sentence))
     return rules
 
 
@@ -66,8 +65,8 @@ def without_rules(job: Job, dropped: Collection[int]) -> Job:
 
 
 def _sentence(place: str, rule: RuleSpec) -> str:
-    said = f"{place}: {rule.rule}"
-    return f"{rule.because.rstrip('. ')} ({said})" if rule.because else said
+    sentence = f"{place}: {rule.rule}"
+    return f"{rule.because.rstrip('. ')} ({sentence})" if rule.because else sentence
 
 
 def recompute_menu(job: Job) -> tuple[RecomputeMode, ...]:

@@ -85,8 +85,8 @@ class _Entry(Frozen):
 
 def _number_problems(where: str, number: Sourced, sources: dict[str, str]) -> Iterator[str]:
     if number.source not in sources:
-        known = ", ".join(sorted(sources)) or "none"
-        yield f"{where} names the source {number.source!r}, which `sources` lacks (it has: {known})"
+        names = ", ".join(sorted(sources)) or "none"
+        yield f"{where} names the source {number.source!r}, which `sources` lacks (it has: {names})"
     if not getattr(number, "value", 0) > 0:
         yield f"{where} is not positive: leave the field out for what does not exist"
 
@@ -171,8 +171,8 @@ class DeviceSpec(_Entry):
         Raises ValueError for a word that is not a precision.
         """
         if precision not in PeakRates.model_fields:
-            known = ", ".join(PeakRates.model_fields)
-            raise ValueError(f"{precision!r} is not a precision: one of {known}")
+            formats = ", ".join(PeakRates.model_fields)
+            raise ValueError(f"{precision!r} is not a precision: one of {formats}")
         rate: SourcedFlopRate | None = getattr(self.peak, precision)
         return None if rate is None else rate.value
 

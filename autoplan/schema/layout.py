@@ -369,19 +369,19 @@ def _schedule(value: str | None, vpp: int, problems: list[str]) -> Schedule:
     # Megatron's interleaved schedule is a 1F1B schedule too, so `vpp=2,schedule=1f1b` names it.
     if value is None or (value == "1f1b" and vpp > 1):
         return default
-    for known in SCHEDULES:
-        if value == known:
-            if (known == "interleaved") != (vpp > 1):
-                problems.append(f"schedule={known} with vpp={vpp}: vpp > 1 is the interleaved schedule")
-            return known
+    for name in SCHEDULES:
+        if value == name:
+            if (name == "interleaved") != (vpp > 1):
+                problems.append(f"schedule={name} with vpp={vpp}: vpp > 1 is the interleaved schedule")
+            return name
     problems.append(f"schedule={value}: known schedules are {', '.join(SCHEDULES)}")
     return default
 
 
 def _order(value: str | None, problems: list[str]) -> Order:
-    for known in ORDERS:
-        if value in {None, known}:
-            return known
+    for order in ORDERS:
+        if value in {None, order}:
+            return order
     problems.append(f"order={value}: known orders, the innermost axis first, are {', '.join(ORDERS)}")
     return ORDERS[0]
 

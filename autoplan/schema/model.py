@@ -257,8 +257,8 @@ def _default_head_dim(data: Mapping[str, Any]) -> int | None:
     """Return the head width that the other fields imply, or None where they imply none."""
     if data.get("mla") is not None:
         parts = [_get(data["mla"], key) for key in ("qk_nope_head_dim", "qk_rope_head_dim")]
-        known = [part for part in parts if type(part) is int]
-        return sum(known) if len(known) == len(parts) else None
+        numbers = [part for part in parts if type(part) is int]
+        return sum(numbers) if len(numbers) == len(parts) else None
     hidden, heads = data.get("hidden_size"), data.get("heads")
     if type(hidden) is int and type(heads) is int and heads > 0 and hidden % heads == 0:
         return hidden // heads
@@ -271,12 +271,12 @@ def _get(source: object, key: str) -> object:
 
 def _default_biases(data: Mapping[str, object]) -> object:
     """Return the biases as given, with what is missing filled in from the kind of norm."""
-    given = data.get("bias", {})
-    if not isinstance(given, Mapping):
-        return given
+    biases = data.get("bias", {})
+    if not isinstance(biases, Mapping):
+        return biases
     everywhere = data.get("norm") == "layernorm"
     usual = dict.fromkeys(("qkv", "attention_output", "mlp", "norm"), everywhere)
-    return {**usual, **given}
+    return {**usual, **biases}
 
 
 def _shape_problems(model: ModelSpec) -> list[str]:

@@ -27,8 +27,8 @@ class DocumentLengths(Frozen):
         >>> DocumentLengths(mean=600, deviation=300).pieces(8192)
         ((750.0, 1.0),)
         """
-        own = self.mean + self.deviation**2 / self.mean
-        return ((min(own, float(sequence_length)), 1.0),)
+        mean_piece = self.mean + self.deviation**2 / self.mean
+        return ((min(mean_piece, float(sequence_length)), 1.0),)
 
 
 Documents = DocumentLengths | Annotated[tuple[Length, ...], Field(min_length=1, max_length=10_000)]

@@ -154,7 +154,7 @@ def _lacking_choices(way: ProgramWay, adapters: AdapterSpec | None) -> dict[str,
         "modules": ("no adapters at single GEMMs", isinstance(adapters.targets, tuple)),
         "plain-scales": ("no base with scales in fp32", four and not adapters.doubly_quantized),
     }
-    return {words: asked and name not in way.adapters for name, (words, asked) in chosen.items()}
+    return {words: wished and name not in way.adapters for name, (words, wished) in chosen.items()}
 
 
 def _lacking_rl(way: ProgramWay, job: Job) -> dict[str, bool]:

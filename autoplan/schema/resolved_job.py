@@ -66,30 +66,28 @@ def resolved_values(job: object) -> dict[str, Any]:
     return plain
 
 
-def _plain(value: Any, known: dict[int, Any]) -> Any:  # noqa: ANN401 - any part of a job in, any JSON value out
-    """Return JSON values; ``known`` has those of models by identity, since choices share most of a job."""
+def _plain(value: Any, seen: dict[int, Any]) -> Any:  # noqa: ANN401 - any part of a job in, any JSON value out
+    """Return JSON values; ``seen`` has those of models by identity, since choices share most of a job."""
     # Pydantic's own dump takes ten times as long the first time, since it builds a serializer.
     if isinstance(value, BaseModel):
-        if id(value) not in known:
+        if id(value) not in seen:
             fields = type(value).model_fields
-            known[id(value)] = {
-                fields[name].alias or name: _plain(inner, known)
+            seen[id(value)] = {
+                fields[name].alias or name: _plain(inner, seen)
                 for name, inner in value.__dict__.items()
                 if not (fields[name].exclude or _left_out(fields[name], inner))
             }
-        return known[id(value)]
+        return seen[id(value)]
     if dataclasses.is_dataclass(value):
-        plain = {
-            f.name: _plain(getattr(value, f.name), known) for f in dataclasses.fields(value) if f.compare
-        }
+        plain = {f.name: _plain(getattr(value, f.name), seen) for f in dataclasses.fields(value) if f.compare}
         alone = {key: [] if key in _ALIKE else inner for key, inner in plain.items()}
         for key in _ALIKE.intersection(plain):
             plain[key] = [differing(alone, other) for other in plain[key]]
         return plain
     if isinstance(value, dict):
-        return {key: _plain(inner, known) for key, inner in value.items()}
+        return {key: _plain(inner, seen) for key, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(inner, known) for inner in value]
+        return [_plain(inner, seen) for inner in value]
     return value
 
 
@@ -251,9 +249,9 @@ _MOST_TEXTS: Final = 256
 def _text(value: Any) -> str:  # noqa: ANN401 - any part of a job
     """Return the canonical JSON of a part of a job: that of ``resolved_values``, byte by byte."""
     if isinstance(value, BaseModel):
-        known = _TEXTS.get(id(value))
-        if known is not None:
-            return known[1]
+        cached = _TEXTS.get(id(value))
+        if cached is not None:
+            return cached[1]
         if len(_TEXTS) >= _MOST_TEXTS:
             _TEXTS.clear()
         text = _canonical(_plain(value, {}))

@@ -23,10 +23,14 @@ from autoplan.search.alternatives.domain_reduction import (
     within_step,
 )
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.mix_prices import RecentMixPrices
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
-from autoplan.search.alternatives.stage_alternatives import Alternatives, slowest_path_ticks, step_ticks
+from autoplan.search.alternatives.stage_alternatives import (
+    Alternatives,
+    Scale,
+    slowest_path_ticks,
+    step_ticks,
+)
 from autoplan.search.alternatives.uniform_recompute import UniformCases
 from autoplan.search.bounds.memory_floors import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths

@@ -1,37 +1,187 @@
-"""Search for the Pareto front of a job, or for the reasons why no layout is feasible."""
+"""Search for the Pareto front of a job, or for the reasons why no layout is feasible.
+
+Conflict among the user's own rules about stages: a minimal unsatisfiable subset of them.
+
+``candidate_space.conflicting_rules`` finds conflicts of rules on degrees. Here every candidate satisfies
+those and has layouts that fit, but no layout satisfies the rules about stages.
+
+A layout that is found in a short time, for a search that was stopped before it had one.
+
+It is that of the primal heuristic for few candidates: those of the usual choices at one pipeline depth, or a
+block of all.
+
+The fastest layout of priced candidates, and an upper bound on the step of all of them.
+
+Certificates: what is proven of a front, and by what.
+
+ε-constraint sweep of the Pareto front: minimise step time under a memory limit, then tighten the limit.
+
+Each solve covers the candidates whose lower bound does not exceed the incumbent.
+
+One point of the Pareto front, as the solver found it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
+import numpy as np
+
+from autoplan.costs.core.candidates import Array, Candidates, distinct
+from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.predict import facts_of, predict_all
-from autoplan.deadline import ENDLESS, Deadline, DeadlineOver, current_deadline
-from autoplan.errors import UnsupportedError
-from autoplan.results import Front, Plan, Rejection
-from autoplan.results.merged_front import inner_objectives, step_limit
-from autoplan.rules.user_constraints import even_only
-from autoplan.schema.job import Job
-from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.certificate import (
-    infeasible_certificate,
-    stop_reason,
-    stopped_certificate,
-    sweep_certificate,
+from autoplan.costs.predict import facts_of, predict, predict_all
+from autoplan.costs.stage.stage_times import Stages
+from autoplan.deadline import (
+    ENDLESS,
+    GRACE_SECONDS,
+    Deadline,
+    DeadlineOver,
+    Grace,
+    check_deadline,
+    current_deadline,
 )
-from autoplan.search.cp.constraint_model import SolverStoppedError
-from autoplan.search.fastest_layout import fastest_seconds, longest_seconds
-from autoplan.search.first_layout import first_plan
-from autoplan.search.front_point import FrontPoint
-from autoplan.search.front_sweep import FrontSweep
+from autoplan.errors import UnsupportedError
+from autoplan.results import Certificate, Front, Plan, Rejection
+from autoplan.results.merged_front import inner_objectives, step_limit
+from autoplan.rules.layout_rules import rules_for
+from autoplan.rules.search_menus import unsearched
+from autoplan.rules.user_constraints import OwnRule, even_only, own_rules
+from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
+from autoplan.schema.recompute import MODES, listed_modes
+from autoplan.schema.resolved_job import hashes
+from autoplan.search.alternatives.domain_reduction import OpenCandidate
+from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, step_ticks
+from autoplan.search.best_first_search import BestFirstSearch, CandidateSolver
+from autoplan.search.cp.constraint_model import Solution, SolverStoppedError
+from autoplan.search.cp.cp_sat import solver_parameters, solver_version
 from autoplan.search.infeasibility import fitting_candidates, reasons_of
-from autoplan.search.rule_conflicts import user_rule_conflict
 from autoplan.search.space.candidate_space import NO_SPACE, Space, space_of
-from autoplan.search.space.priced_candidates import PricedCandidates, all_priced
+from autoplan.search.space.choices import candidate_blocks, usual_candidates
+from autoplan.search.space.priced_candidates import PricedCandidates, all_priced, open_conjuncts, priced
+from autoplan.search.space.rank_orders import with_rank_orders
+
+#: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
+_PROBES = 48
+_TRIES = 2
+
+
+class FrontSweep:
+    """State of the ε-constraint sweep of one job: its candidates, and counters for the certificate."""
+
+    def __init__(self, groups: Sequence[PricedCandidates], scale: Scale, ceiling_seconds: float) -> None:
+        self.groups = groups
+        self.scale = scale
+        self.solver = CandidateSolver(groups, scale, int(ceiling_seconds / scale.tick_seconds))
+        self.candidates = BestFirstSearch(groups, self.solver)
+        self.stopped = False
+        self.solved: set[tuple[int, int]] = set()
+
+    def reset_bounds(self) -> None:
+        """Reset all lower bounds, so that a looser limit may follow."""
+        self.candidates.reset_bounds()
+
+    @property
+    def bound_seconds(self) -> float:
+        """Lower bound on the step of every layout within the tightest memory limit so far [s]."""
+        return self.candidates.bound_seconds
+
+    def front(self, limit_ticks: int, thinning: float) -> Iterator[FrontPoint]:
+        """Yield Pareto-optimal layouts, fastest first.
+
+        Each needs at most 1 - thinning of the memory of the one before it, and less where that costs at most
+        ``thinning`` in step time.
+        """
+        incumbent = np.inf
+        while limit_ticks > 0:
+            try:
+                point = self.fastest(limit_ticks, incumbent)
+            except SolverStoppedError:
+                self.stopped = True
+                return
+            if point is None:
+                return
+            yield point
+            self.stopped = self.stopped or current_deadline().over
+            if self.stopped:
+                return
+            try:
+                limit_ticks, incumbent = self._next_limit(point, thinning)
+            except DeadlineOver:
+                self.stopped = True
+                return
+
+    def _next_limit(self, point: FrontPoint, thinning: float) -> tuple[int, float]:
+        """Return the next memory limit [ticks], and the step of an incumbent within it [s], else infinite.
+
+        The limit is as low as costs at most ``thinning`` in step time. A layout whose memory lies between the
+        two limits is dominated, within ``thinning``, by the next plan.
+        """
+        step_down = min(point.memory_ticks - 1, int(point.memory_ticks * (1.0 - thinning)))
+        if thinning <= 0 or step_down <= 0:
+            return step_down, np.inf
+        most = point.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
+        limits = distinct(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
+        quick = self.candidates.quick_incumbents(point.group, point.position, limits, most, _TRIES)
+        return (step_down, np.inf) if quick is None else quick
+
+    def fastest(self, limit_ticks: int, incumbent: float = np.inf) -> FrontPoint | None:
+        """Return the fastest layout within the memory limit; None where the problem is infeasible.
+
+        ``incumbent`` is the step of a layout within the limit, where the caller has one [s]. When the
+        deadline in force passes, the best layout so far is returned. Raises SolverStoppedError without one.
+        """
+        self.candidates.live = []
+        try:
+            return self._proven_fastest(limit_ticks, incumbent)
+        except (DeadlineOver, SolverStoppedError):
+            self.stopped = True
+            return self._best_known()
+
+    def first(self, limit_ticks: int) -> FrontPoint | None:
+        """Return a layout within the memory limit, by the primal heuristic alone; None where it has none."""
+        self.candidates.live = []
+        try:
+            self.candidates.open_candidates(limit_ticks * self.scale.tick_bytes, np.inf)
+            return self._best_known()
+        except SolverStoppedError:
+            return None
+
+    def _proven_fastest(self, limit_ticks: int, incumbent: float) -> FrontPoint | None:
+        limit = limit_ticks * self.scale.tick_bytes
+        best = self.candidates.open_candidates(limit, incumbent)
+        domains = self.solver.reduced(self.candidates.live, best, limit)
+        if not domains.live:
+            return None
+        self.solved.update((c.group, c.position) for c in domains.live)
+        solution = self.solver.solution(domains, limit_ticks)
+        if solution is None:
+            return None
+        return FrontPoint.of(domains.live[solution.candidate], solution)
+
+    def _best_known(self) -> FrontPoint:
+        """Return the fastest layout of the primal heuristic among the candidates opened so far."""
+        for best in sorted(self.candidates.live, key=lambda c: c.incumbent_seconds):
+            chosen = primal_heuristic(best.alternatives, self.solver.layers)
+            if chosen is None or (step := step_ticks(best.alternatives, chosen)) > self.solver.ceiling:
+                continue
+            seconds = min(self.bound_seconds, self.solver.ceiling_seconds)
+            return FrontPoint(
+                group=best.group,
+                position=best.position,
+                chosen=chosen,
+                step_ticks=step,
+                memory_ticks=max(o.memory_ticks for o in chosen),
+                bound_ticks=min(step, int(seconds / self.scale.tick_seconds)),
+            )
+        raise SolverStoppedError
+
 
 __all__ = ["THINNING", "Progress", "search"]
 
@@ -203,3 +353,224 @@ def _selected(job: Job, sweep: FrontSweep, points: list[FrontPoint]) -> list[Fro
         sweep.reset_bounds()
         return [points[-1], *sweep.front(points[-1].memory_ticks - 1, 0.0)][-1:]
     return points[-1:] if objectives == {"peak_memory"} else points
+
+
+def user_rule_conflict(
+    job: Job, groups: Sequence[PricedCandidates], possible: Callable[[Sequence[PricedCandidates]], bool]
+) -> list[str]:
+    """Return a minimal unsatisfiable subset of ``job``'s own rules, as sentences.
+
+    Empty where the problem is infeasible without these rules, too. ``possible`` returns whether groups have a
+    layout within the limits.
+    """
+    subset = own_rules(job)
+    if not any(group.rules for group in groups) or not possible(_under(job, groups, [])):
+        return []
+    for rule in list(subset):
+        others = [other for other in subset if other is not rule]
+        if not possible(_under(job, groups, others)):
+            subset = others
+    return [rule.located for rule in subset]
+
+
+def _under(job: Job, groups: Sequence[PricedCandidates], rules: Sequence[OwnRule]) -> list[PricedCandidates]:
+    return [replace(group, rules=open_conjuncts(job, group.candidates, rules)) for group in groups]
+
+
+#: Bytes of parameters and gradients of a parameter, the least that every stage holds of its layers.
+_UNSHARDED_BYTES: Final = 6.0
+
+
+def first_plan(job: Job) -> Plan | None:
+    """Return a plan of ``job`` that keeps all its limits and rules, soon; None where none is found."""
+    with Grace(GRACE_SECONDS).in_force(), suppress(DeadlineOver, SolverStoppedError):
+        for depth in _depths(job):
+            plan = _fastest(job, usual_candidates(job, depth))
+            if plan is not None:
+                return plan
+        for depth in _depths(job):
+            for block in candidate_blocks(job, depth):
+                plan = _fastest(job, with_rank_orders(job, block))
+                if plan is not None:
+                    return plan
+    return None
+
+
+def _depths(job: Job) -> list[int]:
+    """Return the pipeline depths: first those on which parameters and gradients may fit, the least first."""
+    limit, tp = memory_limit_bytes(job), min(job.cluster.devices, job.cluster.node.devices)
+    stage = _UNSHARDED_BYTES * facts_of(job).parameters / tp
+    depths = [p for p in divisors(job.cluster.devices) if p <= job.model.layers]
+    return sorted(depths, key=lambda p: (stage / p > limit / 2, p))
+
+
+def _fastest(job: Job, candidates: Candidates) -> Plan | None:
+    """Return a fast plan of ``candidates``; None where none is found that keeps all rules and limits."""
+    remaining = candidates
+    for rule in rules_for(job):
+        check_deadline()
+        remaining = remaining.take(np.broadcast_to(rule.keeps(remaining), len(remaining)))
+    space = Space((remaining,), 0, 0, ()) if len(remaining) else NO_SPACE
+    fits, _ = fitting_candidates(job, space, even=even_only(job))
+    if not fits:
+        return None
+    machine, most, limit = machine_of(job), step_limit(job), memory_limit_bytes(job)
+    groups = [priced(job, group, machine) for group in fits]
+    ceiling = most[0] if most else longest_seconds(groups)
+    scale = Scale.of(ceiling, limit)
+    point = FrontSweep(groups, scale, ceiling).first(scale.memory_limit_ticks(limit))
+    if point is None:
+        return None
+    layout = point.layout(groups)
+    return Plan(layout, predict(job, layout), facts_of(job))
+
+
+def fastest_seconds(groups: Sequence[PricedCandidates], limit: float, ceiling: float) -> float | None:
+    """Return the step of the fastest layout within ``limit`` bytes and ``ceiling`` seconds, if any [s]."""
+    scale = Scale.of(ceiling, limit)
+    point = FrontSweep(groups, scale, ceiling).fastest(scale.memory_limit_ticks(limit))
+    return None if point is None else point.step_ticks * scale.tick_seconds
+
+
+def longest_seconds(groups: Sequence[PricedCandidates]) -> float:
+    """Return an upper bound on the step of every layout [s].
+
+    The slowest stage has at most all layers with full recompute, every fixed part and every end of step.
+    """
+    longest = 0.0
+    for group in groups:
+        layers = float(group.layers)
+        parts = (_longest_parts(kind, layers, listed_modes(group.modes)) for kind in group.kinds)
+        stages, end_of_step = zip(*parts, strict=True)
+        step = (group.m + group.pp)[:, None] * 2 * np.maximum.reduce(stages) + np.maximum.reduce(end_of_step)
+        longest = max(longest, float(step.max()))
+    return longest
+
+
+def _longest_parts(s: Stages, layers: float, modes: Sequence[str]) -> tuple[Array, Array]:
+    """Return upper bounds on a stage's time and its end of step, with all layers of one type [s]."""
+    recompute = (s.recompute[mode] for mode in reversed(modes))
+    per_layer = sum(recompute, s.forward.layer + s.backward.layer)
+    stage = s.forward.fixed + s.backward.fixed + layers * per_layer
+    end_of_step = s.reduce.fixed + s.gather.fixed + s.norms.fixed + s.optimizer.fixed
+    return stage, end_of_step + layers * (s.reduce.layer + s.gather.layer + s.norms.layer + s.optimizer.layer)
+
+
+def stop_reason(deadline: Deadline | None = None) -> str:
+    """Return what stopped the search, in words; ``deadline`` is the one in force where left out."""
+    return (deadline or current_deadline()).reason or "the solver reached its work limit"
+
+
+def _common(job: Job, space: Space) -> dict[str, Any]:
+    """Return the fields that every certificate has."""
+    from autoplan.version import __version__
+
+    job_hash, cost_model_hash = hashes(job)
+    return {
+        "layouts_total": space.total,
+        "layouts_covered": space.covered,
+        "candidates": space.size,
+        "solver": solver_version(),
+        "solver_parameters": tuple(solver_parameters().items()),
+        "job_hash": job_hash,
+        "cost_model_hash": cost_model_hash,
+        "autoplan_version": __version__,
+        "unsearched": unsearched(job),
+    }
+
+
+def sweep_certificate(
+    job: Job, space: Space, sweep: FrontSweep, points: Sequence[FrontPoint], thinning: float, fastest: float
+) -> Certificate:
+    """Return the certificate of ``points``: the fastest layout, then the points of the front.
+
+    ``fastest`` is the step of the first plan as priced in floating point [s]. Ticks are rounded up stage by
+    stage, so the rounding is subtracted from a bound in ticks to give one in seconds.
+    """
+    gaps = [1.0 - f.bound_ticks / f.step_ticks for f in points]
+    rounding = sweep.groups[points[0].group].rounding(points[0].position) * sweep.scale.tick_seconds
+    bound = max(0.0, min(fastest, points[0].bound_ticks * sweep.scale.tick_seconds - rounding))
+    distance = 1.0 - bound / fastest
+    proven = not sweep.stopped and all(f.bound_ticks == f.step_ticks for f in points)
+    return Certificate(
+        status="optimal" if proven else "feasible",
+        best_bound_step_seconds=bound,
+        gap=max(*gaps, distance if points[0] is points[1] else 0.0),
+        fastest_gap=_of_the_fastest(job, distance),
+        thinning=thinning,
+        candidates_solved=len(sweep.solved),
+        solves=sweep.solver.solves,
+        stopped=None if proven else stop_reason(),
+        **_common(job, space),
+    )
+
+
+def infeasible_certificate(job: Job, space: Space) -> Certificate:
+    """Return the certificate of an empty front: no layout of ``space`` keeps all limits."""
+    return Certificate(
+        status="infeasible",
+        best_bound_step_seconds=None,
+        gap=None,
+        thinning=0.0,
+        candidates_solved=0,
+        solves=0,
+        stopped=None,
+        **_common(job, space),
+    )
+
+
+def stopped_certificate(
+    job: Job, space: Space, bound_seconds: float, step_seconds: float, reason: str
+) -> Certificate:
+    """Return the certificate of a single layout that was found after ``reason`` stopped the search.
+
+    Nothing but the bound is proven. ``space`` counts no layouts where the search was stopped before they were
+    counted.
+    """
+    gap = 1.0 - bound_seconds / step_seconds
+    return Certificate(
+        status="feasible",
+        best_bound_step_seconds=bound_seconds,
+        gap=gap,
+        fastest_gap=_of_the_fastest(job, gap),
+        thinning=0.0,
+        candidates_solved=0,
+        solves=0,
+        stopped=reason,
+        **_common(job, space),
+    )
+
+
+def _of_the_fastest(job: Job, distance: float) -> float:
+    """Return the distance of the fastest plan from the bound; 0 where the least memory alone is asked for."""
+    return distance if "step_time" in inner_objectives(job.objectives) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
+
+    group: int
+    position: int
+    chosen: tuple[Alternative, ...]
+    step_ticks: int
+    memory_ticks: int
+    bound_ticks: int
+
+    def layout(self, groups: Sequence[PricedCandidates]) -> Layout:
+        """Return the layout, of one of ``groups``."""
+        recomputed = {mode.name: tuple(o.count(mode.name) for o in self.chosen) for mode in MODES}
+        layers = tuple(o.layers for o in self.chosen)
+        return groups[self.group].candidates.layout(self.position, layers, recomputed)
+
+    @staticmethod
+    def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:
+        """Return the point of a candidate's ``solution``."""
+        return FrontPoint(
+            group=candidate.group,
+            position=candidate.position,
+            chosen=solution.chosen,
+            step_ticks=solution.step_ticks,
+            memory_ticks=solution.memory_ticks,
+            bound_ticks=solution.bound_ticks,
+        )

@@ -1,4 +1,12 @@
-"""Checks of the claims of a saved answer, one claim at a time."""
+"""Checks of the claims of a saved answer, one claim at a time.
+
+Check of answers whose search is said to have been stopped: whether they are better than they say.
+
+That a search was stopped leaves no trace. Whether its plans are the best all the same can be found, as for an
+answer that says so: then the status says less than holds, be it by chance or since somebody changed it.
+
+Checks of a certificate: whether status, bound, gap and thinning go together and with the plans.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +16,13 @@ from itertools import pairwise
 from typing import Any, Final
 
 from autoplan.deadline import Deadline
-from autoplan.results.merged_front import question_fields, step_limit
-from autoplan.results.verdict import Check
+from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
+from autoplan.results.verdict import Check, Finding
+from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
+from autoplan.schema.saved_front import SavedCertificate
 from autoplan.units import format_bytes, format_seconds
-from autoplan.verification.certificate_checks import answer_certificate_errors
 from autoplan.verification.count_checks import counts_check
 from autoplan.verification.examination import Progress, examined
 from autoplan.verification.explanation_checks import Replanned, explanations_check, lines_stated
@@ -24,10 +33,9 @@ from autoplan.verification.fact_checks import (
     provenance_errors,
     stack_errors,
 )
-from autoplan.verification.optimality_check import excluded_boxes, nothing_better
+from autoplan.verification.optimality_check import excluded_boxes, nothing_better, optimal_boxes
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
-from autoplan.verification.stopped_answers import stopped_checks
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
@@ -99,13 +107,13 @@ def _shown(details: Sequence[str]) -> tuple[str, ...]:
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
     """Return the errors of all ``answers``, with the name of the answer."""
-    return [answer.about(sentence) for answer in answers for sentence in wrong(answer)]
+    return [answer.about(says) for answer in answers for says in wrong(answer)]
 
 
 def _hash(stated: Stated, document: dict[str, Any]) -> Iterator[str]:
-    own, given = document_hash(document), stated.saved.answer_hash
-    if own != given:
-        yield f"answer_hash is stated as {given} and is {own}"
+    recomputed, stated_hash = document_hash(document), stated.saved.answer_hash
+    if recomputed != stated_hash:
+        yield f"answer_hash is stated as {stated_hash} and is {recomputed}"
 
 
 def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Check:
@@ -118,8 +126,8 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
     if mine != today:
         return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
     # What options left out stands in a file as well as what it says itself.
-    said = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
-    return _check(claim, differences(said, file_facts(now), "job_file"))
+    job_file = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
+    return _check(claim, differences(job_file, file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:
@@ -205,3 +213,109 @@ def _run(stated: Stated) -> Check:
     fields = tuple(f"{certificate}.{name}" for certificate in certificates for name in names)
     claim = "what the answer says of the search itself"
     return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)
+
+
+_CLAIM: Final = "a search that is said to have been stopped may have left better layouts out"
+
+#: The most telling first: of several answers, the check has the first finding that one of them has.
+_ORDER: Final[tuple[tuple[Finding, bool], ...]] = (
+    ("not checked", True),
+    ("not checked", False),
+    ("holds", False),
+)
+
+
+def stopped_checks(answers: Sequence[StatedAnswer], deadline: Deadline) -> Iterator[Check]:
+    """Yield the check of the ``answers`` of stopped searches, where there are any.
+
+    It holds where a layout is better. Where none is, what stopped the search matters and is not checked.
+    """
+    stopped = [answer for answer in answers if answer.certificate.status == "feasible"]
+    outcomes = [(answer, *_outcome(answer, deadline)) for answer in stopped]
+    if not outcomes:
+        return
+    finding, matters = min((outcome[1] for outcome in outcomes), key=_ORDER.index)
+    yield Check(_CLAIM, finding, tuple(answer.about(words) for answer, _, words in outcomes), matters=matters)
+
+
+def _outcome(answer: StatedAnswer, deadline: Deadline) -> tuple[tuple[Finding, bool], str]:
+    """Return the finding on an answer, whether it matters, and a sentence."""
+    if len(answer.points) < len(answer.plans):
+        return ("not checked", False), "the front itself is wrong"
+    examination = examined(answer.job, optimal_boxes(answer, THINNING), deadline)
+    if examination.violations:
+        return ("holds", False), f"better is {examination.violations[0].split(' takes ')[0]}"
+    if examination.counts is None or examination.open:
+        return ("not checked", False), f"whether any is better: {deadline.reason or 'too many to list'}"
+    what = "no layout is better than its plans" if answer.plans else "no layout keeps the limits"
+    says = f"{what}: status feasible says less than holds, and stopped ({answer.certificate.stopped}) leaves"
+    return ("not checked", True), f"{says} no trace"
+
+
+#: Share within which the plans of a front dominate all layouts: every job is planned with it.
+THINNING: Final = 0.01
+
+#: Relative tolerance: sums may be rounded in another order.
+_SAME: Final = 1e-9
+#: Largest gap of a proven optimum, from the rounding to the solver's ticks.
+_ROUNDING: Final = 1e-3
+
+
+def answer_certificate_errors(answer: StatedAnswer) -> Iterator[str]:
+    """Yield the inconsistencies of an answer's certificate with itself or with its plans."""
+    stated = answer.certificate
+    # One of several answers may have no plan yet, where the search of all was stopped.
+    unsolved = answer.words and stated.status == "feasible" and not answer.plans
+    if (stated.status == "infeasible") == bool(answer.plans) and not unsolved:
+        yield f"status {stated.status} with {len(answer.plans)} plans"
+    if (stated.status == "feasible") != (stated.stopped is not None):
+        stopped = stated.stopped or "nothing"
+        yield f"status {stated.status}, and what stopped the search is stated as: {stopped}"
+    if stated.candidates_solved > stated.candidates:
+        yield f"{stated.candidates_solved} choices of {stated.candidates} are said to be solved"
+    if stated.unsearched != unsearched(answer.job):
+        yield f"what is not searched is stated as {stated.unsearched} and is {unsearched(answer.job)}"
+    if stated.status == "optimal":
+        yield from _thinning_errors(stated)
+    if stated.status == "infeasible":
+        yield from _infeasible_errors(stated)
+    elif answer.points:
+        yield from _gap_errors(answer)
+    elif unsolved and stated.gap != 1.0:
+        yield f"the gap is stated as {stated.gap} where no plan is known, and is 1"
+
+
+def _thinning_errors(stated: SavedCertificate) -> Iterator[str]:
+    if stated.thinning != THINNING:
+        yield f"the thinning is stated as {stated.thinning} and is {THINNING} for every job"
+
+
+def _infeasible_errors(stated: SavedCertificate) -> Iterator[str]:
+    """Yield the numbers that a certificate of infeasibility has no use for."""
+    for name in ("best_bound_step_seconds", "gap", "fastest_gap"):
+        if (value := getattr(stated, name)) is not None:
+            yield f"{name} is stated as {value} where nothing is feasible"
+    for name in ("thinning", "solves", "candidates_solved"):
+        if value := getattr(stated, name):
+            yield f"{name} is stated as {value} where nothing is feasible"
+
+
+def _gap_errors(answer: StatedAnswer) -> Iterator[str]:
+    """Yield the errors of bound and gap; the bound itself is checked against the layouts."""
+    stated, fastest = answer.certificate, answer.points[0][0]
+    bound, gap = stated.best_bound_step_seconds, stated.gap
+    if bound is None or gap is None:
+        yield "a bound and a gap are missing"
+        return
+    if not 0 <= bound <= fastest * (1 + _SAME):
+        yield f"the bound of {bound} s is above the fastest step of {fastest} s, or negative"
+    timed = "step_time" in inner_objectives(answer.job.objectives)
+    distance = max(0.0, 1 - bound / fastest) if timed else 0.0
+    if stated.fastest_gap is None or abs(stated.fastest_gap - distance) > _SAME:
+        yield f"fastest_gap is stated as {stated.fastest_gap} and is {distance}, that of the fastest plan"
+    if stated.status == "optimal" and abs(gap - distance) > _SAME:
+        yield f"the gap is stated as {gap} and is {distance}, the distance of the fastest plan from its bound"
+    if stated.status == "optimal" and gap > _ROUNDING:
+        yield f"status optimal with a gap of {gap}"
+    if stated.status == "feasible" and not distance - _SAME <= gap <= 1:
+        yield f"the gap of {gap} is less than the distance of the fastest plan from its bound, {distance}"

@@ -43,14 +43,14 @@ def counts_check(
 ) -> Check:
     """Return the check of all counts; not checked where the deadline ended the enumeration."""
     wrong, unknown = [], []
-    for answer, known in zip(answers, examinations, strict=True):
-        wrong += [answer.about(sentence) for sentence in _errors(answer, known)]
+    for answer, space in zip(answers, examinations, strict=True):
+        wrong += [answer.about(sentence) for sentence in _errors(answer, space)]
         if _not_counted(answer):
             unknown.append(answer.about("the search was stopped before it counted layouts"))
-        elif known.counts is None:
+        elif space.counts is None:
             unknown.append(answer.about(f"the choices of degrees were not all enumerated: {deadline.reason}"))
-        elif known.fit_unknown:
-            what = f"whether {known.fit_unknown:,} choices of degrees fit into memory: {deadline.reason}"
+        elif space.fit_unknown:
+            what = f"whether {space.fit_unknown:,} choices of degrees fit into memory: {deadline.reason}"
             unknown.append(answer.about(what))
     wrong += _merged_errors(saved, answers)
     if wrong:
@@ -60,9 +60,9 @@ def counts_check(
     return Check(_CLAIM, "holds", ())
 
 
-def _errors(answer: StatedAnswer, known: Examination) -> Iterator[str]:
+def _errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
     """Yield the stated counts that differ from the independent ones."""
-    stated, counts = answer.certificate, known.counts
+    stated, counts = answer.certificate, space.counts
     rows = Counter((rejection.reason, rejection.kind) for rejection in answer.rejected)
     yield from (f"the reason {reason!r} stands twice" for (reason, _), count in rows.items() if count > 1)
     total = sum(rejection.layouts for rejection in answer.rejected) + len(answer.plans)
@@ -78,7 +78,7 @@ def _errors(answer: StatedAnswer, known: Examination) -> Iterator[str]:
     for name, (given, own) in numbers.items():
         if given != own:
             yield f"{name} is stated as {given} and is {own}"
-    yield from _row_errors(answer, known)
+    yield from _row_errors(answer, space)
 
 
 def _not_counted(answer: StatedAnswer) -> bool:
@@ -88,20 +88,20 @@ def _not_counted(answer: StatedAnswer) -> bool:
     return stated.status == "feasible" and not any(counts) and not answer.rejected
 
 
-def _row_errors(answer: StatedAnswer, known: Examination) -> Iterator[str]:
+def _row_errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
     """Yield the reasons whose counts differ; those of memory and of the rest where all fits are known."""
-    own = _own_rows(answer, known)
+    own = _own_rows(answer, space)
     stated: dict[_Row, int] = {(r.reason, r.kind): r.layouts for r in answer.rejected}
     for row in dict.fromkeys((*own, *stated)):
-        if known.fit_unknown and row[1] in ("memory", "not on the front"):
+        if space.fit_unknown and row[1] in ("memory", "not on the front"):
             continue
         if own.get(row) != stated.get(row):
             yield f"{row[0]} is stated as {stated.get(row, 0)} and is {own.get(row, 0)}"
 
 
-def _own_rows(answer: StatedAnswer, known: Examination) -> dict[_Row, int]:
+def _own_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
     """Return the number of layouts of each reason and kind."""
-    job, counts = answer.job, known.counts
+    job, counts = answer.job, space.counts
     assert counts is not None  # noqa: S101 - the caller has them
     rows = {(f"rule broken: {sentence}", "rule"): count for sentence, count in counts.by_rule.items()}
     rows |= {(_EQUIVALENT[kind], "equivalent"): count for kind, count in counts.by_equivalence.items()}
@@ -110,7 +110,7 @@ def _own_rows(answer: StatedAnswer, known: Examination) -> dict[_Row, int]:
     memory_rows = answer.certificate.status != "feasible" or any(
         row.kind == "memory" for row in answer.rejected
     )
-    without_fit = known.without_fit if memory_rows else 0
+    without_fit = space.without_fit if memory_rows else 0
     too_large = f"do not fit into {limit} a device with any recompute that the job allows"
     rows[too_large, "memory"] = without_fit
     unmet = "the limits" if not job.rules else "the limits and the job's own rules together"

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError
-from autoplan.results.order_noise import parts_of
+from autoplan.results.front import parts_of
 from autoplan.schema.base import NumberKind, SourcedShare
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
@@ -45,11 +45,11 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
         return
     if not saved.stacks:
         return
-    own, *others = saved.stacks
+    first, *others = saved.stacks
     times = [plan.predicted.get("step_seconds") for plan in saved.front]
     fastest = min((x for x in times if isinstance(x, float)), default=None)
-    if (own.stack, own.step_seconds, own.fits) != (job.stack.name, fastest, True):
-        yield f"stacks: the first is {own}, and the fastest plan takes {fastest} s under {job.stack.name}"
+    if (first.stack, first.step_seconds, first.fits) != (job.stack.name, fastest, True):
+        yield f"stacks: the first is {first}, and the fastest plan takes {fastest} s under {job.stack.name}"
     names = [step.stack for step in saved.stacks]
     if len(set(names)) < len(names):
         yield "stacks: a stack is stated twice"

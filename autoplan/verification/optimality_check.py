@@ -52,8 +52,8 @@ def nothing_better(
 ) -> list[Check]:
     """Return one check for each kind of claim that ``answers`` make about all other layouts."""
     outcomes_of_claim: dict[str, list[tuple[Finding, list[str]]]] = {}
-    for answer, examination in zip(answers, examinations, strict=True):
-        finding, sentences = _outcome(answer, examination, deadline)
+    for answer, space in zip(answers, examinations, strict=True):
+        finding, sentences = _outcome(answer, space, deadline)
         outcomes_of_claim.setdefault(_claim(answer), []).append(
             (finding, [answer.about(sentence) for sentence in sentences])
         )
@@ -75,18 +75,18 @@ def _claim(answer: StatedAnswer) -> str:
     return f"no layout dominates a plan, and every other is dominated, within {stated.thinning:.3g}, by one"
 
 
-def _outcome(answer: StatedAnswer, known: Examination, deadline: Deadline) -> tuple[Finding, list[str]]:
+def _outcome(answer: StatedAnswer, space: Examination, deadline: Deadline) -> tuple[Finding, list[str]]:
     if len(answer.points) < len(answer.plans):
         return "not checked", ["the front itself is wrong"]
-    if known.counts is None:
+    if space.counts is None:
         return "not checked", [f"the choices of degrees were not all enumerated: {deadline.reason}"]
     choices = (
-        f"{known.choices:,} choices of degrees, {known.counts.covered:,} layouts: each choice bounded"
-        f" ({known.listed:,} partial layouts listed); status {answer.certificate.status}"
+        f"{space.choices:,} choices of degrees, {space.counts.covered:,} layouts: each choice bounded"
+        f" ({space.listed:,} partial layouts listed); status {answer.certificate.status}"
     )
-    if known.violations:
-        return "fails", known.violations
-    if known.open:
+    if space.violations:
+        return "fails", space.violations
+    if space.open:
         why = deadline.reason or "too many layouts to list"
-        return "not checked", [f"{known.open:,} of {known.choices:,} choices of degrees are left open: {why}"]
+        return "not checked", [f"{space.open:,} of {space.choices:,} choices of degrees are left open: {why}"]
     return "holds", [choices]

@@ -77,13 +77,11 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
         wrong = ["there are answers for several choices, and the job asks for one"] if saved.answers else []
         return (_single(saved, job),), wrong
     wanted = [choice_key(choice) for choice in job.choices]
-    given = [(answer.devices, answer.global_batch_size, answer.program) for answer in saved.answers]
+    keys = [(answer.devices, answer.global_batch_size, answer.program) for answer in saved.answers]
     wrong = []
-    if given != wanted:
-        wrong.append(
-            f"there are answers for (devices, batch, program) {given}, and the job asks for {wanted}"
-        )
-    saved_by_key, answers = dict(zip(given, saved.answers, strict=True)), []
+    if keys != wanted:
+        wrong.append(f"there are answers for (devices, batch, program) {keys}, and the job asks for {wanted}")
+    saved_by_key, answers = dict(zip(keys, saved.answers, strict=True)), []
     for choice, key in zip(job.choices, wanted, strict=True):
         if key in saved_by_key:
             stated, words = saved_by_key[key], question_words(choice, job.choices)

@@ -72,17 +72,17 @@ def front_errors(stated: Stated) -> Iterator[str]:
     if not stated.job.choices:
         return
     rated = [_rated(answer, plan) for answer in stated.answers for plan in answer.plans if plan.plan]
-    known = {plan.key: plan for plan in rated}
+    by_key = {plan.key: plan for plan in rated}
     on_front: list[_Rated] = []
     for plan, job in stated.front:
         if plan.layout is None:
             continue
-        own = known.get(_key(plan.layout, job))
-        if own is None:
+        rated_plan = by_key.get(_key(plan.layout, job))
+        if rated_plan is None:
             yield f"{plan.name} is in none of the answers: {plan.layout_string}"
         else:
-            yield from _position_errors(plan.name, own, on_front, rated)
-            on_front.append(own)
+            yield from _position_errors(plan.name, rated_plan, on_front, rated)
+            on_front.append(rated_plan)
     for other in rated:
         is_on_front = other in on_front
         if not is_on_front and not any(plan.weakly_dominates(other) for plan in on_front):
@@ -93,15 +93,15 @@ def front_errors(stated: Stated) -> Iterator[str]:
 
 
 def _position_errors(
-    name: str, own: _Rated, before: Sequence[_Rated], others: Sequence[_Rated]
+    name: str, position: _Rated, before: Sequence[_Rated], others: Sequence[_Rated]
 ) -> Iterator[str]:
     """Yield the errors of a plan's position on the front, after the plans ``before``."""
-    better = next((other for other in others if other.dominates(own)), None)
+    better = next((other for other in others if other.dominates(position)), None)
     if better is not None:
         yield f"{name} is dominated by one on {better.words}: {better.layout}"
-    if own in before:
+    if position in before:
         yield f"{name} is on the front twice"
-    elif before and own.precedes(before[-1]):
+    elif before and position.precedes(before[-1]):
         yield f"{name} is before one that it should follow"
 
 
@@ -121,9 +121,9 @@ def certificate_errors(stated: Stated) -> Iterator[str]:
     if not stated.job.choices or len(stated.answers) < len(stated.job.choices):
         return
     overall, parts = stated.saved.certificate, [answer.certificate for answer in stated.answers]
-    for name, own in _merged_certificate(parts).items():
-        given = getattr(overall, name)
-        yield from differences(given, own, f"over all, {name}")
+    for name, computed in _merged_certificate(parts).items():
+        stated_value = getattr(overall, name)
+        yield from differences(stated_value, computed, f"over all, {name}")
     if bool(stated.saved.front) == (overall.status == "infeasible"):
         yield f"over all, status {overall.status} with {len(stated.saved.front)} plans"
 

@@ -21,7 +21,7 @@ from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteratio
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
+from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingSpec
 

@@ -16,7 +16,7 @@ from autoplan.costs.network.collectives import collective_seconds
 from autoplan.costs.network.mesh import expert_replica_group, expert_shard_group, replica_group, shard_group
 from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout

@@ -12,7 +12,7 @@ from autoplan.deadline import Deadline
 from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 from autoplan.search.serving.engine_allocation import AllocationProblem, objective_values
-from autoplan.search.serving.load_shares import WHOLE
+from autoplan.search.serving.engine_options import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.option_listing import listed_space
 from tests.support.engine_choices import OBJECTIVES, Engine, engines, front_by_search

@@ -13,7 +13,7 @@ from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.search.serving.engine_allocation import AllocationProblem
-from autoplan.search.serving.load_shares import WHOLE
+from autoplan.search.serving.engine_options import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
 from tests.support.engine_choices import Engine, front_by_force, front_by_search

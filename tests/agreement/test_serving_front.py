@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.search.serving.engine_allocation import AllocationProblem, AllocationSearch
-from autoplan.search.serving.engine_options import undominated
-from autoplan.search.serving.load_shares import WHOLE
+from autoplan.search.serving.engine_options import WHOLE, undominated
 from autoplan.search.serving.serving_search import ServingSearch
 from tests.support.engine_choices import OBJECTIVES, Engine, engines, front_by_force, front_by_search
 from tests.support.quick_cases import slow_after

@@ -13,7 +13,7 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.network.collectives import bus_bandwidth_factor
 from autoplan.costs.network.volume import data_volume
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_forward
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout

@@ -15,8 +15,8 @@ from autoplan.costs.device.machine import ideal, machine_of, serial
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.footprint import stage_memory
-from autoplan.costs.memory.gather_buffers import gather_buffers_of
 from autoplan.costs.memory.model_states import model_states_of
+from autoplan.costs.memory.timeline import gather_buffers_of
 from autoplan.costs.network.collectives import Group, bus_bandwidth_factor, collective_seconds
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import (
@@ -26,7 +26,7 @@ from autoplan.costs.pipeline.schedules import (
     pipeline_seconds,
 )
 from autoplan.costs.serving.kv_cache import kv_cache_bytes
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import SCHEDULES, parse_layout
 from autoplan.schema.model import ModelSpec

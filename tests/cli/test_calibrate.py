@@ -11,8 +11,8 @@ import yaml
 
 from autoplan import evaluate
 from autoplan.calibration import torchbench
-from autoplan.calibration.point_measurement import CannotRunError
 from autoplan.calibration.record import Environment
+from autoplan.calibration.torchbench import CannotRunError
 from autoplan.errors import UnsupportedError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,6 @@ EXEMPT = frozenset(
     {
         "autoplan.costs",
         "autoplan.costs.core.candidates",
-        "autoplan.costs.core.codes",
         "autoplan.costs.device.kernel_tables",
     }
 )

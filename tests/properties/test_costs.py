@@ -21,7 +21,7 @@ from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.pipeline.schedules import microbatches_in_flight, pipeline_seconds
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.costs.stage.stage_times import (
     end_of_step,
     end_of_step_floor,

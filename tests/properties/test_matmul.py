@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings, pricing_job
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.caching_allocator import block_bytes, segment_bytes
 from autoplan.costs.matmul.distributed_time import scheme_times
 from autoplan.costs.matmul.extents import (
     largest_extent,
@@ -22,10 +21,15 @@ from autoplan.costs.matmul.extents import (
 from autoplan.costs.matmul.grids import Terms
 from autoplan.costs.matmul.lower_bounds import least_words, least_words_of_any_memory
 from autoplan.costs.matmul.product import Product, element_size, hbm_bytes, intensity
-from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory, training_events
+from autoplan.costs.matmul.product_memory import (
+    block_bytes,
+    inference_tensors,
+    needed_memory,
+    segment_bytes,
+    training_events,
+)
 from autoplan.costs.matmul.product_time import forward_seconds
-from autoplan.search.matmul.scheme_choice import choose_scheme
-from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes
+from autoplan.search.matmul.scheme_choice import SchemeQuestion, choose_scheme, priced_schemes
 from autoplan.search.matmul.scheme_space import scheme_space
 from tests.support.caching_allocator_model import CachingAllocator
 

@@ -25,7 +25,7 @@ from autoplan.costs.network.mesh import (
     tensor_group,
 )
 from autoplan.costs.predict import predict_all
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.stack import PlacementPolicy
 from autoplan.schema.job import Limits, RuleSpec

@@ -7,9 +7,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autoplan.schema.user_rules.expression import Node
-from autoplan.schema.user_rules.grammar import RelationError, parse_relation
-from autoplan.schema.user_rules.tokens import RuleSyntaxError, shape_of
-from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
+from autoplan.schema.user_rules.grammar import (
+    LISTS,
+    NAMES,
+    WORDS,
+    RelationError,
+    RuleSyntaxError,
+    parse_relation,
+    shape_of,
+)
 
 RULES = [
     *("tp * pp <= 8", "2 <= tp <= 4", "pp in {1, 2, 4}", "pp not in {1, 2}", "tp divides heads"),

@@ -14,8 +14,8 @@ from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.alternatives.fastest_alternatives import alternatives_of
-from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.reduction_overlap import with_more_reduction_overlap
+from autoplan.search.alternatives.stage_alternatives import Scale
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import priced

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import strategies as st
 
 from autoplan.search.serving.engine_allocation import AllocationSearch, objective_values
-from autoplan.search.serving.load_shares import WHOLE
+from autoplan.search.serving.engine_options import WHOLE
 
 __all__ = ["OBJECTIVES", "Engine", "engines", "front_by_force", "front_by_search"]
 

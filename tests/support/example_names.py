@@ -1,10 +1,23 @@
-"""What examples in the docstrings of ``autoplan.costs.serving`` may use without importing it."""
+"""What examples in docstrings of internal modules may use without importing it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
-from autoplan.catalog import engine_kernels_for, kernels_for, load_entry, load_serving_job
+from autoplan.catalog import (
+    engine_kernels_for,
+    kernels_for,
+    load_entry,
+    load_job,
+    load_serving_job,
+    stack,
+)
+from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.layer_types import Prefixes
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.device.machine import Links, ideal, machine_of
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
@@ -13,6 +26,9 @@ from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import RoutingSpec
+from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import SpeculationSpec
 from tests.support.affine_iteration import AffineIteration
@@ -42,22 +58,35 @@ def h100_iteration() -> EngineIteration:
 def example_names() -> dict[str, object]:
     """Return the values by name."""
     return {
+        "AdapterSpec": AdapterSpec,
         "AffineIteration": AffineIteration,
         "BlockPool": BlockPool,
+        "Candidates": Candidates,
         "EngineLayout": EngineLayout,
         "EngineScope": EngineScope,
+        "Links": Links,
         "MeasuredKernels": MeasuredKernels,
+        "Prefixes": Prefixes,
         "RequestLoad": RequestLoad,
+        "RoutingSpec": RoutingSpec,
         "SchedulerRules": SchedulerRules,
+        "SimpleNamespace": SimpleNamespace,
         "SpeculationSpec": SpeculationSpec,
         "engine_iteration": engine_iteration,
         "engine_kernels_for": engine_kernels_for,
         "h100_iteration": h100_iteration,
         "h100_prices": h100_prices,
         "h100_scope": h100_scope,
+        "ideal": ideal,
         "kernels_for": kernels_for,
         "length_moments": length_moments,
         "load_entry": load_entry,
+        "load_job": load_job,
         "load_serving_job": load_serving_job,
+        "machine_of": machine_of,
+        "parse_layout": parse_layout,
         "parse_serving_layout": parse_serving_layout,
+        "replace": replace,
+        "scope_of": scope_of,
+        "stack": stack,
     }

@@ -13,7 +13,7 @@ from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import MODES
-from autoplan.search.alternatives.integer_scaling import Scale
+from autoplan.search.alternatives.stage_alternatives import Scale
 from autoplan.search.space.candidate_space import space_of
 
 __all__ = ["ROUNDING", "assert_evaluated_again", "assert_not_dominated", "points"]

@@ -11,8 +11,8 @@ from autoplan.costs.serving.served_layouts import engine_load, priced_engine, se
 from autoplan.planning.serving.serving_plans import serving_costs
 from autoplan.search.serving.engine_allocation import AllocationSearch
 from autoplan.search.serving.engines.engine_units import tokens_menu
+from autoplan.search.serving.serving_front_search import between_sizes
 from autoplan.search.serving.serving_search import ServingSearch
-from autoplan.search.serving.size_gaps import between_sizes
 from tests.support.serving_jobs import serving_job
 
 __all__ = ["TIMES", "Front", "covered", "drawn_points", "front_of", "random_serving"]

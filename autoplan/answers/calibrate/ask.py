@@ -138,7 +138,7 @@ def measure(
     from autoplan.calibration import torchbench
     from autoplan.calibration.kernelfile import measured_kernels
     from autoplan.calibration.least_squares import require_scipy
-    from autoplan.calibration.point_measurement import measure_points
+    from autoplan.calibration.torchbench import measure_points
 
     require_scipy()  # it fits the curves: fail before hours of measurement
     bench = torchbench.open_bench(device)

@@ -112,11 +112,11 @@ def _runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[E
             "input_tokens": FixedLength(fixed=max(measured.inputs)),
             "output_tokens": FixedLength(fixed=max(measured.outputs)),
         }
-        asked = replace(job, workload=job.workload.model_copy(update=lengths))
-        engine = priced_engine(layout, unit_parts(EngineScope(asked, layout), costs))
+        sampled = replace(job, workload=job.workload.model_copy(update=lengths))
+        engine = priced_engine(layout, unit_parts(EngineScope(sampled, layout), costs))
         if engine.shortage is not None:
             raise UnsupportedError(f"{layout} cannot have run {measured.origin}: {engine.shortage}")
-        iteration = engine_iteration(EngineScope(asked, layout), costs.kernels, costs.measured)
+        iteration = engine_iteration(EngineScope(sampled, layout), costs.kernels, costs.measured)
         groups = layout.replicas * layout.adp
         yield EngineRun(measured, engine.rules, iteration, groups, layout.adp, _step(job))
 

@@ -119,8 +119,8 @@ def engine_layouts(job: ServingJob) -> Iterator[EngineLayout]:
     for tp in _allowed(search.tensor_parallel, degrees):
         for pp in _allowed(search.pipeline_parallel, degrees):
             for adp in _allowed(search.attention_data_parallel, degrees if job.model.moe else (1,)):
-                asked = "any" not in {search.tensor_parallel, search.pipeline_parallel}
-                if devices % (tp * pp * adp) == 0 and (asked or tp * pp * adp <= _LARGEST_ENGINE):
+                fixed = "any" not in {search.tensor_parallel, search.pipeline_parallel}
+                if devices % (tp * pp * adp) == 0 and (fixed or tp * pp * adp <= _LARGEST_ENGINE):
                     yield from _filled(job, EngineLayout(tp=tp, pp=pp, adp=adp), search)
 
 
@@ -140,9 +140,9 @@ def _filled(job: ServingJob, shape: EngineLayout, search: ServingSearchSpec) -> 
                             yield layout
 
 
-def _allowed(choice: str | int | tuple[int, ...], known: Iterable[int]) -> tuple[int, ...]:
+def _allowed(choice: str | int | tuple[int, ...], values: Iterable[int]) -> tuple[int, ...]:
     if isinstance(choice, str):
-        return tuple(known)
+        return tuple(values)
     return choice if isinstance(choice, tuple) else (choice,)
 
 

@@ -99,8 +99,8 @@ def stack_document(stack: ExtendedStack) -> Document:
 
 def _defaults(stack: ExtendedStack, complete: Tree) -> list[Path]:
     """Return the paths of defaults in ``complete``."""
-    given = {path for path, _ in leaves(stack.content)}
-    return [path for path, _ in leaves(complete) if path not in given]
+    written = {path for path, _ in leaves(stack.content)}
+    return [path for path, _ in leaves(complete) if path not in written]
 
 
 def _dotted(path: Path) -> str:

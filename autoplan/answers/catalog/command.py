@@ -50,7 +50,7 @@ def list_entries(
     from autoplan.catalog import FOLDERS, entry_names
     from autoplan.planning import parameter_counts
 
-    kinds = [known for known in FOLDERS if kind is None or known == kind.value]
+    kinds = [folder for folder in FOLDERS if kind is None or folder == kind.value]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
     present(
         form,

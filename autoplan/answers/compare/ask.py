@@ -278,8 +278,8 @@ def compare_engines(
         loads = tuple(_loads(job, compared))
     shown = dict.fromkeys((*job.objectives, "throughput_per_device", "time_per_output_token"))
     best = ((name, _best([one.plan for one in compared], name)) for name in shown)
-    known = tuple((name, place) for name, place in best if place is not None)
-    return EngineComparison(job, tuple(compared), known, loads)
+    ranked = tuple((name, place) for name, place in best if place is not None)
+    return EngineComparison(job, tuple(compared), ranked, loads)
 
 
 def _best_of_job(job: ServingJob, deadline: Deadline | float | None) -> ComparedEngines:
@@ -368,8 +368,8 @@ def _engines_under(
     groups: list[EngineGroup] = []
     broken: list[str] = []
     for group, engine in zip(plan.groups, engines, strict=True):
-        own = EngineLoad(group.predicted.load.kind, load * group.share / group.predicted.engines)
-        predicted = served(job_of_classes(job, group.classes), engine, own, group.predicted.engines)
+        load_each = EngineLoad(group.predicted.load.kind, load * group.share / group.predicted.engines)
+        predicted = served(job_of_classes(job, group.classes), engine, load_each, group.predicted.engines)
         groups.append(replace(group, predicted=predicted))
         broken += broken_means(job, predicted) if predicted.fits else ["it does not serve this load"]
     changed = ServingPlan(tuple(groups))
@@ -423,14 +423,14 @@ def compare(
 def compare(
     job: Job | ServingJob | str | Path,
     layouts: Sequence[Layout | EngineLayout | str] = (),
-    **asked: Any,
+    **options: Any,
 ) -> LayoutComparison | EngineComparison:
     """Return ``layouts`` of ``job`` side by side, and where their order changes.
 
     Of training: at which values of links and workload, see ``compare_layouts``, which has the keywords. Of
     serving: at which loads, see ``compare_engines``.
     """
-    answer: LayoutComparison | EngineComparison = kind_of(job).compare(job, layouts, **asked)
+    answer: LayoutComparison | EngineComparison = kind_of(job).compare(job, layouts, **options)
     return answer
 
 
@@ -519,7 +519,7 @@ def _add_kinds(
 
 def _add(named: list[tuple[str, Plan]], name: str, plan: Plan | None) -> None:
     """Add ``plan`` to ``named`` unless it is there."""
-    if plan is not None and plan.layout not in [known.layout for _, known in named]:
+    if plan is not None and plan.layout not in [listed.layout for _, listed in named]:
         named.append((name, plan))
 
 

@@ -300,9 +300,11 @@ def _decision_words(answer: EngineComparison) -> Iterator[str]:
     yield f"pick {number}: {decision.objective} decides, {which}; the next is {worse * 100:.0f} % worse"
     for place in others:
         gains = {name: -loss(picked, answer.layouts[place].plan, name) for name in dict(answer.best)}
-        said = [f"{name} (by {gain * 100:.0f} %)" for name, gain in gains.items() if gain > SERVING_THINNING]
-        if said:
-            yield f"{place + 1} is better by {', '.join(said)}"
+        gained = [
+            f"{name} (by {gain * 100:.0f} %)" for name, gain in gains.items() if gain > SERVING_THINNING
+        ]
+        if gained:
+            yield f"{place + 1} is better by {', '.join(gained)}"
 
 
 def _holders(answer: EngineComparison, sentence: str) -> str:

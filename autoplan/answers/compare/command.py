@@ -122,8 +122,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = loaded.deadline
         read = None if file is None else launch_file(file, variables, arguments)
-        asked = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
-        kind.show_comparison(loaded, asked, (form, output, typed_command(context)), limit)
+        options = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
+        kind.show_comparison(loaded, options, (form, output, typed_command(context)), limit)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
 
@@ -140,16 +140,16 @@ class AskedComparison:
 
 
 def show_layouts(
-    job: Job, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
+    job: Job, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
     """Write layouts of a training job side by side; ``where`` is the form, the file and the command."""
     answer = _compared(
         job,
-        list(asked.layouts),
-        (asked.file, asked.framework),
+        list(options.layouts),
+        (options.file, options.framework),
         deadline,
-        axes=asked.axes,
-        replan=asked.replan,
+        axes=options.axes,
+        replan=options.replan,
     )
     from autoplan.answers.compare.blocks import layouts_document, layouts_table
 
@@ -164,18 +164,18 @@ def show_layouts(
 
 
 def show_engines(
-    job: ServingJob, asked: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
+    job: ServingJob, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
     """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
     from autoplan import planning
 
     form, output, _ = where
-    if asked.axes or asked.replan or asked.file is not None:
+    if options.axes or options.replan or options.file is not None:
         raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
     if asks_for_page(form, output):
         raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
     load_solver()
-    answer = planning.compare_engines(job, asked.layouts, deadline=deadline)
+    answer = planning.compare_engines(job, options.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import (
         engine_comparison_document,
@@ -207,17 +207,17 @@ def _compared(
         load_solver()
         if file is None:
             return planning.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
-        layouts_compared, own, job = planning.evaluate_file(job, file, framework)
+        layouts_compared, file_plan, job = planning.evaluate_file(job, file, framework)
         answer = planning.compare(
             job,
-            [own.layout, *layouts],
+            [file_plan.layout, *layouts],
             names=[file.name, *layouts],
             axes=axes,
             replan=replan,
             progress=bar,
             deadline=deadline,
         )
-        return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, own)))
+        return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, file_plan)))
 
 
 def _page(comparison: LayoutComparison, command: str) -> str:

@@ -194,27 +194,27 @@ def _combine(comparison: LayoutComparison) -> Iterator[str]:
     if best is None:
         yield f"Whether a combination is faster is not known ({comparison.best_why})."
         return
-    said = "proven best" if comparison.best_proven else "best known"
+    status = "proven best" if comparison.best_proven else "best known"
     if best.layout == winner.layout:
         combined = _model_axes(best.layout) > 1
         more = f"it combines {_model_axes_words(best.layout)}" if combined else "nothing combined is faster"
-        yield f"It is the {said} layout of the whole job: {more}."
+        yield f"It is the {status} layout of the whole job: {more}."
         return
     gain = 1 - best.predicted.step_seconds / winner.predicted.step_seconds
     parts = f"{_model_axes_words(best.layout)}, {format_seconds(best.predicted.step_seconds)}"
     if _model_axes_words(best.layout) == _model_axes_words(winner.layout):
         less = f"{format_seconds(best.predicted.step_seconds)} a step, {max(gain, 0.0) * 100:.1f} % less"
-        yield f"The {said} layout of the job has the same degrees and other choices: {less}."
+        yield f"The {status} layout of the job has the same degrees and other choices: {less}."
     elif _model_axes(best.layout) > 1 and _gains(comparison, best):
-        yield f"Combine: the {said} layout of the job has {parts} a step, {gain * 100:.1f} % less."
+        yield f"Combine: the {status} layout of the job has {parts} a step, {gain * 100:.1f} % less."
     elif comparison.job.cluster.devices < 4:
         yield (
-            f"{comparison.job.cluster.devices} devices have room for one axis; the {said} layout of the job"
+            f"{comparison.job.cluster.devices} devices have room for one axis; the {status} layout of the job"
             f" has {parts} a step, {max(gain, 0.0) * 100:.1f} % less."
         )
     else:
         yield (
-            f"Combining axes gains nothing here: the {said} layout of the job has {parts} a step,"
+            f"Combining axes gains nothing here: the {status} layout of the job has {parts} a step,"
             f" {max(gain, 0.0) * 100:.1f} % less."
         )
 

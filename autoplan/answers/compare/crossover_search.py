@@ -105,8 +105,8 @@ def _with_fabric(job: Job, names: tuple[str, ...], factor: float) -> Job:
 def _with_network(job: Job, name: str, value: float) -> Job:
     network = job.cluster.node.network
     changed = getattr(network, name).model_copy(update={"value": value})
-    own = network.model_copy(update={name: changed})
-    return _with_node(job, job.cluster.node.model_copy(update={"network": own}))
+    scaled = network.model_copy(update={name: changed})
+    return _with_node(job, job.cluster.node.model_copy(update={"network": scaled}))
 
 
 def _with_node(job: Job, node: NodeSpec) -> Job:
@@ -117,8 +117,8 @@ def _with_tables(job: Job, latency: float, transfer: float) -> Job:
     """Return ``job`` with the measured collectives at ``latency`` and ``transfer`` times their time."""
     collectives = job.kernels.collectives
     tables = tuple(_scaled(table, latency, transfer) for table in collectives.tables)
-    own = collectives.model_copy(update={"tables": tables})
-    return replace(job, kernels=job.kernels.model_copy(update={"collectives": own}))
+    scaled = collectives.model_copy(update={"tables": tables})
+    return replace(job, kernels=job.kernels.model_copy(update={"collectives": scaled}))
 
 
 def _scaled(table: CollectiveTable, latency: float, transfer: float) -> CollectiveTable:
@@ -317,21 +317,21 @@ def kinds_planned(job: Job, knob: Knob, kinds: Sequence[LayoutKind], deadline: D
 
 def _planned(job: Job, kind: LayoutKind, deadline: Deadline) -> FastestPlan:
     """Return the fastest layout of ``kind``; raises DeadlineOver where it is not proven to be that."""
-    own = narrowed(job, kind)
-    plan = FastestPlan(None) if own is None else fastest_within(own, deadline)
+    narrow_job = narrowed(job, kind)
+    plan = FastestPlan(None) if narrow_job is None else fastest_within(narrow_job, deadline)
     if not plan.proven and deadline.over:
         raise DeadlineOver
     return plan
 
 
 def _each_once(price: SidePricing) -> SidePricing:
-    known: dict[float, KnobSide] = {}
+    sides: dict[float, KnobSide] = {}
 
     def side(value: float) -> KnobSide:
-        if value not in known:
+        if value not in sides:
             check_deadline()
-            known[value] = price(value)
-        return known[value]
+            sides[value] = price(value)
+        return sides[value]
 
     return side
 

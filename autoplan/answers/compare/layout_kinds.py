@@ -59,11 +59,11 @@ def fastest_of_kinds(
     kinds = layout_kinds(job)
     for done, kind in enumerate(kinds):
         progress(done, len(kinds), kind.name)
-        own = narrowed(job, kind)
-        if own is None:
+        narrow_job = narrowed(job, kind)
+        if narrow_job is None:
             yield kind, FastestPlan(None, "the job's search excludes it")
         else:
-            yield kind, fastest_within(own, deadline)
+            yield kind, fastest_within(narrow_job, deadline)
 
 
 def narrowed(job: Job, kind: LayoutKind) -> Job | None:
@@ -84,9 +84,9 @@ def _degrees(devices: int, *, above_one: bool) -> tuple[int, ...]:
     return tuple(degree for degree in range(2, devices + 1) if devices % degree == 0)
 
 
-def _both(own: Degrees, allowed: tuple[int, ...]) -> tuple[int, ...]:
+def _both(degrees: Degrees, allowed: tuple[int, ...]) -> tuple[int, ...]:
     """Return the values that the job's own search and a kind allow."""
-    if own == "any":
+    if degrees == "any":
         return allowed
-    values = own if isinstance(own, tuple) else (own,)
+    values = degrees if isinstance(degrees, tuple) else (degrees,)
     return tuple(value for value in values if value in allowed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autoplan.results.order_noise import OrderNoise, order_noise
+from autoplan.results.front import OrderNoise, order_noise
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan, loss
 from autoplan.results.standing import Difference, differences

@@ -85,20 +85,20 @@ def _head(comparison: FileComparison) -> str:
     if slower < 0.0005:
         return f"the layout of {comparison.file} is as fast as {proof}"
     saved = _saved(comparison.own, comparison.best) * 100
-    own = format_seconds(comparison.own.predicted.step_seconds)
+    run = format_seconds(comparison.own.predicted.step_seconds)
     return (
-        f"the layout of {comparison.file} takes {own} per step: {proof} saves {saved:.1f} %, {best} per step"
+        f"the layout of {comparison.file} takes {run} per step: {proof} saves {saved:.1f} %, {best} per step"
     )
 
 
-def _slower(own: Plan, best: Plan) -> float:
+def _slower(run: Plan, best: Plan) -> float:
     """Return by which share of the best step the layout is slower."""
-    return own.predicted.step_seconds / best.predicted.step_seconds - 1
+    return run.predicted.step_seconds / best.predicted.step_seconds - 1
 
 
-def _saved(own: Plan, other: Plan) -> float:
+def _saved(run: Plan, other: Plan) -> float:
     """Return which share of the layout's step is saved."""
-    return 1 - other.predicted.step_seconds / own.predicted.step_seconds
+    return 1 - other.predicted.step_seconds / run.predicted.step_seconds
 
 
 def _gain_sentence(comparison: FileComparison, each: Improvement) -> str:

@@ -76,42 +76,42 @@ def _other_stack(job: Job, framework: str) -> Iterator[str]:
 
 
 def compare_file(
-    job: Job, file: LaunchFile, configuration: Configuration, own: Plan, front: Front
+    job: Job, file: LaunchFile, configuration: Configuration, run: Plan, front: Front
 ) -> FileComparison:
-    """Return the comparison of the layout ``own`` of ``file`` with ``front``, and what gains most."""
-    notes = file_notes(job, configuration, own)
+    """Return the comparison of the layout ``run`` of ``file`` with ``front``, and what gains most."""
+    notes = file_notes(job, configuration, run)
     if not front.plans:
-        return FileComparison(file.name, configuration.framework, own, None, proven=True, notes=tuple(notes))
+        return FileComparison(file.name, configuration.framework, run, None, proven=True, notes=tuple(notes))
     best = front.fastest
-    missing = _missing(job, file, configuration.framework, own, best)
+    missing = _missing(job, file, configuration.framework, run, best)
     if missing is not None:
         notes.append(f"{configuration.framework} cannot express the best layout: {missing}")
     proven = front.certificate.status == "optimal"
-    improvements, cut = _improvements(job, file, configuration.framework, own, front)
+    improvements, cut = _improvements(job, file, configuration.framework, run, front)
     notes += [cut] if cut else []
     more = tuple(improvements), tuple(notes)
-    return FileComparison(file.name, configuration.framework, own, best, proven, *more)
+    return FileComparison(file.name, configuration.framework, run, best, proven, *more)
 
 
-def file_notes(job: Job, configuration: Configuration, own: Plan) -> list[str]:
+def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
     """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
-    return [*configuration.warnings, *_left_open(configuration, own), *_unlike(job, configuration)]
+    return [*configuration.warnings, *_left_open(configuration, run), *_unlike(job, configuration)]
 
 
-def _missing(job: Job, file: LaunchFile, framework: str, own: Plan, best: Plan) -> str | None:
+def _missing(job: Job, file: LaunchFile, framework: str, run: Plan, best: Plan) -> str | None:
     """Return what of the best layout the framework, or a file of its kind, cannot express."""
     target = find_target(framework)
     try:
         if target.edits is not None and target.emit is None:
-            target.edits(file, job, own.layout, best.layout)
+            target.edits(file, job, run.layout, best.layout)
     except InexpressibleError as error:
         return error.part
     return missing_part(target, job, best.layout)
 
 
-def _left_open(configuration: Configuration, own: Plan) -> Iterator[str]:
+def _left_open(configuration: Configuration, run: Plan) -> Iterator[str]:
     """Yield a note on fields of the layout that the file does not give, and what they are taken as."""
-    fields = layout_fields(own.layout)
+    fields = layout_fields(run.layout)
     taken = [f"{key}={fields[key]}" for key in configuration.unspecified if key in fields]
     if taken:
         yield f"not in the file, and taken as usual: {', '.join(taken)}"
@@ -119,13 +119,13 @@ def _left_open(configuration: Configuration, own: Plan) -> Iterator[str]:
 
 def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
     """Yield in what the file and the job differ, which the job decides."""
-    asked: Mapping[str, Any] = {
+    job_values: Mapping[str, Any] = {
         "sequence_length": job.workload.sequence_length,
         "global_batch_size": job.workload.global_batch_size,
         "precision": job.precision,
         "optimizer": job.optimizer,
     }
-    for key, value in asked.items():
+    for key, value in job_values.items():
         written = configuration.values.get(key)
         if written is not None and written.value != value:
             theirs = f"{written.value} in the file{_where(written)}"
@@ -178,17 +178,17 @@ class _Change:
 
 
 def _improvements(
-    job: Job, file: LaunchFile, framework: str, own: Plan, front: Front
+    job: Job, file: LaunchFile, framework: str, run: Plan, front: Front
 ) -> tuple[list[Improvement], str]:
     """Return the best layout of each number of changes that gains over fewer ones, and what was not tried.
 
     The last one is the fastest plan of the front that the framework can express, with all its changes.
     """
-    pricer = _Pricer(job, file, framework, own)
+    pricer = _Pricer(job, file, framework, run)
     best = front.fastest
     towards = _changes_towards(best.layout)
-    wanted = [change for change in towards if change.apply(own.layout) != own.layout]
-    choices = _distinct([*wanted, *_small_changes(own.layout)], own.layout)
+    wanted = [change for change in towards if change.apply(run.layout) != run.layout]
+    choices = _distinct([*wanted, *_small_changes(run.layout)], run.layout)
     tried, left = 0, 0
     for count in range(1, _MOST_CHANGES + 1):
         groups = _ranked(choices, count, pricer)
@@ -200,19 +200,19 @@ def _improvements(
             pricer.price(group)
     if len(wanted) > _MOST_CHANGES:
         pricer.price(tuple(wanted))
-    found = _gaining(pricer.priced, file, framework, own)
-    found += _expressible(job, file, framework, own, front, found[-1].plan if found else own)
+    found = _gaining(pricer.priced, file, framework, run)
+    found += _expressible(job, file, framework, run, front, found[-1].plan if found else run)
     sentence = f"{left} of {tried + left} combinations of up to {_MOST_CHANGES} changes were not tried"
     return found, sentence if left else ""
 
 
-def _distinct(changes: Sequence[_Change], own: Layout) -> list[_Change]:
+def _distinct(changes: Sequence[_Change], run: Layout) -> list[_Change]:
     """Return changes that make different layouts, the first of equal ones."""
     kept: dict[Layout, _Change] = {}
     for change in changes:
         with contextlib.suppress(AutoplanError):
-            kept.setdefault(change.apply(own), change)
-    kept.pop(own, None)
+            kept.setdefault(change.apply(run), change)
+    kept.pop(run, None)
     return list(kept.values())
 
 
@@ -230,11 +230,11 @@ def _gaining(
     priced: Sequence[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]],
     file: LaunchFile,
     framework: str,
-    own: Plan,
+    run: Plan,
 ) -> list[Improvement]:
     """Return the best of each number of changes that gains over that of fewer ones."""
     found: list[Improvement] = []
-    last = own
+    last = run
     for count in sorted({len(group) for group, _, _ in priced}):
         alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
         gaining = [p for p in alike if _order(p[1]) < _order(last) and _gain(last, p[1]) > _LEAST_GAIN]
@@ -247,7 +247,7 @@ def _gaining(
 
 
 def _expressible(
-    job: Job, file: LaunchFile, framework: str, own: Plan, front: Front, last: Plan
+    job: Job, file: LaunchFile, framework: str, run: Plan, front: Front, last: Plan
 ) -> Iterator[Improvement]:
     """Yield the fastest plan of the front that the framework can express, where it gains over ``last``."""
     target = find_target(framework)
@@ -257,9 +257,9 @@ def _expressible(
         if missing_part(target, job, plan.layout) is not None:
             continue
         with contextlib.suppress(AutoplanError):
-            edits = target.edits(file, job, own.layout, plan.layout) if target.edits else ()
+            edits = target.edits(file, job, run.layout, plan.layout) if target.edits else ()
             if _makes(file, framework, plan, edits):
-                names = [c.name for c in _changes_towards(plan.layout) if c.apply(own.layout) != own.layout]
+                names = [c.name for c in _changes_towards(plan.layout) if c.apply(run.layout) != run.layout]
                 yield Improvement(plan, tuple(names), edits)
                 return
 
@@ -282,20 +282,20 @@ class _Pricer:
 
     def price(self, group: tuple[_Change, ...]) -> None:
         """Add the layout that a group makes, if it can run and the framework can express it."""
-        target, own = find_target(self.framework), self.own
-        layout = _changed(self.job, own.layout, group)
-        if layout is None or layout in self.seen or layout == own.layout:
+        target, run = find_target(self.framework), self.own
+        layout = _changed(self.job, run.layout, group)
+        if layout is None or layout in self.seen or layout == run.layout:
             return
         self.seen.add(layout)
         if broken_rules(self.job, layout) or missing_part(target, self.job, layout) is not None:
             return
         try:
-            plan = Plan(layout, predict(self.job, layout), own.facts)
-            edits = target.edits(self.file, self.job, own.layout, layout) if target.edits else ()
+            plan = Plan(layout, predict(self.job, layout), run.facts)
+            edits = target.edits(self.file, self.job, run.layout, layout) if target.edits else ()
         except AutoplanError:
             return
         if len(group) == 1:
-            self.seconds[group[0].key] = plan.predicted.step_seconds / own.predicted.step_seconds
+            self.seconds[group[0].key] = plan.predicted.step_seconds / run.predicted.step_seconds
         self.priced.append((group, plan, edits))
 
 
@@ -310,10 +310,10 @@ def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdi
     edited = replace(file, text="", values=values, arguments=(*file.arguments, *words), devices=devices)
     try:
         configuration = target.read(edited)
-        given = parse_layout(configuration.layout_string, layers=sum(plan.layout.layers), devices=devices)
+        layout = parse_layout(configuration.layout_string, layers=sum(plan.layout.layers), devices=devices)
     except AutoplanError:
         return False
-    return given == plan.layout
+    return layout == plan.layout
 
 
 def _order(plan: Plan) -> tuple[bool, float]:
@@ -392,39 +392,39 @@ def _with_recompute(layout: Layout, best: Layout) -> Layout:
     return layout.with_uniform_recompute(best.mode or "none")
 
 
-def _small_changes(own: Layout) -> Iterator[_Change]:
+def _small_changes(run: Layout) -> Iterator[_Change]:
     """Yield changes of one choice that need not be those of the best layout."""
     for mode in USUAL_MODES:
         yield _Change("recompute", partial(_with_mode, mode=mode), str(mode))
     for count in _BLOCKS:
-        if count < max(own.layers):
+        if count < max(run.layers):
             yield _Change("recompute", partial(_with_blocks, count=count), str(count))
-    for microbatch in (own.microbatch * 4, own.microbatch * 2, own.microbatch // 2):
+    for microbatch in (run.microbatch * 4, run.microbatch * 2, run.microbatch // 2):
         if microbatch:
             yield _Change("microbatch", partial(replace, microbatch=microbatch), str(microbatch))
     for zero in range(4):
         yield _Change("sharding", partial(replace, zero=zero, dp_shard=0), str(zero))
-    if own.tp > 1:
-        other = not own.sequence_parallel
+    if run.tp > 1:
+        other = not run.sequence_parallel
         yield _Change("sequence parallelism", partial(replace, sequence_parallel=other), str(other))
-    yield from _small_degrees(own)
+    yield from _small_degrees(run)
 
 
-def _small_degrees(own: Layout) -> Iterator[_Change]:
+def _small_degrees(run: Layout) -> Iterator[_Change]:
     """Yield changes of one degree to twice or half of it, and of virtual stages."""
-    for tp in (own.tp * 2, own.tp // 2):
+    for tp in (run.tp * 2, run.tp // 2):
         if tp:
             yield _Change("tensor parallelism", partial(_with_degree, tp=tp), str(tp))
-    for pp in (own.pp * 2, own.pp // 2):
-        if pp and sum(own.layers) >= pp:
+    for pp in (run.pp * 2, run.pp // 2):
+        if pp and sum(run.layers) >= pp:
             yield _Change("pipeline", partial(_with_depth, pp=pp), str(pp))
-    for cp in (own.cp * 2, own.cp // 2):
+    for cp in (run.cp * 2, run.cp // 2):
         if cp:
             yield _Change("context parallelism", partial(replace, cp=cp), str(cp))
-    for ep in (own.ep * 2, own.ep // 2) if own.ep > 1 else ():
+    for ep in (run.ep * 2, run.ep // 2) if run.ep > 1 else ():
         yield _Change("expert parallelism", partial(replace, ep=ep), str(ep))
     for vpp in (2, 4):
-        if own.pp > 1 and own.vpp != vpp and sum(own.layers) % (own.pp * vpp) == 0:
+        if run.pp > 1 and run.vpp != vpp and sum(run.layers) % (run.pp * vpp) == 0:
             yield _Change("virtual stages", partial(_interleaved, vpp=vpp), str(vpp))
 
 

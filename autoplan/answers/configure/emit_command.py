@@ -149,10 +149,10 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
     """
     from autoplan.kinds import kind_of
 
-    asked = AskedEmission(
+    request = AskedEmission(
         job, target, plan, layout, deadline, framework, program, image, checkpoint, draft_checkpoint
     )
-    emission = kind_of(job).asked_emission(asked)
+    emission = kind_of(job).asked_emission(request)
     _written(emission, standard_output(output))
     complain(f"note: {note}" for note in emission.notes)
 
@@ -171,28 +171,28 @@ def fastest_for(target: str) -> Callable[[Front], int]:
     return choose
 
 
-def asked_training(asked: AskedEmission) -> Emission:
+def asked_training(request: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
     from autoplan import planning
     from autoplan.launch.registry import find_target
 
-    if asked.checkpoint or asked.draft_checkpoint:
+    if request.checkpoint or request.draft_checkpoint:
         raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
-    find_target(asked.target)
+    find_target(request.target)
     job, plan, number = asked_plan(
-        asked.job, asked.number, asked.layout, asked.deadline, choose=fastest_for(asked.target)
+        request.job, request.number, request.layout, request.deadline, choose=fastest_for(request.target)
     )
-    if asked.layout is None:
-        asked = replace(asked, number=number)
-    options = {"--framework": asked.framework, "--program": asked.program, "--image": asked.image}
+    if request.layout is None:
+        request = replace(request, number=number)
+    options = {"--framework": request.framework, "--program": request.program, "--image": request.image}
     return planning.emit(
         plan,
-        asked.target,
+        request.target,
         job=job,
-        command=asked.command([*asked.chosen, *words_of(options)]),
-        framework=asked.framework,
-        program=arguments_of([asked.program] if asked.program else None),
-        image=asked.image,
+        command=request.command([*request.chosen, *words_of(options)]),
+        framework=request.framework,
+        program=arguments_of([request.program] if request.program else None),
+        image=request.image,
     )
 
 

@@ -65,54 +65,54 @@ def words_of(options: Mapping[str, str | None]) -> list[str]:
     return [word for name, value in options.items() if value for word in (name, value)]
 
 
-def asked_engines(asked: AskedEmission) -> Emission:
+def asked_engines(request: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
     from autoplan.answers.configure.ask import is_saved_plan
     from autoplan.answers.configure.engine_launches import emit_engines, saved_engines
     from autoplan.launch.engines.engine_registry import engine_target
 
-    if asked.framework or asked.program:
+    if request.framework or request.program:
         raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
-    engine_target(asked.target)
-    saved = is_saved_plan(asked.job)
-    if saved and asked.layout is not None:
+    engine_target(request.target)
+    saved = is_saved_plan(request.job)
+    if saved and request.layout is not None:
         raise typer.BadParameter("a saved answer has its layouts: choose with --plan", param_hint="--layout")
-    job, plan = saved_engines(asked.job, asked.number or 1) if saved else _chosen(asked)
+    job, plan = saved_engines(request.job, request.number or 1) if saved else _chosen(request)
     options = {
-        "--image": asked.image,
-        "--checkpoint": asked.checkpoint,
-        "--draft-checkpoint": asked.draft_checkpoint,
+        "--image": request.image,
+        "--checkpoint": request.checkpoint,
+        "--draft-checkpoint": request.draft_checkpoint,
     }
     return emit_engines(
         job,
         plan,
-        asked.target,
-        command=asked.command([*words_of(options), *asked.chosen]),
-        checkpoint=asked.checkpoint,
-        draft_checkpoint=asked.draft_checkpoint,
-        image=asked.image,
+        request.target,
+        command=request.command([*words_of(options), *request.chosen]),
+        checkpoint=request.checkpoint,
+        draft_checkpoint=request.draft_checkpoint,
+        image=request.image,
     )
 
 
-def _chosen(asked: AskedEmission) -> tuple[ServingJob, ServingPlan]:
+def _chosen(request: AskedEmission) -> tuple[ServingJob, ServingPlan]:
     """Return a job with its plan, or with the layout that is asked for."""
     from autoplan.catalog import load_serving_job
     from autoplan.planning.serving.serving_plans import evaluate_serving
 
-    job: ServingJob = load_serving_job(asked.job)
-    if asked.layout is None:
-        return _planned(job, asked)
-    return evaluate_serving(job, asked.layout)
+    job: ServingJob = load_serving_job(request.job)
+    if request.layout is None:
+        return _planned(job, request)
+    return evaluate_serving(job, request.layout)
 
 
-def _planned(job: ServingJob, asked: AskedEmission) -> tuple[ServingJob, ServingPlan]:
+def _planned(job: ServingJob, request: AskedEmission) -> tuple[ServingJob, ServingPlan]:
     """Return the plan of the front that is asked for; a signal ends the command."""
     from autoplan.errors import InfeasibleError
 
-    front = _front(job, asked.deadline)
+    front = _front(job, request.deadline)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    number = asked.number or 1
+    number = request.number or 1
     if number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
     return front.job, front.plans[number - 1]

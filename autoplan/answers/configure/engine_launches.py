@@ -26,8 +26,7 @@ from autoplan.launch.engines.served_run import (
 from autoplan.launch.target import Emission
 from autoplan.planning.serving.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.rules.pool_rules import broken_pool_rules
+from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
 from autoplan.schema.resolved_job import values_from
 from autoplan.schema.saved_front import read_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
@@ -285,8 +284,8 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     if listed_as(name) != listed_as(job.engine.name):
         raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
     priced = replace(job, search=job.search.model_copy(update=dict(configuration.search)))
-    own, plan = evaluate_serving(priced, configuration.layout)
-    return ReadEngines(own, configuration, plan, tuple(_differences(job, configuration)))
+    file_job, plan = evaluate_serving(priced, configuration.layout)
+    return ReadEngines(file_job, configuration, plan, tuple(_differences(job, configuration)))
 
 
 def better_plan(read: ReadEngines, front: ServingFront) -> BetterPlan | None:
@@ -295,10 +294,10 @@ def better_plan(read: ReadEngines, front: ServingFront) -> BetterPlan | None:
     None where the engines that were read are on the front: no plan has as many tokens/s a device in as short
     a time per token. Where they start or hold the limits not, every plan of the front is better.
     """
-    own = read.plan
-    rate, each = own.output_tokens_per_second_per_device, own.time_per_output_token
+    file_plan = read.plan
+    rate, each = file_plan.output_tokens_per_second_per_device, file_plan.time_per_output_token
     plans = front.plans
-    if own.feasible and each is not None:
+    if file_plan.feasible and each is not None:
         plans = tuple(plan for plan in plans if _no_worse(plan, rate, each))
     if not plans:
         return None
@@ -364,23 +363,23 @@ def _same_program(engine: str, job: ServingJob) -> bool:
 
 def _differences(job: ServingJob, configuration: EngineConfiguration) -> list[str]:
     """Return what a file has and the job has otherwise, as sentences."""
-    said = []
+    lines = []
     model = configuration.job.get("model")
     if model is not None and model != job.model.name:
-        said.append(f"the file serves {model}, and the job's model {job.model.name} is priced")
+        lines.append(f"the file serves {model}, and the job's model {job.model.name} is priced")
     if configuration.engine != str(job.engine):
-        said.append(f"the file is for {configuration.engine}, and the job's {job.engine} is priced")
+        lines.append(f"the file is for {configuration.engine}, and the job's {job.engine} is priced")
     longest = configuration.job.get("workload", {}).get("longest_request")
     if longest is not None and longest < job.longest_request:
-        said.append(f"the file admits {longest:,} tokens a request, and the job has {job.longest_request:,}")
+        lines.append(f"the file admits {longest:,} tokens a request, and the job has {job.longest_request:,}")
     layout = configuration.layout
     engines = (layout,) if isinstance(layout, EngineLayout) else (layout.prefill, layout.decode)
-    said += [
+    lines += [
         f"the file has weights={weights}, which the job does not allow"
         for weights in dict.fromkeys(engine.weights for engine in engines)
         if weights not in job.precision.weights
     ]
-    return said
+    return lines
 
 
 def emit_serving(job: ServingJob, plan: ServingPlan, target: str, options: EmitOptions) -> Emission:

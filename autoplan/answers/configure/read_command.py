@@ -123,8 +123,8 @@ def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | 
     from autoplan.answers.configure.ask import sibling_reader, text_of_file
     from autoplan.launch.configuration import LaunchFile
 
-    given = variables_of(variables), arguments_of(arguments)
-    return LaunchFile(str(path), text_of_file(path), *given, sibling=sibling_reader(path))
+    overrides = variables_of(variables), arguments_of(arguments)
+    return LaunchFile(str(path), text_of_file(path), *overrides, sibling=sibling_reader(path))
 
 
 def variables_of(texts: list[str] | None) -> dict[str, str]:

@@ -315,10 +315,10 @@ def _kernel_table(diagnosis: Diagnosis) -> DataTable:
     ]
     compared = [x for x in diagnosis.devices if diagnosis.stage is None or x.stage == diagnosis.stage]
     for field in (x.name for x in fields(MeasuredParts) if x.name.endswith("_exposed")):
-        own = [x for device in compared for x in device.traffic if x.part == field]
-        if own:
-            exposed = sum(x.exposed_seconds for x in own) / len(compared)
-            rows.append((MEASURED_NAMES[field], sum(x.seconds for x in own) / len(compared), exposed))
+        traffic = [x for device in compared for x in device.traffic if x.part == field]
+        if traffic:
+            exposed = sum(x.exposed_seconds for x in traffic) / len(compared)
+            rows.append((MEASURED_NAMES[field], sum(x.seconds for x in traffic) / len(compared), exposed))
     shown = [row for row in rows if row[1] > 0]
     return data_table(
         [

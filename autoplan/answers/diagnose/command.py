@@ -123,7 +123,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
         from autoplan.answers.diagnose.page import diagnosis_page
 
         command = typed_command(context)
-        return diagnosis_page(loaded, answer, run, command, lambda own: step_pictures(loaded, own))
+        return diagnosis_page(loaded, answer, run, command, lambda shown: step_pictures(loaded, shown))
 
     present(
         form,

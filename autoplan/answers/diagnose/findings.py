@@ -67,19 +67,19 @@ def compare_memory(file: Path, plan: Plan, stage: int | None) -> MemoryCompariso
     """Return the memory that ``file`` records against that of ``stage``, of the fullest where it is None."""
     measured = read_memory(file)
     memory = plan.predicted.memory
-    own = memory.fullest if stage is None else memory.stages[stage]
-    event = next((x for x in own.events if x.event == own.event), None)
+    recorded = memory.fullest if stage is None else memory.stages[stage]
+    event = next((x for x in recorded.events if x.event == recorded.event), None)
     predicted = {
-        name: float(getattr(event if event is not None else own, name))
+        name: float(getattr(event if event is not None else recorded, name))
         for name in ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
     }
     return MemoryComparison(
         measured=measured,
-        stage=own.stage,
-        predicted_event=own.event,
-        predicted_allocated=own.allocated,
-        predicted_reserved=own.reserved,
-        predicted_events=tuple((x.event, x.allocated) for x in own.events),
+        stage=recorded.stage,
+        predicted_event=recorded.event,
+        predicted_allocated=recorded.allocated,
+        predicted_reserved=recorded.reserved,
+        predicted_events=tuple((x.event, x.allocated) for x in recorded.events),
         categories=_categories(measured, predicted),
     )
 
@@ -143,9 +143,9 @@ class MeasuredRun:
 
     def traffic(self, part: str) -> tuple[float, float]:
         """Return the seconds of a part's communication, and of those exposed: means over the devices [s]."""
-        own = [x for device in self.compared for x in device.traffic if x.part == part]
+        rows = [x for device in self.compared for x in device.traffic if x.part == part]
         count = len(self.compared)
-        return sum(x.seconds for x in own) / count, sum(x.exposed_seconds for x in own) / count
+        return sum(x.seconds for x in rows) / count, sum(x.exposed_seconds for x in rows) / count
 
     def mean(self, field: str) -> float:
         """Return the mean over the compared devices of a number that a measurement has."""
@@ -204,8 +204,8 @@ def _group_of(run: MeasuredRun, x: CollectiveTiming) -> Group | None:
     sends = x.operation == "send"
     if not x.message_bytes or not x.shortest_seconds or not (sends or x.operation in _OPERATIONS):
         return None
-    own = [m for m in run.messages if PART_OF_AXIS[m.axis] == x.part]
-    groups = {(m.ranks, m.stride) for m in own if sends or x.ranks in {None, m.ranks}}
+    messages = [m for m in run.messages if PART_OF_AXIS[m.axis] == x.part]
+    groups = {(m.ranks, m.stride) for m in messages if sends or x.ranks in {None, m.ranks}}
     if len(groups) != 1:
         return None
     ((ranks, stride),) = groups
@@ -331,7 +331,7 @@ def _predicted_excess(run: MeasuredRun, stage: int, stages: Sequence[int]) -> fl
     if run.timeline is None:
         return 0.0
     parts = {x: run.timeline.part_seconds(x) for x in stages}
-    compute = {x: own.get("compute", 0.0) + own.get("recompute", 0.0) for x, own in parts.items()}
+    compute = {x: seconds.get("compute", 0.0) + seconds.get("recompute", 0.0) for x, seconds in parts.items()}
     return compute[stage] - fmean(compute.values())
 
 

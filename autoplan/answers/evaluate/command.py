@@ -140,8 +140,8 @@ def show_file(
     from autoplan import planning
     from autoplan.catalog import load_job
 
-    file_comparison, own, job = planning.evaluate_file(load_job(reference), file, framework)
-    comparison = planning.compare_file(job, file, file_comparison, own, planned(job, deadline))
+    file_comparison, plan, job = planning.evaluate_file(load_job(reference), file, framework)
+    comparison = planning.compare_file(job, file, file_comparison, plan, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text
     from autoplan.answers.evaluate.blocks import plan_table
@@ -151,10 +151,10 @@ def show_file(
     present(
         form,
         output,
-        document=lambda: {**plan_document(job, own), "comparison": comparison_document(comparison)},
-        table=lambda terminal: f"{plan_table(job, own, terminal)}\n{comparison_text(comparison, terminal)}",
-        page=lambda: _page(job, own, command, comparison=comparison),
-        trace=lambda: step_trace(job, own),
+        document=lambda: {**plan_document(job, plan), "comparison": comparison_document(comparison)},
+        table=lambda terminal: f"{plan_table(job, plan, terminal)}\n{comparison_text(comparison, terminal)}",
+        page=lambda: _page(job, plan, command, comparison=comparison),
+        trace=lambda: step_trace(job, plan),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.answers.explain.remedies import remedies_of
-from autoplan.costs.core.codes import recompute_mode
+from autoplan.costs.core.candidates import recompute_mode
 from autoplan.costs.core.prediction import TimePrediction
 from autoplan.costs.device.machine import Machine, Rate, machine_of
 from autoplan.costs.predict import facts_of, predict, time_on
@@ -298,11 +298,11 @@ _ROUNDING: Final = 1e-4
 
 def standing_of(job: Job, plan: Plan, front: Front) -> Standing:
     """Return the standing of ``plan`` relative to ``front``, the front of ``job``."""
-    own, plans = plan.predicted, front.plans
+    predicted, plans = plan.predicted, front.plans
     limit = job.limits.step_time
-    if not own.fits:
+    if not predicted.fits:
         return Standing("does not fit", len(plans))
-    if limit is not None and own.step_seconds > limit:
+    if limit is not None and predicted.step_seconds > limit:
         return _standing_against("too slow", plan, front, 0 if plans else None)
     for rank, other in enumerate(plans):
         if other.layout == plan.layout or _equivalent_by_order(other, plan):

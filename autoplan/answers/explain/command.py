@@ -196,7 +196,7 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
 
 
 def _explain_layout(
-    job: Job, layout: str, form: str, asked: tuple[Path | None, str], deadline: Deadline
+    job: Job, layout: str, form: str, output: tuple[Path | None, str], deadline: Deadline
 ) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan import planning
@@ -210,9 +210,9 @@ def _explain_layout(
     finally:
         progress.close()
     if isinstance(answer, Refusal):
-        _refused(job, answer, form, asked)
+        _refused(job, answer, form, output)
         return False
-    _present(job, answer, form, asked)
+    _present(job, answer, form, output)
     return answer.plan.predicted.fits
 
 
@@ -246,9 +246,9 @@ def _form(form: Format | None, output: Path | None) -> str:
     by_suffix = _FORMS.get(suffix)
     if form is None:
         if suffix and by_suffix is None:
-            known = ", ".join(_FORMS)
+            forms = ", ".join(_FORMS)
             raise typer.BadParameter(
-                f"{suffix} is not a known format: use one of {known}, or --format", param_hint="--output"
+                f"{suffix} is not a known format: use one of {forms}, or --format", param_hint="--output"
             )
         return by_suffix or Format.table.value
     if by_suffix is not None and by_suffix != form.value:

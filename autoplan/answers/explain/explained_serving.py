@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from autoplan.answers.explain.load_flips import best_plan, engine_parts, load_flips, load_of, plan_flip
-from autoplan.costs.core.serving.latencies import Distribution
+from autoplan.costs.core.serving.served_prediction import Distribution
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
@@ -240,9 +240,9 @@ def _without(job: ServingJob, name: str) -> ServingJob:
 def _uses(job: ServingJob, plan: ServingPlan) -> Iterator[Use]:
     """Yield name, allowed value, reached value and used part of each limit, those of classes last."""
     yield from _of_job(job, plan)
-    given = {known.name: known.limits for known in job.workload.classes}
+    limits_of_class = {requests.name: requests.limits for requests in job.workload.classes}
     for outcome in class_outcomes(plan):
-        for name, allowed, reached, share in _of_class(given[outcome.name], outcome):
+        for name, allowed, reached, share in _of_class(limits_of_class[outcome.name], outcome):
             yield f"{_OF_CLASS}{outcome.name}: {name}", allowed, reached, share
 
 
@@ -300,8 +300,8 @@ def _percentiles(
             yield _use(f"{name}.{percentile}", most, reached, format_seconds)
 
 
-def _use(name: str, most: float, reached: float, said: Callable[..., str]) -> Use:
-    return name, f"at most {said(most)}", said(reached), reached / most
+def _use(name: str, most: float, reached: float, words: Callable[..., str]) -> Use:
+    return name, f"at most {words(most)}", words(reached), reached / most
 
 
 def _memory(job: ServingJob, plan: ServingPlan) -> Iterator[Use]:
@@ -399,7 +399,7 @@ def explain_serving_layout(
     """
     job = serving_job(job)
     try:
-        asked, plan = evaluate_serving(job, layout)
+        priced, plan = evaluate_serving(job, layout)
     except LayoutError as error:
         rules = [reason for reason in error.reasons if " breaks a rule: " in reason]
         if not rules:
@@ -411,16 +411,16 @@ def explain_serving_layout(
     losses: tuple[tuple[ServingObjective, float], ...] = ()
     if against is not None:
         losses = tuple((name, loss(front.plans[against], plan, name)) for name in job.objectives)
-    costs = serving_costs(asked)
+    costs = serving_costs(priced)
     with limit.in_force():
-        flips = [plan_flip(asked, plan, costs, "this layout holds every limit")] if load_of(job) else []
+        flips = [plan_flip(priced, plan, costs, "this layout holds every limit")] if load_of(job) else []
         engines = plan.pools or plan.groups[0].layout
-        changes = [] if plan.feasible else _until_the_deadline(_changes(asked, engines))
+        changes = [] if plan.feasible else _until_the_deadline(_changes(priced, engines))
     return ServingStanding(
-        job=asked,
+        job=priced,
         front=front,
         plan=plan,
-        engines=engine_parts(asked, plan, costs),
+        engines=engine_parts(priced, plan, costs),
         on_front=any(plan.layout_string == other.layout_string for other in front.plans),
         against=None if against is None else against + 1,
         losses=losses,

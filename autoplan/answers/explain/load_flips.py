@@ -65,8 +65,8 @@ def engines_of(job: ServingJob, plan: ServingPlan, costs: ServingCosts) -> list[
     """Return the priced engine of each group of ``plan``."""
     jobs = [job_of_classes(job, group.classes) for group in plan.groups]
     return [
-        priced_engine(group.layout, unit_parts(EngineScope(own, group.layout), costs))
-        for own, group in zip(jobs, plan.groups, strict=True)
+        priced_engine(group.layout, unit_parts(EngineScope(class_job, group.layout), costs))
+        for class_job, group in zip(jobs, plan.groups, strict=True)
     ]
 
 
@@ -158,14 +158,14 @@ def _pools_flip(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCost
 
     def why_not(load: float) -> str:
         check_deadline()
-        asked = with_load(job, load)
-        predicted = pooled(asked, pair, engine_load(asked, 1))
+        loaded_job = with_load(job, load)
+        predicted = pooled(loaded_job, pair, engine_load(loaded_job, 1))
         if not predicted.fits:
             return pair.shortage or "requests come faster than they are answered"
         if limits_times(job):
-            run = simulated_pools(asked, pair, predicted, costs.trace, request_test(job))
+            run = simulated_pools(loaded_job, pair, predicted, costs.trace, request_test(job))
             predicted = settled_pools(replace(predicted, simulation=run))
-        return next(broken_limits(asked, predicted), "")
+        return next(broken_limits(loaded_job, predicted), "")
 
     return _flip(job, subject, _bracket(job, why_not))
 
@@ -178,15 +178,15 @@ def _broken(
     for group, engine in zip(plan.groups, engines, strict=True):
         check_deadline()
         kind = group.predicted.load.kind
-        own = EngineLoad(kind, load * group.share / group.layout.replicas)
-        own_job = job_of_classes(job, group.classes)
-        predicted = served(own_job, engine, own, group.layout.replicas)
+        share = EngineLoad(kind, load * group.share / group.layout.replicas)
+        class_job = job_of_classes(job, group.classes)
+        predicted = served(class_job, engine, share, group.layout.replicas)
         if not predicted.fits:
             yield predicted.shortage or "requests come faster than they are answered"
             return
         yield from broken_means(job, predicted)
-        if limits_times(own_job):
-            run = simulated(own_job, engine, predicted, costs.trace, request_test(own_job))
+        if limits_times(class_job):
+            run = simulated(class_job, engine, predicted, costs.trace, request_test(class_job))
             if run is not None:
                 yield from broken_simulated(job, run.statistics)
         rate += predicted.output_tokens_per_second
@@ -208,14 +208,14 @@ def _feasible_flip(search: ServingSearch) -> LoadFlip:
 
 def _choice_flip(search: ServingSearch, best: ServingPlan) -> LoadFlip:
     """Return the load from the job's upwards at which engines of other degrees or formats are best."""
-    objective, own = search.job.objectives[0], _kinds(best)
+    objective, best_kinds = search.job.objectives[0], _kinds(best)
 
     def why_not(load: float) -> str:
         job = with_load(search.job, load)
         plan = best_plan(ServingSearch(job, search.costs, search.thinning), objective)
         if plan is None:
             return "nothing is feasible"
-        return "" if _kinds(plan) == own else f"{plan.layout_string} is best"
+        return "" if _kinds(plan) == best_kinds else f"{plan.layout_string} is best"
 
     return _flip(search.job, "engines of these degrees and formats are best", _bracket(search.job, why_not))
 

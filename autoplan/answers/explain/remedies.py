@@ -324,10 +324,10 @@ def remedied(job: Job, explanation: Explanation, number: int, folder: Path | Non
 def _by_hand(job: Job, remedy: Remedy) -> str:
     """Return what to do for a remedy that is not one of the job file."""
     if " in stack " in remedy.change:
-        own_file = (
+        remaining_edits = (
             f"write a stack file with `extends: {job.stack.name}` and these fields, and name it as `stack`"
         )
-        return f"{remedy.change}. To make it, {own_file}"
+        return f"{remedy.change}. To make it, {remaining_edits}"
     return f"evaluate {remedy.change} instead"
 
 
@@ -369,8 +369,8 @@ def _changes(job: Job, layout: Layout) -> list[tuple[str, str]]:
         changes.append(("devices", str(layout.devices)))
     stages = _stage_rules(layout)
     if stages:
-        own = [rule.model_dump(exclude_none=True) if rule.because else rule.rule for rule in job.rules]
-        changes.append(("rules", json.dumps([*own, *stages], ensure_ascii=False)))
+        rules = [rule.model_dump(exclude_none=True) if rule.because else rule.rule for rule in job.rules]
+        changes.append(("rules", json.dumps([*rules, *stages], ensure_ascii=False)))
     return changes
 
 
@@ -424,8 +424,8 @@ class _Evaluations:
 
     def _number(self, job: Job) -> int:
         """Return the number of ``job`` among the known jobs, which differ in the stack only."""
-        for number, known in enumerate(self.jobs):
-            if known is job or known.stack == job.stack:
+        for number, earlier in enumerate(self.jobs):
+            if earlier is job or earlier.stack == job.stack:
                 return number
         self.jobs.append(job)
         return len(self.jobs) - 1

@@ -45,8 +45,14 @@ from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job
 from autoplan.search.matmul.choice_flips import ChoiceFlip, break_even, choice_flips
-from autoplan.search.matmul.scheme_choice import ChosenScheme, choose_scheme
-from autoplan.search.matmul.scheme_pricing import GridKey, PricedSchemes, SchemeQuestion, priced_schemes
+from autoplan.search.matmul.scheme_choice import (
+    ChosenScheme,
+    GridKey,
+    PricedSchemes,
+    SchemeQuestion,
+    choose_scheme,
+    priced_schemes,
+)
 from autoplan.search.matmul.scheme_space import scheme_space
 from autoplan.units import format_bytes, format_rate, format_seconds
 
@@ -100,9 +106,10 @@ def _largest_rows(question: SchemeQuestion, grids: Grids, limit: float) -> int:
     """Return the most rows, fewer than those of the question, with which some grid fits; 0 without."""
 
     def fits(rows: int) -> bool:
-        own = grids.take(grids.rows <= rows)
+        rows_kept = grids.take(grids.rows <= rows)
         return (
-            len(own) > 0 and _least_memory(question, with_extent(question.product, "m", rows), own) <= limit
+            len(rows_kept) > 0
+            and _least_memory(question, with_extent(question.product, "m", rows), rows_kept) <= limit
         )
 
     rows = largest_extent(fits)
@@ -162,8 +169,8 @@ def scheme_reasons(
         return
     names = " or ".join(allowed)
     if chosen.conflict == ("scheme",):
-        known = ", ".join(sorted(set(priced.names)))
-        yield f"{int(priced.grids.devices[0])} devices have no grid for {names} here: there is {known}"
+        schemes = ", ".join(sorted(set(priced.names)))
+        yield f"{int(priced.grids.devices[0])} devices have no grid for {names} here: there is {schemes}"
         return
     considered = np.array([name in allowed for name in priced.names])
     who = names if "scheme" in chosen.conflict else "every scheme"
@@ -263,15 +270,15 @@ def _certificate(chosen: ChosenScheme) -> SchemeCertificate:
 
 
 def _row(
-    asked: SchemeQuestion, priced: PricedSchemes, i: int, limit: float, least: LeastCommunication | None
+    question: SchemeQuestion, priced: PricedSchemes, i: int, limit: float, least: LeastCommunication | None
 ) -> SchemeRow:
-    product, g, times, memory = asked.product, priced.grids, priced.times, priced.memory
+    product, g, times, memory = question.product, priced.grids, priced.times, priced.memory
     _, _, inner, _ = g.blocks(product)
     bound = least.bytes if least else 0.0
     return SchemeRow(
         scheme=priced.names[i],
         text=choice_text(priced.key(i)),
-        collectives=tuple(dict.fromkeys((x.operation, x.tensor) for x in _transfers(asked, priced, i))),
+        collectives=tuple(dict.fromkeys((x.operation, x.tensor) for x in _transfers(question, priced, i))),
         grid=priced.key(i)[1:],
         strides=(
             int(g.batch_stride[i]),
@@ -313,16 +320,16 @@ def _best_of_each(priced: PricedSchemes, limit: float) -> list[int]:
     return sorted(best.values(), key=worth)
 
 
-def _transfers(asked: SchemeQuestion, priced: PricedSchemes, best: int) -> Iterator[TransferRow]:
+def _transfers(question: SchemeQuestion, priced: PricedSchemes, best: int) -> Iterator[TransferRow]:
     grids = priced.grids.take(np.array([best]))
-    rounds = float(rounds_of(grids, asked.product)[0])
-    per_node = asked.machine.links.devices_per_node
-    for transfer in transfers_of(grids, asked.product, asked.terms):
+    rounds = float(rounds_of(grids, question.product)[0])
+    per_node = question.machine.links.devices_per_node
+    for transfer in transfers_of(grids, question.product, question.terms):
         ranks, calls = int(transfer.group.ranks[0]), float(np.broadcast_to(transfer.calls, 1)[0])
         if ranks == 1 or calls == 0:
             continue
         inside = float(transfer.group.ranks_among(per_node)[0])
-        traffic = transfer_traffic(transfer, asked.machine.links)
+        traffic = transfer_traffic(transfer, question.machine.links)
         yield TransferRow(
             tensor=transfer.name,
             operation=transfer.operation,
@@ -337,7 +344,7 @@ def _transfers(asked: SchemeQuestion, priced: PricedSchemes, best: int) -> Itera
         )
 
 
-def _panels(asked: SchemeQuestion, priced: PricedSchemes, best: int, limit: float) -> Iterator[PanelWidth]:
+def _panels(question: SchemeQuestion, priced: PricedSchemes, best: int, limit: float) -> Iterator[PanelWidth]:
     """Yield the panel widths of the chosen grid, widest first, with the time of each."""
     g = priced.grids
     same = np.array([priced.key(i) == priced.key(best) for i in range(len(g))])
@@ -345,7 +352,7 @@ def _panels(asked: SchemeQuestion, priced: PricedSchemes, best: int, limit: floa
         same &= getattr(g, name) == getattr(g, name)[best]
     same &= g.overlapped == np.where(g.steps > 1, g.overlapped[best], 0)
     same &= g.shifted == 0
-    _, _, width, _ = g.blocks(asked.product)
+    _, _, width, _ = g.blocks(question.product)
     for i in np.flatnonzero(same).tolist():
         yield PanelWidth(
             width=int(width[i]),
@@ -357,10 +364,10 @@ def _panels(asked: SchemeQuestion, priced: PricedSchemes, best: int, limit: floa
         )
 
 
-def _least(asked: SchemeQuestion, limit: float) -> LeastCommunication | None:
+def _least(question: SchemeQuestion, limit: float) -> LeastCommunication | None:
     """Return the lower bound of communication; None where it does not hold: a batch, or operands in place."""
-    product, devices = asked.product, asked.job.cluster.devices
-    if product.batch > 1 or asked.terms.start == "in-place":
+    product, devices = question.product, question.job.cluster.devices
+    if product.batch > 1 or question.terms.start == "in-place":
         return None
     sizes = [float(element_size(x)) for x in (product.operands, product.output, product.partial)]
     element, elements = min(sizes), limit / min(sizes)
@@ -374,47 +381,47 @@ def _least(asked: SchemeQuestion, limit: float) -> LeastCommunication | None:
     )
 
 
-def _least_seconds(asked: SchemeQuestion, priced: PricedSchemes) -> float:
+def _least_seconds(question: SchemeQuestion, priced: PricedSchemes) -> float:
     """Return the least time of any candidate at the machine's theoretical limits [s]."""
-    limits = ideal(asked.machine, asked.job)
-    return float(np.min(scheme_times(priced.grids, asked.product, asked.terms, limits).seconds))
+    limits = ideal(question.machine, question.job)
+    return float(np.min(scheme_times(priced.grids, question.product, question.terms, limits).seconds))
 
 
 def _interval(
-    asked: SchemeQuestion, priced: PricedSchemes, best: int | None
+    question: SchemeQuestion, priced: PricedSchemes, best: int | None
 ) -> tuple[float | None, float | None, float | None]:
     """Return the ends of the 90 % interval of the chosen time [s], and its share outside of tables."""
     if best is None:
         return None, None, None
     grids = priced.grids.take(np.array([best]))
-    measured = compute_seconds(grids, asked.product, unmeasured(asked.job, asked.machine))
-    usual = compute_seconds(grids, asked.product, asked.machine)
+    measured = compute_seconds(grids, question.product, unmeasured(question.job, question.machine))
+    usual = compute_seconds(grids, question.product, question.machine)
     share = float(measured[0][0] / usual[0][0])
     compute, seconds = float(priced.times.compute[best]), float(priced.times.seconds[best])
-    known = within_tables(asked.job.cluster.devices, asked.machine) and not grids.shifted[0]
+    known = within_tables(question.job.cluster.devices, question.machine) and not grids.shifted[0]
     modelled = compute * share + (0.0 if known else max(0.0, seconds - compute))
-    below, above = half_widths(min(1.0, modelled / seconds), asked.job.stack.uncertainty)
+    below, above = half_widths(min(1.0, modelled / seconds), question.job.stack.uncertainty)
     return seconds * (1.0 - below), seconds * (1.0 + above), min(1.0, modelled / seconds)
 
 
-def _one_device(asked: SchemeQuestion) -> float | None:
+def _one_device(question: SchemeQuestion) -> float | None:
     """Return the time of the product on one device that has all of it; None where it does not fit."""
-    tensors = inference_tensors(asked.product, (asked.workspace, 0.0))
-    if not needed_memory(tensors, asked.job).fits:
+    tensors = inference_tensors(question.product, (question.workspace, 0.0))
+    if not needed_memory(tensors, question.job).fits:
         return None
-    return forward_seconds(asked.product, asked.machine)
+    return forward_seconds(question.product, question.machine)
 
 
 def _flips(
-    asked: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: tuple[SchemeName, ...]
+    question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: tuple[SchemeName, ...]
 ) -> Iterator[FlipAnswer]:
-    for flip in choice_flips(asked, priced, limit, allowed):
+    for flip in choice_flips(question, priced, limit, allowed):
         other = flip.choices[1]
         yield FlipAnswer(
             parameter=flip.parameter,
             near=flip.near,
             far=flip.far,
-            text=flip_text(flip, asked.job),
+            text=flip_text(flip, question.job),
             near_choice=choice_text(flip.choices[0]),
             far_choice="nothing fits" if other is None else choice_text(other),
             near_seconds=flip.seconds[0],
@@ -423,9 +430,9 @@ def _flips(
 
 
 def _break_even(
-    asked: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: tuple[SchemeName, ...]
+    question: SchemeQuestion, priced: PricedSchemes, limit: float, allowed: tuple[SchemeName, ...]
 ) -> BreakEvenRows | None:
-    crossing = break_even(asked, priced, limit, allowed)
+    crossing = break_even(question, priced, limit, allowed)
     if crossing is None:
         return None
     one, several = crossing.seconds

@@ -196,8 +196,8 @@ def _split_k(answer: ProductAnswer) -> Iterator[str]:
         yield f"Split-k in {split.parts} parts keeps {size} of partial sums in fp32, {where}."
     if split.workspace_bytes:
         most = f"split-k in up to {split.most_parts:,} parts" if split.most_parts > 1 else "no split-k"
-        given = f"The workspace that PyTorch gives {split.library}, {workspace}"
-        yield f"{given}, holds the partial sums of {most}."
+        provided = f"The workspace that PyTorch gives {split.library}, {workspace}"
+        yield f"{provided}, holds the partial sums of {most}."
     share = answer.time[0].modelled_share
     table = "inside" if share == 0 else "outside"
     yield f"This shape is {table} the measured table of the device ({answer.job.kernels.name})."

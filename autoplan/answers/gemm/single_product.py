@@ -195,8 +195,8 @@ def _misplaced(question: GemmQuestion) -> list[Problem]:
         "--no-overlap": not question.overlap,
     }
     if question.several:
-        return [Problem("is for one device: leave it out", name) for name, given in alone.items() if given]
-    return [Problem("needs several: --devices N", name) for name, given in spread.items() if given]
+        return [Problem("is for one device: leave it out", name) for name, value in alone.items() if value]
+    return [Problem("needs several: --devices N", name) for name, value in spread.items() if value]
 
 
 def pricing_job(question: GemmQuestion) -> Job:
@@ -228,9 +228,9 @@ def pricing_job(question: GemmQuestion) -> Job:
 
 
 def _limits(settings: ProductSettings) -> Limits:
-    given = {"memory_headroom": settings.headroom, "peak_memory": settings.memory}
+    limits = {"memory_headroom": settings.headroom, "peak_memory": settings.memory}
     try:
-        return Limits.model_validate({key: value for key, value in given.items() if value is not None})
+        return Limits.model_validate({key: value for key, value in limits.items() if value is not None})
     except ValidationError as error:
         options = {"memory_headroom": "--headroom", "peak_memory": "--memory"}
         raise SpecError(

@@ -89,9 +89,9 @@ def guided_job(
 
 def _job_text(fields: Mapping[str, str | int | None], sequence_length: int, batch: int) -> str:
     """Return the job file with ``fields`` that are given; texts are quoted, so that they stay texts."""
-    given = [f"{key}: {json.dumps(value)}" for key, value in fields.items() if value is not None]
+    lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items() if value is not None]
     workload = f"workload: {{sequence_length: {sequence_length}, global_batch_size: {batch}}}"
-    return "\n".join(["schema: 1", "kind: training", *given, workload, ""])
+    return "\n".join(["schema: 1", "kind: training", *lines, workload, ""])
 
 
 # Baselines one by one: the fastest layout when one more technique may be used.
@@ -144,12 +144,12 @@ def baseline_ladder(
     """
     jobs = list(rung_jobs(job))
     rungs: list[LadderRung] = []
-    for done, (name, own) in enumerate(jobs):
+    for done, (name, rung_job) in enumerate(jobs):
         progress(done, len(jobs), name)
         last = done == len(jobs) - 1 and best is not None
-        rung = LadderRung(name, own.precision, best) if last else _rung(name, own, deadline)
+        rung = LadderRung(name, rung_job.precision, best) if last else _rung(name, rung_job, deadline)
         below = next((x.plan for x in reversed(rungs) if x.plan is not None), None)
-        rungs.append(_with_changes(_with_forced(rung, own, deadline), below))
+        rungs.append(_with_changes(_with_forced(rung, rung_job, deadline), below))
     return tuple(rungs)
 
 
@@ -157,12 +157,12 @@ def _with_changes(rung: LadderRung, below: Plan | None) -> LadderRung:
     """Return ``rung`` with what its plan changes of ``below``, and its forced one of its plan."""
     if rung.plan is None:
         return rung
-    own, forced = rung.plan.predicted, rung.forced
+    predicted, forced = rung.plan.predicted, rung.forced
     return replace(
         rung,
         below=below,
-        changes=() if below is None else differences(own, below.predicted),
-        forced_changes=() if forced is None else differences(forced.predicted, own),
+        changes=() if below is None else differences(predicted, below.predicted),
+        forced_changes=() if forced is None else differences(forced.predicted, predicted),
     )
 
 
@@ -188,8 +188,8 @@ def rung_jobs(job: Job) -> Iterator[tuple[str, Job]]:
     least = min(job.stack.rules.zero_stages)
     batch_per_device = max(job.workload.global_batch_size // job.cluster.devices, 1)
     closed: dict[str, Any] = {**_NOTHING, "zero_stage": least, "microbatch_size": batch_per_device}
-    own = job.search
-    closed = {key: value for key, value in closed.items() if _open(own, key)}
+    search = job.search
+    closed = {key: value for key, value in closed.items() if _open(search, key)}
     timed = replace(job, objectives=("step_time",), choices=())
     first = f"data parallel (ZeRO-{least})" if least else "data parallel"
     if job.precision != _FULL_PRECISION:
@@ -370,11 +370,11 @@ def device_numbers(job: Job) -> tuple[int, ...]:
     ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32, 64, 128))
     """
     cluster = job.cluster
-    own, most = cluster.devices, max(_USUAL_MOST, 2 * cluster.devices)
+    devices, most = cluster.devices, max(_USUAL_MOST, 2 * cluster.devices)
     powers = [1 << k for k in range(most.bit_length()) if 1 << k <= most]
     most_allowed = job.limits.devices or most
     even_nodes = [n for n in powers if n <= cluster.node.devices or n % cluster.node.devices == 0]
-    return tuple(sorted({n for n in even_nodes if n <= most_allowed} | {own}))
+    return tuple(sorted({n for n in even_nodes if n <= most_allowed} | {devices}))
 
 
 def device_scaling(
@@ -389,15 +389,15 @@ def device_scaling(
     done, all of them, and the next one.
     """
     numbers = device_numbers(job)
-    own = FastestPlan(None, "no such layout fits") if best is None else FastestPlan(best)
-    known = {_size(job): own}
+    fastest = FastestPlan(None, "no such layout fits") if best is None else FastestPlan(best)
+    by_size = {_size(job): fastest}
     kinds: tuple[ScalingKind, ...] = ("strong", "weak")
     lines = []
     for at, kind in enumerate(kinds):
         points = []
         for number, devices in enumerate(numbers):
             progress(at * len(numbers) + number, len(kinds) * len(numbers), f"{devices} devices")
-            points.append(_point(job, kind, devices, known, deadline))
+            points.append(_point(job, kind, devices, by_size, deadline))
         lines.append(line_of(job, kind, points))
     return tuple(lines)
 
@@ -410,10 +410,10 @@ def _point(
     job: Job,
     kind: ScalingKind,
     devices: int,
-    known: dict[tuple[int, int], FastestPlan],
+    by_size: dict[tuple[int, int], FastestPlan],
     deadline: Deadline,
 ) -> ScalingPoint:
-    """Return the best plan of ``devices``; ``known`` has those that were solved."""
+    """Return the best plan of ``devices``; ``by_size`` has those that were solved."""
     batch, rest = job.workload.global_batch_size, 0
     if kind == "weak":
         batch, rest = divmod(batch * devices, job.cluster.devices)
@@ -421,7 +421,7 @@ def _point(
     plan = FastestPlan(None, "the batch is too small to divide")
     if not rest and batch:
         size = _size(resized)
-        plan = known.setdefault(size, known.get(size) or fastest_within(resized, deadline))
+        plan = by_size.setdefault(size, by_size.get(size) or fastest_within(resized, deadline))
     return ScalingPoint(devices, resized.cluster.nodes, batch, plan.plan, plan.why)
 
 

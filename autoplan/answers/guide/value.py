@@ -193,5 +193,7 @@ class TrainingGuide:
     @property
     def simplest(self) -> LadderRung | None:
         """The first rung in the job's precision that has a plan: the simplest layout that works."""
-        own = [rung for rung in self.rungs if rung.plan is not None and rung.precision == self.job.precision]
-        return own[0] if own else None
+        equal = [
+            rung for rung in self.rungs if rung.plan is not None and rung.precision == self.job.precision
+        ]
+        return equal[0] if equal else None

@@ -58,5 +58,5 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
         named = (step - below, step + above)
     if any("calibrated" in name for name in (job.stack.name, job.kernels.name)):
         return NarrowerIntervals(named, None)
-    known = sqrt(1.0 - MACHINE_SHARE)
-    return NarrowerIntervals(named, (step - known * below, step + known * above))
+    remaining = sqrt(1.0 - MACHINE_SHARE)
+    return NarrowerIntervals(named, (step - remaining * below, step + remaining * above))

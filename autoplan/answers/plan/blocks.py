@@ -28,7 +28,6 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render
-from autoplan.report.wording.noise_words import noise_sentence
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import (
     certificate_sentence,
@@ -39,6 +38,7 @@ from autoplan.report.wording.sentences import (
     risk_sentence,
     space_sentence,
 )
+from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
 from autoplan.results import Front, Plan
 from autoplan.results.merged_front import at_batch, target_of
@@ -218,10 +218,10 @@ def _details(front: Front, terminal: Terminal, unexpressed: Plan | None) -> Iter
     yield breakdown(front.fastest.predicted, terminal)
     yield GAP
     yield from answers_table(front, terminal)
-    said = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
+    printed = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
     yield from _unexpressed(front, unexpressed)
     sentences = [*question_sentences(front), *front_sentences(front)]
-    yield items([sentence for sentence in sentences if sentence not in said])
+    yield items([sentence for sentence in sentences if sentence not in printed])
 
 
 def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:

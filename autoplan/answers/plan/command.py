@@ -144,11 +144,11 @@ def show_front(
         from autoplan.answers.plan.ask import faster_layout, narrower_intervals
         from autoplan.answers.plan.blocks import front_table
 
-        said: dict[str, Any] = {"all_plans": all_plans, "details": details}
+        options: dict[str, Any] = {"all_plans": all_plans, "details": details}
         if front.feasible:
-            said |= {"emitted": expressible_number(front), "intervals": narrower_intervals(front)}
-            said["unexpressed"] = faster_layout(front) if details else None
-        text = front_table(front, terminal, **said)
+            options |= {"emitted": expressible_number(front), "intervals": narrower_intervals(front)}
+            options["unexpressed"] = faster_layout(front) if details else None
+        text = front_table(front, terminal, **options)
         return f"{text}\n{_pictures(front, terminal)}" if pictures and front.feasible else text
 
     def trace() -> str:

@@ -23,15 +23,19 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.columns import COLUMN_GAP, total_width
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_blocks
-from autoplan.report.serving.engine_layout_words import common_parts, engine_layout_parts
+from autoplan.report.serving.serving_plan_report import class_blocks
 from autoplan.report.serving.serving_report import (
     figure_columns,
     proof_sentences,
     scaling_blocks,
     serving_front_table,
 )
-from autoplan.report.serving.serving_words import interval_lines, load_words
+from autoplan.report.serving.serving_words import (
+    common_parts,
+    engine_layout_parts,
+    interval_lines,
+    load_words,
+)
 from autoplan.report.wording.sentences import wrap_parts
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 

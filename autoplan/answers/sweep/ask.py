@@ -133,8 +133,8 @@ def _parquet(columns: dict[str, list[Plain]], answers: type[AnyCellAnswer]) -> b
 
     kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
     # A column without a value would have no type, and files of two sweeps could not be joined.
-    known = {field.name: kinds.get(str(field.type).split(" ")[0], pa.string()) for field in fields(answers)}
-    arrays = {name: pa.array(values, type=known.get(name)) for name, values in columns.items()}
+    types = {field.name: kinds.get(str(field.type).split(" ")[0], pa.string()) for field in fields(answers)}
+    arrays = {name: pa.array(values, type=types.get(name)) for name, values in columns.items()}
     sink = pa.BufferOutputStream()
     parquet.write_table(pa.table(arrays), sink)
     data: bytes = sink.getvalue().to_pybytes()
@@ -216,9 +216,9 @@ class Journal:
 
     def answer(self, fingerprint: str) -> AnyCellAnswer | None:
         """Return the last answer to the job with ``fingerprint``; None if there is none or it was altered."""
-        asked = "SELECT cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
+        query = "SELECT cell, answer, digest FROM answers WHERE fingerprint = ? ORDER BY number DESC"
         try:
-            row = self._database.execute(asked, (fingerprint,)).fetchone()
+            row = self._database.execute(query, (fingerprint,)).fetchone()
         except sqlite3.Error as error:
             raise self._error(error) from error
         if row is None:
@@ -285,8 +285,8 @@ class Journal:
         return CatalogError(f"cannot write {self.path}: {reason}")
 
     def _damaged(self, what: str) -> SpecError:
-        said = f"{what}: move the file away to plan anew, or name another --output"
-        return SpecError([Problem(said, "$", str(self.path))])
+        sentence = f"{what}: move the file away to plan anew, or name another --output"
+        return SpecError([Problem(sentence, "$", str(self.path))])
 
 
 def _text(data: bytes) -> str:
@@ -409,9 +409,9 @@ class _Run:
             except AutoplanError as error:
                 self.answers[cell.number] = refusal(error, self.grid.kind)
                 continue
-            known = self.journal.answer(key) if self.journal else None
-            if known is not None and known.status != "failed":
-                self.answers[cell.number] = known
+            recorded = self.journal.answer(key) if self.journal else None
+            if recorded is not None and recorded.status != "failed":
+                self.answers[cell.number] = recorded
                 self.reused += 1
             elif key in tasks:
                 tasks[key].cells.append(cell)

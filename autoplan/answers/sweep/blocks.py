@@ -9,7 +9,7 @@ from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, heading, items
 from autoplan.report.render.columns import COLUMN_GAP, total_width
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.serving.engine_layout_words import common_parts, engine_layout_parts
+from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow

@@ -1,6 +1,12 @@
 """Who plans the cells of a sweep: processes of this machine, or any executor of ``concurrent.futures``.
 
 Local processes are spawned, ignore Ctrl-C, which is for the sweep to answer, and leave when it ends.
+
+How a process that plans ends with the sweep that started it, however that ends.
+
+It holds one end of a pipe, which the system closes when the sweep ends, by a kill too. This module imports
+nothing of ours, so that a process watches before it loads what it plans with, which takes seconds: a sweep
+that was killed meanwhile used to leave its processes behind until they had.
 """
 
 from __future__ import annotations
@@ -12,10 +18,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from autoplan.answers.sweep.lifeline import begin_work
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.cell_planner import plan_cell
 from autoplan.results.sweep import AnyCellAnswer
@@ -23,6 +29,7 @@ from autoplan.schema.job import Job
 
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
+
 
 __all__ = [
     "ForeignExecutor",
@@ -189,3 +196,24 @@ def dask_executor(address: str) -> Iterator[Executor]:
         raise AutoplanError(f"no Dask cluster answers at {address}: {error}") from error
     with client:
         yield client.get_executor(pure=False)
+
+
+#: How often to look whether the sweep is still the parent: whoever forks it keeps the other end open.
+_LOOK_SECONDS: Final = 1.0
+
+
+def begin_work(lifeline: Connection) -> None:
+    """Prepare a process that plans: deaf to Ctrl-C, which is for the sweep to answer, and gone when it is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sweep = multiprocessing.parent_process()
+    parent = os.getppid() if sweep is None or sweep.pid is None else sweep.pid
+    threading.Thread(target=_leave_with, args=(lifeline, parent), daemon=True).start()
+
+
+def _leave_with(lifeline: Connection, parent: int) -> None:
+    try:
+        while not lifeline.poll(_LOOK_SECONDS):
+            if os.getppid() != parent:
+                break
+    finally:
+        os._exit(1)

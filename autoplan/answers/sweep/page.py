@@ -62,8 +62,8 @@ def _answer(sweep: Sweep) -> list[str]:
     if not figures:
         return []
     figure, row = min(figures, key=lambda x: x[0])
-    said = f"{-figure:,.0f} tokens/s of each device" if figure < 0 else f"{format_seconds(figure)} a step"
-    words = f"{'Most' if figure < 0 else 'Fastest'}: cell {row.cell.number} ({row.cell.label}), {said}"
+    rate = f"{-figure:,.0f} tokens/s of each device" if figure < 0 else f"{format_seconds(figure)} a step"
+    words = f"{'Most' if figure < 0 else 'Fastest'}: cell {row.cell.number} ({row.cell.label}), {rate}"
     return [element("p", words, "answer")]
 
 

@@ -134,18 +134,18 @@ def _export(document: dict[str, Any], origin: str, file: str) -> ClientResult:
     if missing:
         sentence = f"{', '.join(missing)}: a mean (avg) of more than 0, in a known unit, is needed"
         raise SpecError([Problem(sentence, "$", file)])
-    known = {name: mean for name, mean in means.items() if mean is not None}
+    present = {name: mean for name, mean in means.items() if mean is not None}
     clients, rate = _asked(document, file)
     return ClientResult(
         origin=origin,
         clients=clients,
         rate=rate,
-        requests=max(1, int(known["request_count"])),
-        inputs=(max(1, round(known["input_sequence_length"])),),
-        outputs=(max(1, round(known["output_sequence_length"])),),
-        time_to_first_token=known[_FIRST],
+        requests=max(1, int(present["request_count"])),
+        inputs=(max(1, round(present["input_sequence_length"])),),
+        outputs=(max(1, round(present["output_sequence_length"])),),
+        time_to_first_token=present[_FIRST],
         time_per_output_token=_mean(document, _EACH),
-        output_tokens_per_second=known[_TOKENS],
+        output_tokens_per_second=present[_TOKENS],
     )
 
 

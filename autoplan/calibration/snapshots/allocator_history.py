@@ -96,17 +96,17 @@ def _living_at(
     entries: Sequence[_AllocatorAction], at: int, living: Mapping[int, tuple[int, str]]
 ) -> Iterator[tuple[int, str]]:
     """Yield size and category of each block that lives after ``at`` entries."""
-    asked: dict[int, int] = {}
+    requested: dict[int, int] = {}
     for index, entry in enumerate(entries):
         if entry.action == "alloc":
-            asked[entry.address] = index
+            requested[entry.address] = index
         elif entry.action == "free_requested":
-            since = asked.pop(entry.address, None)
+            since = requested.pop(entry.address, None)
             # Freed later, and asked for before: in this history, or before it began.
             if index >= at and (since is None or since < at):
                 yield entry.size, entries[since].category if since is not None else "unknown"
     for address, (size, category) in living.items():
-        since = asked.get(address)
+        since = requested.get(address)
         if since is None:
             yield size, category
         elif since < at:
@@ -115,7 +115,7 @@ def _living_at(
 
 def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[int, int, str]]:
     """Yield address, size and category of the blocks that hold a tensor."""
-    known: dict[int, str] = {}
+    categories: dict[int, str] = {}
     for number, segment in enumerate(segments):
         address = _count(segment, "address", f"segments[{number}]", name)
         for block in _list(segment.get("blocks", []), f"segments[{number}].blocks", name):
@@ -128,13 +128,13 @@ def _living_blocks(segments: Sequence[Mapping[str, Any]], name: str) -> Iterator
                 yield (
                     _count(block, "address", place, name, address),
                     size,
-                    _category(block.get("frames"), known),
+                    _category(block.get("frames"), categories),
                 )
             address += size
 
 
 def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
-    known: dict[int, str] = {}
+    categories: dict[int, str] = {}
     for number, entry in enumerate(history[:_MOST_ENTRIES]):
         place = f"device_traces entry {number}"
         if not isinstance(entry, dict) or not isinstance(entry.get("action"), str):
@@ -143,18 +143,18 @@ def _entries(history: Sequence[Any], name: str) -> Iterator[_AllocatorAction]:
         size = _count(entry, "size", place, name, 0)
         address = _count(entry, "addr", place, name, 0)
         yield _AllocatorAction(
-            action, address, size, _category(entry.get("frames"), known) if action == "alloc" else ""
+            action, address, size, _category(entry.get("frames"), categories) if action == "alloc" else ""
         )
 
 
-def _category(frames: object, known: dict[int, str]) -> str:
+def _category(frames: object, categories: dict[int, str]) -> str:
     """Return what an allocation is for, by the program that asked for it.
 
-    ``known`` has the answers for lists of frames by identity: allocations of one place share theirs.
+    ``categories`` has the answers for lists of frames by identity: allocations of one place share theirs.
     """
-    category = known.get(id(frames))
+    category = categories.get(id(frames))
     if category is None:
-        category = known[id(frames)] = _category_of_frames(frames)
+        category = categories[id(frames)] = _category_of_frames(frames)
     return category
 
 

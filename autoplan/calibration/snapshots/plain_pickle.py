@@ -104,8 +104,8 @@ class _Machine:
     def _refused(self, opcode: bytes) -> SpecError:
         import pickletools
 
-        known = {x.code.encode("latin-1"): x.name for x in pickletools.opcodes}
-        what, place = known.get(opcode, f"byte 0x{opcode.hex()}"), self.before + self.at - 1
+        opcodes = {x.code.encode("latin-1"): x.name for x in pickletools.opcodes}
+        what, place = opcodes.get(opcode, f"byte 0x{opcode.hex()}"), self.before + self.at - 1
         return SpecError(
             [
                 Problem(

@@ -2,6 +2,12 @@
 
 Every moment of the step counts once: for the first of the sets of time in which it is. The seconds of a set
 are what it adds to the union of those before it.
+
+When a step begins and ends on a device.
+
+A step begins on the device when the host has begun it and the device has ended what was launched before: a
+device that lags behind its host is still at work on the step before. Nothing is counted twice, and nothing
+between two steps is lost.
 """
 
 from __future__ import annotations
@@ -20,9 +26,8 @@ from autoplan.calibration.measurement import (
     KernelShare,
     MeasuredParts,
 )
-from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, united
+from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, instants_of, united
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
-from autoplan.calibration.traces.step_windows import StepWindows, step_windows
 from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
 
 __all__ = ["EXPOSED", "PartOf", "measurement"]
@@ -210,17 +215,17 @@ def _collectives(window: _Window) -> Iterator[CollectiveTiming]:
             strict=True,
         )
     )
-    for key, own in sorted(_grouped(keys, seconds.tolist()).items()):
+    for key, rows in sorted(_grouped(keys, seconds.tolist()).items()):
         part, operation, ranks, size = key
         yield CollectiveTiming(
             part=EXPOSED[part],
             operation=trace.operations[operation] if operation >= 0 else "unknown",
             ranks=ranks or None,
             message_bytes=size,
-            calls=len(own),
-            shortest_seconds=min(own),
-            median_seconds=float(np.median(own)),
-            total_seconds=sum(own),
+            calls=len(rows),
+            shortest_seconds=min(rows),
+            median_seconds=float(np.median(rows)),
+            total_seconds=sum(rows),
         )
 
 
@@ -246,3 +251,51 @@ def _longest(window: _Window) -> tuple[KernelShare, ...]:
     return tuple(
         KernelShare(trace.names[k], KINDS[kinds[k]], int(calls[k]), float(sums[k])) for k in order if calls[k]
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindows:
+    """Steps on a device: their numbers, starts and ends [ns]; ``annotated`` where the trace tells them."""
+
+    numbers: tuple[int, ...]
+    start: Instants
+    end: Instants
+    annotated: bool
+
+    @property
+    def median(self) -> int:
+        """Index of the step of median length, the earlier of two."""
+        lengths = self.end - self.start
+        order = np.argsort(lengths, kind="stable")
+        return int(order[(len(order) - 1) // 2])
+
+
+def step_windows(trace: DeviceTrace, steps: int | None = None) -> StepWindows:
+    """Return the steps of ``trace``: those annotated, or ``steps`` of equal length, or all of it as one.
+
+    A step without a kernel, such as one that the profiler cut off, is left out.
+    """
+    ranges = trace.facts.host.steps
+    if steps is None and ranges:
+        bounds = _bounds(trace, instants_of([x.start for x in ranges]), ranges[-1].end)
+        numbers = tuple(x.number for x in ranges)
+        nonempty = np.flatnonzero(np.diff(np.searchsorted(trace.start, bounds, side="left")) > 0).tolist()
+        if nonempty:
+            windows = tuple(numbers[k] for k in nonempty), bounds[:-1][nonempty], bounds[1:][nonempty]
+            return StepWindows(*windows, annotated=True)
+    count, start = steps or 1, int(trace.start.min())
+    # Every step lasts a nanosecond at least.
+    length = max(int(trace.end.max()) - start, count)
+    bounds = start + np.linspace(0, length, count + 1).astype(np.int64)
+    return StepWindows(tuple(range(len(bounds) - 1)), bounds[:-1], bounds[1:], annotated=False)
+
+
+def _bounds(trace: DeviceTrace, begun: Instants, ended: int) -> Instants:
+    """Return the instants that part the steps [ns], one more than there are steps."""
+    launched = np.where(trace.launched >= 0, trace.launched, trace.start)
+    order = np.argsort(launched, kind="stable")
+    latest = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(trace.end[order])])
+    limits = np.append(begun, ended)
+    before = latest[np.searchsorted(launched[order], limits, side="left")]
+    bounds: Instants = np.maximum.accumulate(np.maximum(limits, before))
+    return bounds

@@ -2,24 +2,36 @@
 
 Categories and arguments are those of Kineto's output_json.cpp and of PyTorch's profiler; older traces spell
 categories in capitals.
+
+Operators of the host as kernels, for a trace without a device: PyTorch on a CPU, with Gloo.
+
+Operators contain others. At each moment of a thread the innermost one counts.
+
+Process group, operation and bytes of a collective, as PyTorch writes them into the arguments of a kernel.
+
+Names of the arguments are those of PyTorch's ``record_param_comms`` (torch/csrc/distributed/c10d,
+ParamCommsUtils) and of Kineto's output_json.cpp.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from autoplan.calibration.traces.collective_facts import collective_facts, completed, configured_groups
+import numpy as np
+
 from autoplan.calibration.traces.event_stream import trace_items
-from autoplan.calibration.traces.host_operators import Operators, operator_kernels
 from autoplan.calibration.traces.intervals import Times, instants_of
 from autoplan.calibration.traces.kernel_class import (
+    KINDS,
     Kind,
+    collective_of,
     kind_of_kernel,
+    kind_of_operator,
     known_collective,
 )
 from autoplan.calibration.traces.timeline_record import (
@@ -34,6 +46,67 @@ from autoplan.calibration.traces.timeline_record import (
 )
 from autoplan.costs.core.prediction import PREDICTED_PART
 from autoplan.errors import Problem, SpecError
+
+
+@dataclass(slots=True)
+class Operators:
+    """Operators of one thread: starts, ends [ns] and numbers of their names."""
+
+    start: array[int] = field(default_factory=lambda: array("q"))
+    end: array[int] = field(default_factory=lambda: array("q"))
+    name: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, start: int, end: int, name: int) -> None:
+        """Append one operator."""
+        self.start.append(start)
+        self.end.append(end)
+        self.name.append(name)
+
+    def innermost(self) -> Iterator[tuple[int, int, int]]:
+        """Yield starts, ends and names of the pieces of time in which an operator is the innermost one.
+
+        >>> operators = Operators()
+        >>> operators.add(0, 10, 0)
+        >>> operators.add(2, 4, 1)
+        >>> list(operators.innermost())
+        [(0, 2, 0), (2, 4, 1), (4, 10, 0)]
+        """
+        start, end = instants_of(self.start), instants_of(self.end)
+        order = np.lexsort((-end, start)).tolist()
+        open_ones: list[tuple[int, int]] = []
+        now = 0
+        for index in order:
+            begin, finish, name = self.start[index], self.end[index], self.name[index]
+            while open_ones and open_ones[-1][0] <= begin:
+                until, inner = open_ones.pop()
+                if until > now:
+                    yield now, until, inner
+                now = max(now, until)
+            if open_ones and begin > now:
+                yield now, begin, open_ones[-1][1]
+            now = max(now, begin)
+            open_ones.append((finish, name))
+        while open_ones:
+            until, inner = open_ones.pop()
+            if until > now:
+                yield now, until, inner
+            now = max(now, until)
+
+
+def operator_kernels(
+    threads: Mapping[object, Operators], names: list[str], optimizer: Times, columns: KernelColumns
+) -> None:
+    """Add the innermost operators of each thread to ``columns``; those within ``optimizer`` are its step."""
+    for operators in threads.values():
+        for start, end, index in operators.innermost():
+            kind = kind_of_operator(names[index])
+            if kind is not None:
+                columns.add(start, end, kind, names[index])
+    step, communication = KINDS.index("optimizer"), KINDS.index("communication")
+    for at in np.flatnonzero(optimizer.holds(instants_of(columns.start))).tolist():
+        if columns.kind[at] != communication:
+            columns.kind[at] = step
+
 
 __all__ = [
     "is_allocation",
@@ -295,7 +368,7 @@ class _KinetoReader:
             )
             raise SpecError([Problem(message, "$.traceEvents", self.file)])
         told = self.distributed.get("rank")
-        own = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
+        device_rank = told if isinstance(told, int) and not isinstance(told, bool) and told >= 0 else rank
         loader = Times.of(instants_of(self.loader[0]), instants_of(self.loader[1]))
         host = HostTrace(merged_steps(self.steps or self.device_steps), loader, instants_of(self.allocations))
         calls = (instants_of(self.calls[0]), instants_of(self.calls[1]), instants_of(self.calls[2]))
@@ -305,7 +378,7 @@ class _KinetoReader:
             columns.trace(
                 DeviceFacts(
                     source=self.file,
-                    rank=own if alone else None,
+                    rank=device_rank if alone else None,
                     device=device,
                     on_host=on_host,
                     groups=tuple(completed(group, configured) for group in columns.groups),
@@ -326,3 +399,89 @@ class _KinetoReader:
         for start, end, name, operation in self.backends:
             columns.add(start, end, "communication", name, -1, group, operation)
         self.devices = {"host": columns}
+
+
+#: Bytes of an element, by the name of its type.
+_ELEMENT_BYTES: Final = {
+    "double": 8,
+    "long": 8,
+    "float": 4,
+    "int": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "short": 2,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+}
+_MOST_RANKS: Final = 1 << 16
+_LONGEST_LIST: Final = 1 << 20
+_ELLIPSIS: Final = "..."
+
+
+def collective_facts(name: str, args: Mapping[str, Any]) -> tuple[ProcessGroup, str, float]:
+    """Return the group, the operation and the bytes of the full tensor of a kernel of communication.
+
+    The full tensor is what is gathered, what is reduced or what a rank sends, as in ``Communication``; 0
+    where the trace does not say.
+    """
+    collective = _text(args.get("Collective name"))
+    operation = collective_of(collective) if collective else "unknown"
+    if operation == "unknown":
+        operation = collective_of(name)
+    return _group(args), operation, _message_bytes(operation, args)
+
+
+def completed(group: ProcessGroup, configured: Mapping[str, ProcessGroup]) -> ProcessGroup:
+    """Return a group with the ranks that ``configured`` has of it, where its kernels tell fewer."""
+    other = configured.get(group.name)
+    if other is None or len(group.ranks) >= len(other.ranks):
+        return group
+    return ProcessGroup(group.name, group.description or other.description, other.size, other.ranks)
+
+
+def configured_groups(info: object) -> dict[str, ProcessGroup]:
+    """Return the groups that ``distributedInfo`` lists, by name; what is malformed is left out."""
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    groups: dict[str, ProcessGroup] = {}
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("pg_name"), str):
+            ranks = entry.get("ranks")
+            size = _count(entry.get("pg_size"))
+            name, description = entry["pg_name"], _text(entry.get("pg_desc"))
+            groups[name] = ProcessGroup(name, description, size, _ranks(ranks))
+    return groups
+
+
+def _group(args: Mapping[str, Any]) -> ProcessGroup:
+    return ProcessGroup(
+        name=_text(args.get("Process Group Name")),
+        description=_text(args.get("Process Group Description")),
+        size=_count(args.get("Group size")),
+        ranks=_ranks(args.get("Process Group Ranks")),
+    )
+
+
+def _message_bytes(operation: str, args: Mapping[str, Any]) -> float:
+    elements = [_count(args.get(key)) or 0 for key in ("In msg nelems", "Out msg nelems")]
+    element = _text(args.get("dtype")).lower()
+    # Types of eight bits have long names: Float8_e4m3fn.
+    size = 1 if element.startswith("float8") else _ELEMENT_BYTES.get(element, 0)
+    return float(elements[operation == "all_gather"] * size)
+
+
+def _text(value: object) -> str:
+    return value[:200] if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """Return the ranks of a list, or of its text, which PyTorch cuts after thirty: ``[0, 8, ..., 248]``."""
+    if isinstance(value, str) and len(value) < _LONGEST_LIST:
+        value = [int(x) for x in re.findall(r"\d{1,7}", value.partition(_ELLIPSIS)[0])]
+    if not isinstance(value, list):
+        return ()
+    return tuple(x for x in value[:_MOST_RANKS] if isinstance(x, int) and not isinstance(x, bool))

@@ -177,8 +177,8 @@ class KernelColumns:
         launched, returned = _calls_of(instants_of(self.correlation)[order], calls)
         kind = np.asarray(self.kind, dtype=np.int8)[order]
         if not facts.on_host:
-            own = (kind != KINDS.index("communication")) & (kind != KINDS.index("copy"))
-            kind = np.where(own & optimizer.holds(launched), KINDS.index("optimizer"), kind).astype(np.int8)
+            busy = (kind != KINDS.index("communication")) & (kind != KINDS.index("copy"))
+            kind = np.where(busy & optimizer.holds(launched), KINDS.index("optimizer"), kind).astype(np.int8)
         return DeviceTrace(
             facts=facts,
             start=instants_of(self.start)[order],
@@ -217,26 +217,26 @@ def merged_steps(ranges: Iterable[StepRange]) -> tuple[StepRange, ...]:
     """
     steps_by_number: dict[int, StepRange] = {}
     for x in ranges:
-        known = steps_by_number.get(x.number, x)
-        steps_by_number[x.number] = StepRange(x.number, min(x.start, known.start), max(x.end, known.end))
+        earlier = steps_by_number.get(x.number, x)
+        steps_by_number[x.number] = StepRange(x.number, min(x.start, earlier.start), max(x.end, earlier.end))
     return tuple(sorted(steps_by_number.values(), key=lambda x: (x.start, x.number)))
 
 
-def _index(known: dict[T, int], value: T, most: int) -> int:
+def _index(indices: dict[T, int], value: T, most: int) -> int:
     """Return the number of a value; those beyond ``most`` share the last one."""
-    if value not in known and len(known) >= most:
+    if value not in indices and len(indices) >= most:
         return most - 1
-    return known.setdefault(value, len(known))
+    return indices.setdefault(value, len(indices))
 
 
 def _calls_of(correlation: Instants, calls: tuple[Instants, Instants, Instants]) -> tuple[Instants, Instants]:
     """Return when the host's call of each kernel began and ended [ns], -1 where none is known."""
-    known, starts, ends = calls
+    names, starts, ends = calls
     unknown = np.full(len(correlation), -1, dtype=np.int64)
-    if not len(known):
+    if not len(names):
         return unknown, unknown
-    order = np.argsort(known, kind="stable")
-    known, starts, ends = known[order], starts[order], ends[order]
-    index = np.minimum(np.searchsorted(known, correlation), len(known) - 1)
-    matched = (known[index] == correlation) & (correlation >= 0)
+    order = np.argsort(names, kind="stable")
+    names, starts, ends = names[order], starts[order], ends[order]
+    index = np.minimum(np.searchsorted(names, correlation), len(names) - 1)
+    matched = (names[index] == correlation) & (correlation >= 0)
     return np.where(matched, starts[index], unknown), np.where(matched, ends[index], unknown)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from autoplan.calibration.traces.byte_stream import first_bytes
+from autoplan.calibration.traces.event_stream import first_bytes
 from autoplan.calibration.traces.kineto import read_kineto
 from autoplan.calibration.traces.nsight import read_nsight
 from autoplan.calibration.traces.timeline_record import DeviceTrace

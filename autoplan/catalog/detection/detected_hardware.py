@@ -2,18 +2,20 @@
 
 The driver's name of a device is compared with names of the catalogue word by word; memory decides between
 variants. A word that no variant has means another device, and nothing is guessed.
+
+How many nodes a job has, by the environment of Slurm, Kubernetes, torchrun or Open MPI.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from autoplan.catalog.detection.device_query import FoundDevices, found_devices
-from autoplan.catalog.detection.node_count import found_nodes
 from autoplan.errors import CatalogError
 from autoplan.units import format_bytes
 
@@ -123,3 +125,46 @@ def _family(name: str, words: frozenset[str]) -> frozenset[str] | None:
     # Names of PCIe cards say so; those of modules may not.
     other_form = said.isdisjoint(forms) if said and forms else bool(forms & {"pcie", "nvl"}) and not said
     return None if left or other_form or not family <= words else family
+
+
+#: Variables with the number of nodes, the narrowest first: what torchrun gives its workers, what Kubeflow's
+#: PyTorchJob and TrainJob set for torchrun, then the step and the job of Slurm.
+_VARIABLES: Final = (
+    "GROUP_WORLD_SIZE",
+    "PET_NNODES",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NNODES",
+)
+#: Open MPI says the number of processes, of all nodes and of one.
+_PROCESSES: Final = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
+def found_nodes() -> tuple[int, str | None]:
+    """Return the number of nodes, and the variable that says so; one, and None, outside of a job.
+
+    Raises CatalogError for a variable that is no number, such as the range of an elastic job.
+    """
+    for variable in _VARIABLES:
+        if os.environ.get(variable):
+            return _number(variable), variable
+    if all(os.environ.get(variable) for variable in _PROCESSES):
+        everywhere, here = map(_number, _PROCESSES)
+        if everywhere % here:
+            raise CatalogError(
+                f"{_PROCESSES[0]}={everywhere} is no multiple of {_PROCESSES[1]}={here}: name the hardware"
+            )
+        return everywhere // here, _PROCESSES[0]
+    return 1, None
+
+
+def _number(variable: str) -> int:
+    text = os.environ[variable].strip()
+    # A range of one number is how torchrun writes a fixed one, too.
+    fixed = re.fullmatch(r"([1-9][0-9]{0,5})(?::\1)?", text)
+    if fixed is None:
+        raise CatalogError(
+            f"{variable}={text!r} is not a number of nodes: name `hardware` and `devices` in the job, or"
+            " unset it"
+        )
+    return int(fixed[1])

@@ -59,25 +59,25 @@ def found_devices() -> FoundDevices:
     Raises CatalogError, with what to do, where no library is installed or none of them finds a device, and
     where devices differ.
     """
-    said = []
+    why = []
     for name, opened in (("pynvml", _nvml), ("amdsmi", _amdsmi)):
         try:
             module = import_module(name)
         except _NOT_THERE as error:
-            said.append(f"{name}: {_reason(error)}")
+            why.append(f"{name}: {_reason(error)}")
             continue
         try:
             with opened(module) as library:
                 devices = library.devices()
                 if devices:
                     return _described(library, devices)
-            said.append(f"{name}: no devices")
+            why.append(f"{name}: no devices")
         except CatalogError:
             raise
         except Exception as error:  # noqa: BLE001 - each version of a driver's library has its own
-            said.append(f"{name}: {_reason(error)}")
+            why.append(f"{name}: {_reason(error)}")
     raise CatalogError(
-        f"hardware: auto found no devices ({'; '.join(said)}): install nvidia-ml-py or amdsmi on a machine"
+        f"hardware: auto found no devices ({'; '.join(why)}): install nvidia-ml-py or amdsmi on a machine"
         " with devices, or name the hardware (`autoplan catalog list node`)"
     )
 

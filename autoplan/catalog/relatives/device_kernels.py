@@ -59,14 +59,18 @@ def relatives_kernels(device_name: str) -> KernelSpec:
 @cache
 def _relatives_name(device_name: str, catalogue: str | None) -> str:  # noqa: ARG001 - what it is known for
     """Return the file of the kernels of a device's nearest measured relative, in the user's catalogue."""
-    own, of = own_kernels(device_name), device(device_name)
-    relatives = [(other, spec) for other, spec in _measured_like(of) if own is None or spec.name != own.name]
-    return min(relatives, key=lambda known: _distance(of, known[0]))[1].name if relatives else _MEAN
+    first_one, of = own_kernels(device_name), device(device_name)
+    relatives = [
+        (other, spec)
+        for other, spec in _measured_like(of)
+        if first_one is None or spec.name != first_one.name
+    ]
+    return min(relatives, key=lambda relative: _distance(of, relative[0]))[1].name if relatives else _MEAN
 
 
 def _specs_naming(device_name: str) -> Iterator[KernelSpec]:
     """Yield the files of kernels in which ``device_name`` stands, the file of that name first."""
-    for name in sorted(entry_names("kernels"), key=lambda known: known != device_name):
+    for name in sorted(entry_names("kernels"), key=lambda name_of_spec: name_of_spec != device_name):
         if device_name in entry_text("kernels", name)[0]:
             yield loaded("kernels", name, KernelSpec)
 

@@ -2,24 +2,28 @@
 
 Every formula works on arrays with one entry a candidate, so the search prices thousands of candidates with
 the code that prices the single layout of ``evaluate``.
+
+Integer codes of a candidate's choices, for arrays: schedule, recompute, offload and shard size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum, IntFlag
 from functools import cache
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.codes import ANY_RECOMPUTE, OffloadCode, ScheduleCode, recompute_code
+from autoplan.schema.layout import OFFLOADS, SCHEDULES, Offload, Schedule
+from autoplan.schema.recompute import RECOMPUTE, RecomputeMode
 
 if TYPE_CHECKING:
-    from autoplan.schema.layout import Layout, Offload
-    from autoplan.schema.recompute import RecomputeMode
+    from autoplan.schema.layout import Layout
+
 
 __all__ = [
     "Array",
@@ -157,7 +161,6 @@ def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[
 def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     """Return of ``values`` [C] the one of the recompute mode of all layers, with activation offload; else 0.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=8", "tp=8,offload=activations", "tp=8,recompute=full,offload=activations")
     >>> three = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> of_uniform_mode(three, {"none": np.full(3, 5.0), "full": np.full(3, 2.0)}).tolist()
@@ -237,7 +240,6 @@ class Candidates:
     def layout(self, i: int, layers: Sequence[int], recomputed: Mapping[str, Sequence[int]]) -> Layout:
         """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.
 
-        >>> from autoplan.schema.layout import parse_layout
         >>> layout = parse_layout("tp=2,pp=2,schedule=gpipe,recompute=full:3", layers=32, devices=8)
         >>> Candidates.of([layout]).layout(0, layout.layers, dict(layout.recomputed)) == layout
         True
@@ -297,3 +299,80 @@ class Candidates:
             dp_shard=ints([x.dp_shard for x in layouts]),
             order=ints([ORDERS.index(x.order) for x in layouts]),
         )
+
+
+_SCHEDULES: tuple[str, ...] = SCHEDULES
+_RECOMPUTE: tuple[str, ...] = RECOMPUTE
+
+
+class ScheduleCode(IntEnum):
+    """Pipeline schedules, in the order of ``autoplan.schema.layout.SCHEDULES``.
+
+    >>> ScheduleCode.of("gpipe"), ScheduleCode(3).schedule
+    (<ScheduleCode.GPIPE: 1>, 'zero-bubble')
+    """
+
+    ONE_F_ONE_B = 0
+    GPIPE = 1
+    INTERLEAVED = 2
+    ZERO_BUBBLE = 3
+
+    @classmethod
+    def of(cls, schedule: str) -> ScheduleCode:
+        """Return the code of ``schedule``."""
+        return cls(_SCHEDULES.index(schedule))
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule's name in a layout string."""
+        return SCHEDULES[self]
+
+
+#: Code of a candidate each of whose layers chooses its recompute mode on its own.
+ANY_RECOMPUTE: Final = 0
+
+
+def recompute_code(mode: str) -> int:
+    """Return the code of a candidate all of whose layers use recompute ``mode``.
+
+    >>> recompute_code("none"), recompute_mode(recompute_code("full")), recompute_mode(ANY_RECOMPUTE)
+    (1, 'full', None)
+    """
+    return 1 + _RECOMPUTE.index(mode)
+
+
+def recompute_mode(code: int) -> RecomputeMode | None:
+    """Return the recompute mode of all layers; None where each layer chooses its own."""
+    return RECOMPUTE[code - 1] if code else None
+
+
+class OffloadCode(IntFlag):
+    """States in host memory, in the order of ``autoplan.schema.layout.OFFLOADS``.
+
+    >>> OffloadCode.of("optimizer+activations").offload
+    'optimizer+activations'
+    """
+
+    NOTHING = 0
+    OPTIMIZER = 1
+    ACTIVATIONS = 2
+
+    @classmethod
+    def of(cls, offload: Offload) -> OffloadCode:
+        """Return the code of ``offload``."""
+        return cls(OFFLOADS.index(offload))
+
+    @property
+    def offload(self) -> Offload:
+        """The name of the states in a layout string."""
+        return OFFLOADS[self]
+
+
+class ShardCode(IntEnum):
+    """Data-parallel shard sizes that are no number of ranks.
+
+    ``ALL`` are all data-parallel ranks; ``NODE`` those of one node, until the order of ranks is known.
+    """
+
+    ALL = 0
+    NODE = -1

@@ -52,11 +52,6 @@ def base_bytes(scope: Scope, part: Part) -> Array:
     c P without a format of its own; with one b Q + u (P - Q): embedding, output layer and norms stay in 16
     bits, or in 32 where the stack makes them so.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="nf4"),
     ...     stack=stack("torchtune"))
     >>> scope = scope_of(job, Candidates.of([parse_layout("zero=3", layers=32, devices=8)]))
@@ -83,11 +78,6 @@ def gathered_ratio(scope: Scope, part: Part) -> Array | float:
 
     Quantised shards are gathered as they are.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("torchtune"))
     >>> scope = scope_of(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), one)

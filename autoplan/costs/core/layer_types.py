@@ -47,7 +47,6 @@ class LayerTypes:
     def several(self) -> bool:
         """Whether the model has several layer types [1].
 
-        >>> from autoplan.catalog import load_entry
         >>> layer_types_of(load_entry("model", "llama3-8b"), 8192).several
         False
         """
@@ -56,7 +55,6 @@ class LayerTypes:
     def jobs(self, job: Job) -> list[Job]:
         """Return one job for every layer type, with all layers of that type.
 
-        >>> from autoplan.catalog import load_job
         >>> job = load_job("deepseek-v3-256x-h100")
         >>> [one.model.moe is None for one in layer_types_of(job.model, 4096).jobs(job)]
         [True, False]
@@ -70,7 +68,6 @@ def layer_types_of(model: ModelSpec, sequence_length: int) -> LayerTypes:
     Layers differ in being dense or MoE, in softmax or linear attention, and in a sliding window that is
     shorter than the sequence.
 
-    >>> from autoplan.catalog import load_entry
     >>> layer_types_of(load_entry("model", "deepseek-v3"), 4096).sequence[:5]  # the first three are dense
     (0, 0, 0, 1, 1)
     >>> layer_types_of(load_entry("model", "gemma2-2b"), 8192).sequence[:4]  # every second without window
@@ -189,7 +186,6 @@ class Prefixes:
 def stage_layers_of(kinds: LayerTypes, layers: Array, recomputed: ByMode, v: Sequence[int]) -> StageLayers:
     """Return the layers of the stages of layouts by layer type [1]; counts have shape [C, p], ``v`` [C].
 
-    >>> from autoplan.catalog import load_entry
     >>> kinds = layer_types_of(load_entry("model", "deepseek-v3"), 4096)
     >>> stages = stage_layers_of(kinds, np.array([[5, 56]]), {"full": np.array([[4, 0]])}, [1])
     >>> stages.layers[:, 0].tolist(), stages.recomputed["full"][:, 0].tolist()  # of the four, three are dense

@@ -51,7 +51,6 @@ OPTIMIZERS: Final[dict[Optimizer, OptimizerState]] = {
 def state_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> tuple[float, float]:
     """Return the optimizer bytes of a parameter of a matrix, and of any other [byte]: master + moments x b.
 
-    >>> from autoplan.catalog import stack
     >>> megatron = stack("megatron-core").memory
     >>> [state_bytes(name, megatron) for name in ("adamw", "sgd", "muon", "adamw-8bit")]
     [(12, 12), (8, 8), (8, 12), (6.03125, 6.03125)]
@@ -73,7 +72,6 @@ def paged_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> float:
     They are taken to be on the host: a step reads and writes each of them once, in an order in which the
     pages that the device has room for are never the next ones.
 
-    >>> from autoplan.catalog import stack
     >>> [paged_bytes(name, stack("torchtune").memory) for name in ("paged-adamw-8bit", "adamw-8bit")]
     [2.03125, 0.0]
 

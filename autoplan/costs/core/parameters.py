@@ -266,7 +266,6 @@ def active_parameters(model: ModelSpec) -> int:
 def moe_layer_share(model: ModelSpec) -> float:
     """Return the share of MoE layers [1].
 
-    >>> from autoplan.catalog import load_entry
     >>> [moe_layer_share(load_entry("model", name)) for name in ("llama3-8b", "mixtral-8x7b", "deepseek-v3")]
     [0.0, 1.0, 0.9508196721311475]
     >>> 58 / 61  # three dense layers

@@ -67,7 +67,6 @@ class Weights:
 def padded_vocabulary(job: Job, tp: Array) -> Array:
     """Return the padded vocabulary V [1]: the next multiple of b t, ceil(v / bt) bt.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> padded_vocabulary(job, np.array([1.0, 8.0])).tolist()  # 1,002 x 128 without padding, and 126 x 1,024
     [128256.0, 129024.0]
@@ -86,8 +85,6 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     Tensor parallelism divides matrices by t. With t above the number of key-value heads, every rank has one,
     which neighbours replicate. Norms and row biases are replicated.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> weights = weights_of(load_job("llama3-8b-8x-a100"), one)
     >>> float(weights.layer.total[0, 0])  # (218,112,000 - 8,192) / 2 + 8,192
@@ -196,9 +193,6 @@ def _widest_projection(model: ModelSpec) -> int:
 def adapter_extents(job: Job, t: Array) -> list[tuple[Array, Array]]:
     """Return n and m of the GEMMs that have an adapter (LoRA), on one rank [1], each of the shape of ``t``.
 
-    >>> from autoplan.catalog import load_job
-    >>> from dataclasses import replace
-    >>> from autoplan.schema.adapters import AdapterSpec
     >>> adapters = AdapterSpec(rank=16, targets=("k_proj", "down_proj"))
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=adapters)
     >>> [(float(n[0]), float(m[0])) for n, m in adapter_extents(job, np.ones(1))]
@@ -228,9 +222,6 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     r(n + m) for a target of n inputs and m outputs; tensor parallelism shards the same side of the adapter as
     of the target. DoRA adds a magnitude for each output, m.
 
-    >>> from autoplan.catalog import load_job
-    >>> from dataclasses import replace
-    >>> from autoplan.schema.adapters import AdapterSpec
     >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [AdapterSpec(rank=16, targets="attention", dora=x) for x in (False, True)]
     >>> lora, dora = (float(adapter_parameters(replace(job, adapters=x), np.ones(1))[0]) for x in both)

@@ -48,7 +48,6 @@ def _stride(candidates: Candidates, axis: Axis, degrees: dict[Axis, Ints | int])
 def axis_stride(candidates: Candidates, axis: Axis) -> Array:
     """Return the stride of ``axis`` [1], shape [C]: the product of the degrees inside it.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8", "tp=2,pp=4,dp=8,order=tp-pp-cp-dp")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
     >>> axis_stride(both, "dp").tolist(), axis_stride(both, "pp").tolist()  # 2, 2 x 4; 2 x 8, 2
@@ -67,7 +66,6 @@ def expert_stride(candidates: Candidates, axis: Axis) -> Array:
 
     ``axis`` is the axis that it replaces: ``tp`` for ``etp``, ``cp`` for ``ep``, ``dp`` for ``edp``.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4,dp=8,ep=4", "tp=2,pp=4,dp=8,ep=4,order=pp-cp-dp-tp")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
     >>> expert_stride(both, "cp").tolist(), expert_stride(both, "dp").tolist()  # 2, 4; 2 x 4, 4 x 4
@@ -82,7 +80,6 @@ def expert_stride(candidates: Candidates, axis: Axis) -> Array:
 def data_stride(candidates: Candidates) -> Array:
     """Return the stride of the data-parallel group with context parallelism [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> data_stride(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
     [2.0]
     """

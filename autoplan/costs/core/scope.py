@@ -57,8 +57,6 @@ class Scope:
     def parameters_sharded(self) -> Array:
         """1 where parameters are sharded over the data axis and all-gathered before use [1], shape [C, 1].
 
-        >>> from autoplan.catalog import load_job, stack
-        >>> from autoplan.schema.layout import parse_layout
         >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("deepspeed"))
         >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (2, 3)]
         >>> scope_of(job, Candidates.of(both)).parameters_sharded.tolist()
@@ -78,8 +76,6 @@ class Scope:
         A stack that accumulates locally has unreduced gradients until the last microbatch: under ZeRO-2, or
         under ZeRO-3 as well.
 
-        >>> from autoplan.catalog import load_job, stack
-        >>> from autoplan.schema.layout import parse_layout
         >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("deepspeed"))
         >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (1, 2)]
         >>> scope_of(job, Candidates.of(both)).gradients_sharded.tolist()
@@ -94,8 +90,6 @@ class Scope:
     def reduced_each_microbatch(self) -> Array:
         """1 where gradients are reduced behind each microbatch, 0 where once a step [1], shape [C, 1].
 
-        >>> from autoplan.catalog import load_job, stack
-        >>> from autoplan.schema.layout import parse_layout
         >>> both = [parse_layout(f"zero={stage}", layers=32, devices=8) for stage in (2, 3)]
         >>> jobs = [replace(load_job("llama3-8b-8x-a100"), stack=stack(x)) for x in ("fsdp2", "hf-fsdp2")]
         >>> [scope_of(job, Candidates.of(both)).reduced_each_microbatch.T.tolist() for job in jobs]
@@ -135,8 +129,6 @@ class Scope:
     def padded(self, part: Part) -> Array:
         """Return the parameters of ``part`` in its collectives [1]: n, those of experts times ``padding``.
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
         >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
         >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
         >>> float(scope.padded(scope.weights.layer)[0, 0])  # no experts: all parameters of a layer
@@ -153,8 +145,6 @@ class Scope:
 
         value / d; the experts' part of it is padded and divided by the ranks of their own shard group.
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
         >>> one = Candidates.of([parse_layout("dp=8,ep=4", layers=32, devices=8)])
         >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), one)
         >>> layer = scope.weights.layer  # 352,321,536 of 394,305,536 parameters are in two experts
@@ -178,8 +168,6 @@ class Scope:
     def split(self, sharded: Array, value: Array | float) -> Array:
         """Return ``value``, divided by d where ``sharded`` is 1, in its unit: value / d.
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.schema.layout import parse_layout
         >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
         >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
         >>> [float(scope.split(flag(on), 24.0)[0, 0]) for on in (True, False)]
@@ -195,8 +183,6 @@ class Scope:
 def scope_of(job: Job, candidates: Candidates) -> Scope:
     """Return the scope of ``candidates``: parameters, microbatches a step and tokens a microbatch [1].
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("pp=2,mbs=2", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
     >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
@@ -220,8 +206,6 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
 def tokens_of(job: Job, candidates: Candidates) -> Array:
     """Return T, the tokens of a microbatch on one rank [1], shape [C]: b s / c, of both sequences of pairs.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("cp=2,mbs=2", layers=32, devices=8)])
     >>> tokens_of(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 / 2
     [8192.0]
@@ -253,8 +237,6 @@ def sequences_of(job: Job, candidates: Candidates) -> Array:
 def microbatches(job: Job, candidates: Candidates) -> Array:
     """Return m, the microbatches of a step on each data-parallel rank [1], shape [C]: B / (d b).
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,mbs=2", layers=32, devices=8)])
     >>> microbatches(load_job("llama3-8b-8x-a100"), one).tolist()  # 128 / (4 x 2)
     [16.0]
@@ -273,7 +255,6 @@ def at_precision(job: Job) -> Job:
     all-gathers and reductions. Under fp8 layers have 8-bit copies of their 16-bit parameters. The stack's
     ``by_precision`` is applied last.
 
-    >>> from autoplan.catalog import load_job
     >>> memory = at_precision(replace(load_job("llama3-8b-8x-a100"), precision="fp32")).stack.memory
     >>> memory.parameter_bytes, memory.master_bytes, memory.gradient_bytes
     (4, 0, 4)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Array, Candidates, ScheduleCode, flag
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
@@ -33,7 +32,6 @@ __all__ = [
 def element_bytes(job: Job) -> float:
     """Return e, the bytes of an element of an activation [byte]: 4 in fp32, else 2.
 
-    >>> from autoplan.catalog import load_job
     >>> element_bytes(load_job("llama3-8b-8x-a100"))  # bf16
     2.0
 
@@ -49,8 +47,6 @@ def residual_bytes(job: Job) -> float:
     parameters, and so is what is passed from block to block; a frozen model is in 16 bits itself, but for
     what PEFT casts to fp32 around a quantised base.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
     >>> job = load_job("llama3-8b-8x-a100")
     >>> [residual_bytes(replace(job, stack=stack(name))) for name in ("megatron-core", "ddp")]
     [2.0, 4.0]
@@ -70,7 +66,6 @@ def sequence_parallel_degree(candidates: Candidates) -> Array:
 
     It splits the activations between GEMMs.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> both = [parse_layout(f"tp=4,sp={switch}", layers=32, devices=8) for switch in ("on", "off")]
     >>> sequence_parallel_degree(Candidates.of(both)).tolist()
     [4.0, 1.0]
@@ -86,7 +81,6 @@ def sequence_parallel_degree(candidates: Candidates) -> Array:
 def dropout_masks(job: Job) -> float:
     """Return the bytes of stored dropout masks an element [byte]: 1 with dropout, else 0.
 
-    >>> from autoplan.catalog import load_job
     >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(load_job("llama3-8b-8x-a100"))
     (1.0, 0.0)
 
@@ -100,7 +94,6 @@ def dropout_masks(job: Job) -> float:
 def data_ranks(candidates: Candidates) -> Array:
     """Return the data-parallel ranks: same parameters, different tokens [1], shape [C]: c d.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> data_ranks(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()  # 2 x 4
     [8.0]
 
@@ -115,7 +108,6 @@ def data_ranks(candidates: Candidates) -> Array:
 def shard_ranks(candidates: Candidates) -> Array:
     """Return g, the ranks of a shard group [1], shape [C]: c d, or dp_shard where a layout sets it (HSDP).
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> both = [parse_layout(text, layers=32, devices=16) for text in ("tp=2", "tp=2,dp_shard=4")]
     >>> shard_ranks(Candidates.of(both)).tolist()
     [8.0, 4.0]
@@ -130,7 +122,6 @@ def shard_ranks(candidates: Candidates) -> Array:
 def backward_split(candidates: Candidates) -> Array:
     """Return 1 where backward is split into input and weight gradients (zero bubble) [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> both = [f"pp=4,schedule={name}" for name in ("1f1b", "zero-bubble")]
     >>> backward_split(Candidates.of([parse_layout(x, layers=32, devices=8) for x in both])).tolist()
     [0.0, 1.0]
@@ -145,7 +136,6 @@ def attention_widths(model: ModelSpec, t: Array, width: float | None = None) -> 
 
     d is ``width``, by default the head size; a rank has at least one of the k key-value heads.
 
-    >>> from autoplan.catalog import load_entry
     >>> [float(x[0]) for x in attention_widths(load_entry("model", "llama3-8b"), np.full(1, 16.0))]
     [256.0, 128.0]
 

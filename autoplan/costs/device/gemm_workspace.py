@@ -25,7 +25,6 @@ _LT_WORKSPACE: Final = {"nvidia": 2.0**20, "amd": 76 * 2.0**20}
 def cublas_workspace_bytes(device: DeviceSpec, before_hopper: float, from_hopper: float) -> float:
     """Return w of a device [byte] of the two sizes that an engine's file has.
 
-    >>> from autoplan.catalog import load_entry
     >>> sizes, names = (2 * 2**22 + 8 * 2**14, 2**25), ("a100-sxm4-80gb", "h100-sxm5-80gb")
     >>> [cublas_workspace_bytes(load_entry("device", name), *sizes) for name in names]
     [8519680, 33554432]
@@ -39,7 +38,6 @@ def cublas_workspace_bytes(device: DeviceSpec, before_hopper: float, from_hopper
 def hipblas_workspace_bytes(device: DeviceSpec) -> float:
     """Return the workspace that PyTorch gives hipBLAS on a device of AMD [byte].
 
-    >>> from autoplan.catalog import load_entry
     >>> [hipblas_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("mi250x", "mi300x")]
     [32.0, 128.0]
 
@@ -53,7 +51,6 @@ def hipblas_workspace_bytes(device: DeviceSpec) -> float:
 def lt_workspace_bytes(device: DeviceSpec) -> float:
     """Return the workspace that PyTorch gives cuBLASLt or hipBLASLt [byte]; 0 for other makers.
 
-    >>> from autoplan.catalog import load_entry
     >>> [lt_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("a100-sxm4-80gb", "mi300x")]
     [1.0, 76.0]
 

@@ -101,7 +101,6 @@ def gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, groups: Array |
     rate saturates with each extent, and compute overlaps with HBM traffic. A grouped GEMM has the rate of all
     its rows together; each of its GEMMs reads its own weight.
 
-    >>> from types import SimpleNamespace
     >>> halves = Rate(1e12, (1000.0, 1000.0, 1000.0), 0.0)
     >>> machine = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, gemm=halves)
     >>> round(float(gemm_seconds(1000, 1000, 1000, machine)), 6)  # 2e9 / 1e12 x 2 x 2 x 2
@@ -147,7 +146,6 @@ def unaligned_gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, width
     Kernels load and store 16 bytes at once. Where rows do not begin at multiples of that, slower ones run, at
     ``machine.unaligned_share`` of the rate.
 
-    >>> from types import SimpleNamespace
     >>> rates = {"gemm": Rate(1e12, (), 0.0), "unaligned_share": 0.5}
     >>> machine = SimpleNamespace(element_bytes=2, hbm_bandwidth=np.inf, **rates)
     >>> v = np.array([50_304.0, 50_257.0])
@@ -213,7 +211,6 @@ def memory_bound_seconds(hbm_bytes: Array, machine: Machine, calls: float = 1.0)
 
     T = bytes/W + calls t0.
 
-    >>> from types import SimpleNamespace
     >>> machine = SimpleNamespace(hbm_bandwidth=2e12, memory_bound_launch=1e-6)
     >>> round(float(memory_bound_seconds(np.array(4e9), machine, calls=3)), 9)  # 4e9 / 2e12 + 3e-6
     0.002003
@@ -230,7 +227,6 @@ def from_memory(kernel_bytes: Array, machine: Machine) -> Array:
     A share h = 1 / (1 + (x / 0.85)^2) of the traffic stays in the cache, where x is the bytes that the kernel
     touches over the cache, and runs at ``machine.cache_speedup`` times the rate of memory: 1 - h (1 - 1/r).
 
-    >>> from types import SimpleNamespace
     >>> machine = SimpleNamespace(cache_bytes=100.0, cache_speedup=2.0)
     >>> [round(float(from_memory(np.array(x), machine)), 2) for x in (0.0, 85.0, 8500.0)]
     [0.5, 0.75, 1.0]

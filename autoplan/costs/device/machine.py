@@ -8,6 +8,15 @@ Notation (this file only)::
 ``machine_of`` reads facts (``hardware/``) and coefficients (``costmodels/``) once; the formulas in ``costs``
 take a ``Machine``. ``ideal`` is the same machine at its theoretical limits: efficiency one, no latency, full
 overlap. With it the same formulas give the lower bound.
+
+Clock of a device in hours of work, over that of a short sweep.
+
+Notation (this file only)::
+
+    P, F    power limit and 16-bit peak of a device                      [W], [FLOP/s]
+    P', F'  those of the device that the kernels were measured on        [W], [FLOP/s]
+    r       power for each FLOP/s of the peak over that of the latter    [1]
+    s, c    its sustained share and its ceiling                          [1]
 """
 
 from __future__ import annotations
@@ -16,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
-from autoplan.costs.device.sustained_clock import sustained_share
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
 from autoplan.schema.costmodel.measured_tables import GemmTable
@@ -140,7 +148,6 @@ def machine_of(job: Job) -> Machine:
     Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the efficiencies in the kernels'
     and the stack's files.
 
-    >>> from autoplan.catalog import load_job
     >>> machine_of(load_job("llama3-8b-8x-a100")).peak_flops / 1e12  # TFLOP/s of an A100 in bf16
     312.0
 
@@ -242,7 +249,6 @@ def peak_flops(cluster: Cluster, precision: Precision) -> float:
 
     fp32 has the tf32 rate where a device has one, as frameworks use it for fp32 training.
 
-    >>> from autoplan.catalog import load_job
     >>> peak_flops(load_job("llama3-8b-8x-a100").cluster, "fp32") / 1e12  # tf32 of an A100
     156.0
 
@@ -271,7 +277,6 @@ def _peak_rate(device: DeviceSpec, precision: Precision) -> float | None:
 def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) -> Rate:
     """Return the rate of matrix products of a device at ``precision`` [FLOP/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> gemm_rate_of(cluster, kernels_for(cluster.device.name), "bf16").peak <= 312e12
     True
@@ -285,7 +290,6 @@ def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) ->
 def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     """Return the rate of fused attention in forward, in 16 bits [FLOP/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> attention_rate_of(cluster, kernels_for(cluster.device.name)).peak <= 312e12
     True
@@ -298,7 +302,6 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
 def linear_attention_rate_of(cluster: Cluster) -> Rate:
     """Return the rate of products over chunks in linear attention, in 16 bits [FLOP/s].
 
-    >>> from autoplan.catalog import load_job
     >>> linear_attention_rate_of(load_job("llama3-8b-8x-a100").cluster).peak / 1e12  # a quarter
     78.0
     """
@@ -313,7 +316,6 @@ def _linear_attention_rate(peak: float) -> Rate:
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     """Return the links of a cluster at the shares that collectives reach [byte/s].
 
-    >>> from autoplan.catalog import kernels_for, load_job
     >>> cluster = load_job("llama3-8b-8x-a100").cluster
     >>> links_of(cluster, kernels_for(cluster.device.name)).devices_per_node
     8
@@ -359,7 +361,6 @@ def ideal(machine: Machine, job: Job) -> Machine:
     Every GEMM runs at peak, memory-bound kernels take no time, links have their nominal bandwidth [byte/s]
     and no latency, and all communication overlaps with compute.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> limits = ideal(machine_of(job), job)
     >>> limits.gemm.peak / 1e12, limits.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
@@ -412,7 +413,6 @@ def ideal(machine: Machine, job: Job) -> Machine:
 def serial(machine: Machine) -> Machine:
     """Return ``machine`` without any overlap, for upper bounds; rates are the same [FLOP/s, byte/s].
 
-    >>> from autoplan.catalog import load_job
     >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.no_prefetch
     True
 
@@ -431,3 +431,39 @@ def serial(machine: Machine) -> Machine:
         interference=1.0,
     )
     return replace(machine, overlap=no_overlap)
+
+
+#: Clock over power, in logarithms: 1/3 where the voltage grows with the clock, 1 where it is at its floor.
+_EXPONENT: Final = 1 / 2
+#: Share of the peak that large products reach where no power limit slows them: that of an A100 in a sweep.
+_UNTHROTTLED: Final = 0.92
+
+
+def sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
+    """Return the rate of kernels in long runs, under the power limit, over that in a sweep [1].
+
+    s r^(1/2) with r = (P/F) / (P'/F'), and at most what products reach at the full clock, 0.92 / c. Dynamic
+    power is proportional to f V^2. The voltage V grows with the clock f down to a floor, so that f is between
+    the cube root of the power that there is for each FLOP/s and proportional to it.
+
+    >>> kernels = kernels_for("h100-sxm5-80gb")
+    >>> h100, pcie = (load_entry("device", name) for name in ("h100-sxm5-80gb", "h100-pcie-80gb"))
+    >>> round(sustained_share(kernels, pcie) / sustained_share(kernels, h100), 3)  # (350/756 / (700/989))^0.5
+    0.809
+
+    Leaves out: heat; static power, which does not fall with the clock.
+    Source: Weste and Harris, CMOS VLSI Design, chapter 5.
+    """
+    share, ceiling = kernels.gemm.sustained_share.value, kernels.gemm.ceiling.value
+    full = max(share, _UNTHROTTLED / ceiling)
+    return min(share * float(_power_ratio(kernels, device) ** _EXPONENT), full)
+
+
+def _power_ratio(kernels: KernelSpec, device: DeviceSpec) -> float:
+    """Return r, a device's power for each FLOP/s of its peak over that of the measured device [1]."""
+    power, peak = kernels.gemm.power, kernels.gemm.peak
+    own_peak = device.peak_flops("bf16") or device.peak_flops("fp16")
+    if power is None or device.power is None:
+        return 1.0
+    flops = 1.0 if peak is None or own_peak is None else own_peak / peak.value
+    return float(device.power.value / power.value / flops)

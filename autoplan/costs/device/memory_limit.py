@@ -28,12 +28,11 @@ class Overheads(NamedTuple):
 def overheads_of(job: Job) -> Overheads:
     """Return s [1] and the CUDA context [byte], and their upper ends: s (1 + u), at most the stack's own.
 
-    >>> from autoplan.catalog import load_job
     >>> overheads = overheads_of(load_job("llama3-8b-8x-a100"))
     >>> overheads.fragmentation <= overheads.high_fragmentation, overheads.context < overheads.high_context
     (True, True)
 
-    Leaves out: communicators, see costs/memory/communicator_buffers.py.
+    Leaves out: communicators, see costs/memory/footprint.py.
     Source: the stack's file.
     """
     policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.memory.value
@@ -46,7 +45,6 @@ def memory_limit_bytes(job: Job) -> float:
     """Return the memory limit of a device [byte]: M less the headroom, at most the job's own limit.
 
     Leaves out: memory of a display or of other processes.
-    >>> from autoplan.catalog import load_job
     >>> memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
     79.15
     """

@@ -40,10 +40,6 @@ def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]
 
     DoRA multiplies the two matrices, [m, r] x [r, n], for the norms of the adapted weight's rows.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.adapters import AdapterSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, targets=("k_proj",)))
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in adapter_gemms(job, np.full(1, 8192.0), one)]
@@ -64,9 +60,6 @@ def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]
 def adapter_kernels(job: Job) -> float:
     """Return the kernels that adapters and their quantised base add to a layer's forward [1].
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.adapters import AdapterSpec
     >>> job, bases = load_job("llama3-8b-8x-a100"), (AdapterSpec(rank=8), AdapterSpec(rank=8, base="nf4"))
     >>> [adapter_kernels(replace(job, adapters=x)) for x in bases]  # 7 x 4, and 7 x 3
     [28.0, 49.0]
@@ -92,11 +85,6 @@ def adapter_traffic_seconds(
     its mask, (2 e + 1) n each way. DoRA weighs both outputs by magnitudes (4 e m) and makes the adapted
     weight, 5 e m n, each way.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.adapters import AdapterSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, targets=("k_proj",)))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0, cache_bytes=0.0)
@@ -125,11 +113,6 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
     Q (b + e) bytes in each pass, whatever its tokens, times the traffic of the stack's kernels. int8 weights
     are multiplied as they are in forward.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.adapters import AdapterSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="int8"))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)

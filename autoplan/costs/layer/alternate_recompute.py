@@ -26,7 +26,6 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
     output and down. MLA has four or five GEMMs in attention. ``sp_degree`` is the sequence-parallel degree;
     ``tokens``, ``tp`` and ``sp_degree`` have shape [C].
 
-    >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
     >>> gemms = alternate_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one, one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
@@ -47,7 +46,6 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
 def alternate_bytes(model: ModelSpec, tp: Array, sp_degree: Array, element: float) -> Array:
     """Return the size of the outputs of ``alternate_gemms`` per token [byte], shape [C].
 
-    >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)  # k, h, f: 1,024, 4,096, 14,336
     >>> float(alternate_bytes(load_entry("model", "llama3-8b"), one, one, 2.0)[0])  # 2 (k + h + f)
     38912.0

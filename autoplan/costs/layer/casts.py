@@ -46,9 +46,6 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     32 elements): the inputs in forward; inputs and gradients by columns and gradients by rows in backward.
     Casts by rows may also be fused, except after attention and before a sequence-parallel all-gather.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-h100"), precision="fp8")
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> casts = [cast_elements(replace(job, stack=stack(x)), one) for x in ("fsdp2", "fsdp2-rowwise")]
@@ -106,10 +103,6 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     Rowwise scales only: 5 bytes per parameter (3 with scales of 32 elements), independent of the number of
     tokens. Forward casts along one axis and backward along the other.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-h100"), precision="fp8", stack=stack("fsdp2-rowwise"))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])

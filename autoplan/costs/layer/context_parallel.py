@@ -55,8 +55,6 @@ def _splits_heads(job: Job) -> bool:
 def attention_steps(job: Job, candidates: Candidates) -> Array:
     """Return the number of attention kernels of a layer [1], shape [C]: c, or 1 with all-to-all.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("cp=4", layers=32, devices=8)])
     >>> attention_steps(load_job("llama3-8b-8x-a100"), one).tolist()
     [4.0]
@@ -76,8 +74,6 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     and a / (t c) heads. The time is at least that of b / g sequences of g s / c tokens, for each g that
     divides both b and c: short sequences are not faster than long ones with the same number of tokens.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> two = Candidates.of([parse_layout(text, layers=32, devices=8) for text in ("tp=8", "tp=2,cp=4")])
     >>> times = step_kernel_seconds(load_job("llama3-8b-8x-a100"), two, 4096.5, Rate(1e9, (), 0.0))
     >>> [round(float(x), 2) for x in times]  # GFLOP: 4 x 8,192 x 4,096.5 x 4,096 / 8, and 4 / 16
@@ -126,10 +122,6 @@ def context_times(
     exposed. All-to-all of q, k, v and the output, e T bytes times the width of each, is fully exposed. Hidden
     communication slows compute by ``interference``. The c - 1 partial outputs are merged in memory.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-h100"), Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
     >>> links = Links(8, 2.0**20, 2.0**20, False, 0.0, 1.0, 0.0, 0.0, ())  # 1 MiB/s
     >>> overlap = replace(machine_of(job).overlap, interference=0.0)
@@ -163,8 +155,6 @@ def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array]:
 def key_value_elements(job: Job, candidates: Candidates) -> Array:
     """Return the elements of keys and values of a layer and microbatch on a rank [1], shape [C]: 2 k T.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
     >>> float(key_value_elements(load_job("llama3-8b-8x-a100"), one)[0])  # 2 x 1,024 x 1,024
     2097152.0
@@ -196,8 +186,6 @@ def context_messages(
     behind, so that backward has c steps. All-gather: all keys and values once in each pass, and gradients in
     c steps of a ring. All-to-all: e T times the width of queries, keys, values and outputs.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
     >>> forward, backward = context_messages(load_job("llama3-8b-8x-h100"), one)
     >>> [(x.operation, float(x.size[0]), float(x.calls[0])) for x in backward]  # 2 x 2 x 1,024 x 1,024
@@ -312,8 +300,6 @@ def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float)
     Ring attention has two buffers of keys and values and two of their gradients: 4 k (e + g) T. All-gather
     has all keys and values and two buffers of gradients: 2 k T (e c + 2 g).
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
     >>> float(context_buffer_bytes(load_job("llama3-8b-8x-a100"), one, 2.0)[0])  # 4 x 2 x 2,097,152
     16777216.0

@@ -54,10 +54,6 @@ def elementwise_seconds(
     QKV gradient. Biases may have separate kernels. MoE layers add permutation and routing; MLA replaces the
     rotary embedding by its own.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
     >>> forward, backward = elementwise_seconds(job, np.full(1, 8192.0), one, machine)
@@ -96,10 +92,6 @@ def elementwise_seconds(
 def mlp_elementwise_seconds(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> Array:
     """Return the memory-bound forward time of a dense MLP and its norm [s], by its share of layers, [C].
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
     >>> seconds, block = mlp_elementwise_seconds(job, np.full(1, 8192.0), one, machine), job.stack.block

@@ -12,12 +12,20 @@ Forward GEMMs on one rank: QKV [T, h] x [h, (q+2k)/t]; attention output [T, q/t]
 [T, h] x [h, f/t]; down [T, f/t] x [f/t, h]. Backward has two GEMMs for each: the input gradient (m, k, n) and
 the weight gradient (k, n, m). Tensor parallelism follows Narayanan et al. 2021 (arXiv:2104.04473), sequence
 parallelism Korthikanti et al. 2022 (arXiv:2205.05198).
+
+Time of attention without a fused kernel, whose scores go through memory.
+
+Notation (this file only)::
+
+    b, s  sequences of a microbatch, tokens of a sequence                [1]
+    a, d  heads on a rank, width of a head                               [1]
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -25,10 +33,16 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.reference import forward_passes
-from autoplan.costs.core.scope import at_precision, tokens_of
-from autoplan.costs.core.sizes import backward_split, causal_keys, sequence_parallel_degree
-from autoplan.costs.device.kernels import Gemm, gemm_seconds, memory_bound_seconds, smooth_maximum
-from autoplan.costs.device.machine import Machine
+from autoplan.costs.core.scope import at_precision, sequences_of, tokens_of
+from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
+from autoplan.costs.device.kernels import (
+    Gemm,
+    gemm_seconds,
+    gemm_seconds_at_rate,
+    memory_bound_seconds,
+    smooth_maximum,
+)
+from autoplan.costs.device.machine import Machine, Rate
 from autoplan.costs.layer.adapter_time import (
     adapter_gemms,
     adapter_kernels,
@@ -38,8 +52,7 @@ from autoplan.costs.layer.adapter_time import (
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
-from autoplan.costs.layer.eager_attention import eager_attention_seconds
-from autoplan.costs.layer.elementwise import elementwise_seconds, mlp_elementwise_seconds
+from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds, mlp_elementwise_seconds
 from autoplan.costs.layer.gemm_shapes import (
     dense_gemms,
     input_gradient_gemms,
@@ -123,9 +136,6 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     Compute is the sum of GEMMs, attention and memory-bound kernels; a smooth maximum of compute and host
     launches is the time.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> fastest = ideal(machine_of(job), job)
     >>> float(round(layer_times(job, one, fastest).forward[0] * fastest.peak_flops / 1e9, 1))  # GFLOP
@@ -302,8 +312,6 @@ def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[G
 def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """Return the forward GEMMs of a layer [1]: attention, dense MLP and experts.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> gemms = layer_gemms(load_job("llama3-8b-8x-a100"), np.full(1, 8192.0), one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
@@ -417,7 +425,6 @@ def mean_keys(job: Job) -> float:
     attention. Of documents packed into the
     sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.schema.job import Workload
     >>> job = load_job("llama3-8b-8x-a100")
     >>> mean_keys(job)  # 8,193 / 2
@@ -451,9 +458,6 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
 
     Backward GEMMs: recomputed scores, dQ and dK have the key width; dV and dP the value width.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> forward, backward = attention_kernel_seconds(job, one, ideal(machine_of(job), job))
     >>> round(float(backward[0] / forward[0]), 6)  # five GEMMs instead of two
@@ -495,3 +499,64 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention
         exposed_forward=context.exposed_forward,
         exposed_backward=context.exposed_backward,
     )
+
+
+#: Tensor cores read matrices and rows that begin at multiples of so many bytes (cuBLAS, "Tensor Core Usage").
+_ALIGNMENT: Final = 16
+#: Rate of 16-bit products on vector units over the data sheet's of fp32: in bf16 384 products of [1024, 1024]
+#: and [1024, 140] reach 12.21 TFLOP/s on an A100 of 19.5; those of width 128, on tensor cores, 132.7
+#: (pytorch/pytorch#83272, CUDA 11.6, where fp16 reaches 53.9).
+_VECTOR_SHARE: Final = 12.21 / 19.5
+
+
+def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
+    """Return forward and backward of a layer's unfused attention [s], each of shape [C].
+
+    Two batched GEMMs of a b matrices, [s, d] x [d, s] and [s, s] x [s, d], four in backward, and memory-bound
+    kernels over a b s^2 scores. Between the GEMMs a fused kernel scales, masks and takes the softmax: 1 read
+    and 1 write, in backward 2 reads and 1 write. Unfused, four kernels (scale, two for the mask, softmax)
+    read and write; backward has three of them. Dropout has additional accesses. Heads whose rows do not begin
+    at multiples of 16 bytes are multiplied by vector units.
+
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> free = {"hbm_bandwidth": np.inf, "memory_bound_launch": 0.0, "gemm": Rate(1e9, (), 0.0)}
+    >>> forward, backward = eager_attention_seconds(job, one, replace(machine_of(job), **free))
+    >>> float(forward[0]), float(backward[0])  # 2 x 2 x 4 heads x 8,192^2 x 128 / 1e9, and twice that
+    (137.438953472, 274.877906944)
+
+    Leaves out: products of one sequence in fp16 that cuBLAS pads for tensor cores.
+    Source: Megatron-LM v2.4, megatron/model/transformer.py, CoreAttention's baddbmm and bmm over [s, b a, d];
+    counted accesses of megatron/fused_kernels.
+    """
+    model, s = job.model, job.workload.sequence_length
+    matrices = sequences_of(job, candidates) * np.maximum(1.0, model.heads / candidates.tp)
+    wide, narrow = (np.asarray(float(width)) for width in head_widths(model))
+    length = np.asarray(float(s))
+    scores = matrices * float(s) ** 2
+    # The matrices of a batched GEMM fill the device together: priced as one tall GEMM.
+    products = _product_seconds((matrices * length, length, wide), wide, machine)
+    products = products + _product_seconds((matrices * length, narrow, length), narrow, machine)
+    dropout, dropout_backward = (dropout_masks(job) * x for x in _dropout_accesses(job))
+    softmax, softmax_backward = (2.0, 3.0) if job.stack.block.fused_softmax else (8.0, 7.0)
+    forward = memory_bound_seconds((softmax + dropout) * machine.element_bytes * scores, machine, calls=2)
+    backward = memory_bound_seconds(
+        (softmax_backward + dropout_backward) * machine.element_bytes * scores, machine, calls=2
+    )
+    return products + forward, 2 * products + backward
+
+
+def _product_seconds(extents: tuple[Array, Array, Array], width: Array, machine: Machine) -> Array:
+    """Return the time of a batched GEMM over heads of ``width`` elements [s]."""
+    aligned = float(width) * machine.element_bytes % _ALIGNMENT == 0
+    rate = machine.gemm
+    if not aligned and machine.vector_flops is not None:
+        rate = Rate(_VECTOR_SHARE * machine.vector_flops, (), machine.gemm.launch)
+    return gemm_seconds_at_rate(extents, rate, machine.hbm_bandwidth, machine.element_bytes)
+
+
+def _dropout_accesses(job: Job) -> tuple[float, float]:
+    """Return the accesses per score of attention dropout besides the softmax [1], forward and backward.
+
+    A fused kernel writes the softmax for backward, the result and the mask; backward reads the mask.
+    """
+    return (2.0, 0.5) if job.stack.block.fused_attention_dropout else (DROPOUT_ACCESSES, DROPOUT_ACCESSES)

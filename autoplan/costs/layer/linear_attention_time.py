@@ -127,7 +127,6 @@ def linear_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
 
     [T, h] x [h, (2K + 2V + gates)/t] and [T, V/t] x [V/t, h].
 
-    >>> from autoplan.catalog import load_entry
     >>> model, one = load_entry("model", "qwen3-next-80b-a3b"), np.ones(1)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in linear_gemms(model, 4096 * one, 4 * one)]
     [(4096, 3088, 2048), (4096, 2048, 1024)]
@@ -148,10 +147,6 @@ def linear_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
     FLOPs of the products over chunks at the rate of such kernels, plus bytes over bandwidth: kernels follow
     one another, each limited by one of the two. The recurrence over chunks passes states, not tokens.
 
-    >>> from autoplan.catalog import load_entry, load_job
-    >>> from autoplan.costs.device.machine import ideal, machine_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> from dataclasses import replace
     >>> model = load_entry("model", "qwen3-next-80b-a3b")
     >>> job = replace(load_job("llama3-8b-8x-h100"), model=model)
     >>> one, fastest = Candidates.of([parse_layout("tp=8,mbs=1", layers=48, devices=8)]), machine_of(job)
@@ -183,7 +178,6 @@ def linear_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
 def linear_kernels(model: ModelSpec) -> int:
     """Return the kernels of a layer's forward beyond those of softmax attention [1].
 
-    >>> from autoplan.catalog import load_entry
     >>> [linear_kernels(load_entry("model", name)) for name in ("llama3-8b", "qwen3-next-80b-a3b")]
     [0, 18]
     """
@@ -201,8 +195,6 @@ def linear_saved_bytes(
     is a kernel. Mamba-2: one function from the projection
     to the output saves its input, 2K + 2V + H, the output before its norm, V, and recomputes the rest.
 
-    >>> from autoplan.catalog import load_entry
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
     >>> float(linear_saved_bytes(load_entry("model", "qwen3-next-80b-a3b"), one, 2.0)[0])
     62144.0
@@ -255,7 +247,6 @@ def linear_forward_elements(model: ModelSpec) -> float:
     inverses and states of all chunks, of Mamba-2 states in fp32 and 16 bits, products within chunks in fp32,
     and the output.
 
-    >>> from autoplan.catalog import load_entry
     >>> [linear_forward_elements(load_entry("model", name)) for name in ("llama3-8b", "qwen3-next-80b-a3b")]
     [0.0, 51264.0]
     >>> 12352 + 8192 + 4096 + 4096 + 3 * 4096 + 64 * 32 + 8192

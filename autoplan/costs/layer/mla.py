@@ -28,7 +28,6 @@ __all__ = ["head_widths", "mla_elements", "mla_gemms", "mla_saved_bytes"]
 def head_widths(model: ModelSpec) -> tuple[int, int]:
     """Return the width of a query or key head, and of a value head [1]: d and d; n + r and v with MLA.
 
-    >>> from autoplan.catalog import load_entry
     >>> [head_widths(load_entry("model", name)) for name in ("llama3-8b", "deepseek-v3")]  # 128 + 64
     [(128, 128), (192, 128)]
 
@@ -43,7 +42,6 @@ def mla_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> l
 
     ``sp_degree`` is the sequence-parallel degree. The module docstring has the shapes.
 
-    >>> from autoplan.catalog import load_entry
     >>> one, tokens = np.ones(1), np.full(1, 4096.0)
     >>> shapes = mla_gemms(load_entry("model", "deepseek-v3"), tokens, 8 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in shapes]
@@ -73,7 +71,6 @@ def mla_elements(model: ModelSpec, tp: Array, sp_degree: Array, norm: float) -> 
     Norms: ``norm`` accesses per element of the latents. Rotary embedding of queries in place: 2 a r / t.
     Assembly of keys and values: a(n + v) read, a(n + r) and a v written, each over t.
 
-    >>> from autoplan.catalog import load_entry
     >>> one = np.ones(1)
     >>> float(mla_elements(load_entry("model", "deepseek-v3"), one, one, 2.0)[0])
     94208.0
@@ -98,8 +95,6 @@ def mla_saved_bytes(model: ModelSpec, candidates: Candidates, e: float, sp_degre
     Latents before and after their norms: e ((q + c + r) + (q + c)) / ``sp_degree``. Queries, keys, values and
     the output: e a (2 (n + r) + 2 v) / t.
 
-    >>> from autoplan.catalog import load_entry
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=1", layers=61, devices=8)])
     >>> float(mla_saved_bytes(load_entry("model", "deepseek-v3"), one, 2.0, np.ones(1))[0])
     172160.0

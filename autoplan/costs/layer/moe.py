@@ -53,10 +53,6 @@ def load_factor(job: Job, candidates: Candidates) -> Array:
     (x/E)^(1/2); the maximum over x ranks lies about (2 ln x)^(1/2) of that above the mean. A capacity factor
     is an upper limit, and the load itself where experts are padded to capacity.
 
-    >>> from types import SimpleNamespace
-    >>> from autoplan.catalog import load_entry
-    >>> from autoplan.schema.job import RoutingSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> two = [parse_layout(f"ep={x}", layers=32, devices=8) for x in (1, 8)]
     >>> routing = RoutingSpec(load_variation=0.1)
     >>> job = SimpleNamespace(model=load_entry("model", "mixtral-8x7b"), routing=routing)
@@ -86,8 +82,6 @@ def routed_per_token(job: Job, candidates: Candidates) -> Array:
 
     K u y / t with sequence parallelism; K u without, where every rank has all tokens.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("ep=2", "tp=2,sp=on", "tp=2,ep=2,sp=on,etp=1", "tp=2,sp=off")
     >>> four = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> job = load_job("mixtral-8x7b-8x-h200")
@@ -122,10 +116,6 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     where gated) and down, as one kernel where the stack has grouped GEMMs. Shared expert: the same with all
     tokens and t in place of y. Counts are for the average layer.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.job import RoutingSpec
-    >>> from dataclasses import replace
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
     >>> up = expert_gemms(job, np.full(1, 4096.0), one)[1]
@@ -163,8 +153,6 @@ def permute_elements(job: Job, candidates: Candidates) -> Array:
     times, a scatter_add reads K results and reads and writes the sum, which begins as zeros, K times:
     h (5 K + 1)/s. h 4 R more where several ranks send, to sort by expert and back. Router: scores and top-k.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(permute_elements(load_job("mixtral-8x7b-8x-h200"), one)[0])
     45120.0
@@ -194,8 +182,6 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     For forward, or for backward, of the average layer: ``activation`` accesses per element of the inner
     widths R f/y and of the shared expert.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
     (86016.0, 86016)
@@ -214,8 +200,6 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
 def expert_kernels(job: Job, candidates: Candidates) -> Array:
     """Return the number of forward kernels that experts add to the average layer [1], shape [C].
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
     >>> expert_kernels(load_job("mixtral-8x7b-8x-h200"), one).tolist()  # 40, and 2 for each of 2 experts
     [44.0]
@@ -239,10 +223,7 @@ def expert_waits(job: Job, candidates: Candidates) -> Array:
     Counts of routed tokens are read on the host: once a layer, to tell other ranks, or for each expert of a
     loop. Until it has launched more, the device idles.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
     >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
     >>> loop = with_software(stack("fsdp2"), SoftwareSpec(experts="loop"))
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=loop)
@@ -269,8 +250,6 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert: its width over t times
     ``inner``. Router: logits and top-k choices over s.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
     188508.0

@@ -29,10 +29,6 @@ __all__ = ["destinations_visited", "dispatch_bytes", "dispatch_seconds", "hierar
 def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
     """Return the bytes of a rank to dispatch, for one expert of each token [byte], shape [C]: e h T u / s.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.job import RoutingSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
     >>> float(dispatch_bytes(job, one)[0]) / 2**20  # 2 x 4,096 x 4,096 bytes in MiB
@@ -55,11 +51,6 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     expert-tensor-parallel group all-gathers the routed tokens, y times the bytes, and reduce-scatters the
     outputs. Backward takes the same time.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
-    >>> from autoplan.schema.job import RoutingSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
     >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**24, 7 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 16 MiB/s

@@ -35,11 +35,7 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     second dimension (the tokens of several sequences) copies gathered or scattered tensors into order: 2 e T
     h bytes of HBM traffic.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
     >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> forward = tensor_calls(job, one).forward  # two gathers and two scatters of 7/8 x 64 MiB
@@ -78,11 +74,7 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     Regathers times the time of one all-gather of e T h bytes: a split weight-gradient pass has no
     input-gradient GEMM to overlap with.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
     >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> layouts = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
     >>> two = Candidates.of([parse_layout(x, layers=32, devices=8) for x in layouts])
@@ -108,11 +100,7 @@ def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     each part of its output at once. All-gather and reduce-scatter expose what the GEMMs do not hide, at least
     the slowdown of the GEMMs under overlap. All-reduce is fully exposed.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
     >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> machine = replace(machine_of(job), links=links)

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.matmul.caching_allocator import segment_bytes
 from autoplan.costs.matmul.grids import GridAxis, Grids, Terms
 from autoplan.costs.matmul.product import Product, element_size
-from autoplan.costs.matmul.product_memory import device_total
-from autoplan.costs.memory.communicator_buffers import buffer_bytes
+from autoplan.costs.matmul.product_memory import device_total, segment_bytes
+from autoplan.costs.memory.footprint import buffer_bytes
 from autoplan.schema.job import Job
 
 __all__ = ["SchemeMemory", "scheme_memory", "scheme_tensors"]
@@ -79,7 +78,6 @@ def scheme_memory(grids: Grids, product: Product, terms: Terms, job: Job, worksp
     W and the workspace stay, the rest comes and goes; each is rounded as the allocator does. Communicators:
     one for each axis with several ranks, and one of all devices unless an axis has all of them.
 
-    >>> from autoplan.catalog import load_job
     >>> one, two = np.ones(1), np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, two, 0 * one, one, one)
     >>> memory = scheme_memory(grids, Product(8192, 8192, 8192), Terms(), load_job("llama3-8b-8x-a100"), 0.0)

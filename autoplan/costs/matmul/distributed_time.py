@@ -46,8 +46,6 @@ def compute_seconds(grids: Grids, product: Product, machine: Machine) -> tuple[A
 
     A GEMM of (M, N, K/S); where a batch runs together its GEMMs are one kernel.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> one = np.ones(1)
     >>> grids = Grids(*[one] * 8, steps=one, shifted=0 * one, together=one, overlapped=one)
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
@@ -74,8 +72,6 @@ def scheme_times(grids: Grids, product: Product, terms: Terms, machine: Machine)
     Without overlap j (before + sum of C and T over S steps + after). With overlap the first panel is waited
     for and each other one is hidden behind the GEMM before it: j (before + T + S C + (S - 1) E + after).
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> one, two = np.ones(1), np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, 8 * one, 0 * one, one, one)
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))

@@ -5,20 +5,29 @@ Notation (this file only)::
     P  bytes that stay: weights, optimizer states, workspace                  [byte]
     D  bytes that come and go: activations and their gradients                [byte]
     s  parts that split-k cuts the inner dimension into                          [1]
+
+Rounding of PyTorch's caching allocator: blocks of a tensor, and segments that the device gives.
+
+Notation (this file only)::
+
+    b  bytes of a tensor                                                  [byte]
+    B  bytes of its block: counted in ``memory_allocated``                [byte]
+    S  bytes of its segment: counted in ``memory_reserved``               [byte]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.optimizer_states import state_bytes
 from autoplan.costs.core.scope import at_precision
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
-from autoplan.costs.matmul.caching_allocator import block_bytes, segment_bytes
 from autoplan.costs.matmul.product import Product, bytes_of
 from autoplan.schema.job import Job
 
@@ -127,7 +136,6 @@ def training_events(
     Forward keeps A for the weight gradient; backward has dY, then dX and dW; the step has the states. Bytes
     of a parameter are those of the job's stack at its precision.
 
-    >>> from autoplan.catalog import load_job
     >>> events = training_events(Product(2, 3, 4), load_job("llama3-8b-8x-a100"), (0.0, 0.0))
     >>> {event: sum(x.size for x in tensors) for event, tensors in events.items()}
     {'forward': 244, 'backward': 260, 'step': 216}
@@ -177,7 +185,6 @@ def device_total(
     P + D x fragmentation + context + communicators: central, and at the end of the interval that the job's
     fit rule asks for.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> total, needed = device_total(np.array(2.0**30), np.array(2.0**30), job)
     >>> bool(2.0**31 < total < needed)
@@ -198,7 +205,6 @@ def needed_memory(tensors: tuple[LiveTensor, ...], job: Job) -> NeededMemory:
     P and D are rounded as the allocator does; share and context are the stack's, for ``needed`` at the upper
     end of their range as for any layout.
 
-    >>> from autoplan.catalog import load_job
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = needed_memory((LiveTensor("A", 2**30),), job)
     >>> [x / 2**30 for x in (one.allocated, one.reserved)], one.fits, one.total < one.needed < one.limit
@@ -219,3 +225,44 @@ def needed_memory(tensors: tuple[LiveTensor, ...], job: Job) -> NeededMemory:
         needed=float(needed),
         limit=memory_limit_bytes(job),
     )
+
+
+#: PyTorch 2.13, c10/core/AllocatorConfig.h: kMinBlockSize, kSmallSize, kSmallBuffer, kRoundLarge; and
+#: c10/cuda/CUDACachingAllocator.cpp for the segment of 20 MiB that tensors above kSmallSize share.
+_BLOCK: Final = 512
+_SMALL: Final = 2**20
+_SMALL_SEGMENT: Final = 2 * 2**20
+_SHARED_SEGMENT: Final = 20 * 2**20
+_LARGE_ROUNDING: Final = 2 * 2**20
+
+
+def block_bytes(size: ArrayLike) -> Array:
+    """Return B [byte]: b rounded up to 512 bytes, 0 where there is no tensor.
+
+    >>> block_bytes([0, 1, 512, 513]).tolist()
+    [0.0, 512.0, 512.0, 1024.0]
+
+    Leaves out: PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions.
+    Source: PyTorch 2.13, c10/core/AllocatorConfig.h.
+    """
+    blocks: Array = np.ceil(np.asarray(size, dtype=np.float64) / _BLOCK) * _BLOCK
+    return blocks
+
+
+def segment_bytes(size: ArrayLike) -> Array:
+    """Return the most that a tensor reserves [byte]: S of a tensor with a segment to itself.
+
+    2 MiB up to 1 MiB, 20 MiB up to 20 MiB, above b rounded up to 2 MiB: non-decreasing in b.
+
+    >>> (segment_bytes([0, 2**20, 2**20 + 1, 50 * 2**20 - 1]) / 2**20).tolist()
+    [0.0, 2.0, 20.0, 50.0]
+
+    Leaves out: tensors that share a segment, and tensors from 10 to 20 MiB, whose segment is their own size:
+    both reserve less.
+    Source: PyTorch 2.13, c10/core/AllocatorConfig.h; c10/cuda/CUDACachingAllocator.cpp, get_allocation_size.
+    """
+    tensor = np.asarray(size, dtype=np.float64)
+    large = np.ceil(tensor / _LARGE_ROUNDING) * _LARGE_ROUNDING
+    shared = np.where(tensor <= _SMALL, _SMALL_SEGMENT, np.maximum(large, _SHARED_SEGMENT))
+    segments: Array = np.where(tensor > 0, shared, 0.0)
+    return segments

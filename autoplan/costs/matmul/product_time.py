@@ -34,9 +34,7 @@ def kernel_seconds(
     ``gemm_seconds`` of the layers, whose traffic is that of operands of the machine's format: HBM bandwidth
     is scaled by it over ``traffic``. ``groups`` of them run as one kernel.
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.device.kernels import gemm_seconds
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine, n = machine_of(load_job("llama3-8b-8x-a100")), np.array(4096.0)
     >>> bool(kernel_seconds((n, n, n), 6 * n * n, machine) == gemm_seconds(n, n, n, machine))
     True
@@ -53,8 +51,6 @@ def kernel_seconds(
 def forward_seconds(product: Product, machine: Machine) -> float:
     """Return the time of Y = A W [s], with bias and residual in the epilogue.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> plain, added = (forward_seconds(Product(16, 8192, 8192, residual=x), machine) for x in (False, True))
     >>> plain < added < 1.01 * plain
@@ -72,8 +68,6 @@ def backward_seconds(product: Product, machine: Machine) -> tuple[float, float]:
 
     GEMMs of (m, k, n) and (k, n, m), as in every layer.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> both = backward_seconds(Product(4096, 4096, 4096), machine)
     >>> both == (forward_seconds(Product(4096, 4096, 4096), machine),) * 2
@@ -93,8 +87,6 @@ def backward_seconds(product: Product, machine: Machine) -> tuple[float, float]:
 def unmeasured(job: Job, machine: Machine) -> Machine:
     """Return ``machine`` with no time for GEMMs that the device's table covers: what is left is modelled [s].
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> job = load_job("llama3-8b-8x-a100")
     >>> [forward_seconds(Product(m, 8192, 8192), unmeasured(job, machine_of(job))) > 0 for m in (4096, 1)]
     [False, True]

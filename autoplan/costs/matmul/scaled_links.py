@@ -25,8 +25,6 @@ def with_scaled_links(
     measured table x t0 + (t - t0) / y, which is the table itself where both are 1. ``across`` nodes hops and
     bandwidth of the network do, and nothing inside a node changes.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> with_scaled_links(machine) == machine
     True

@@ -64,8 +64,6 @@ class Saved:
 def logit_columns(job: Job, candidates: Candidates) -> Array:
     """Return logits per token in the loss of one rank [1]: V, or V / t where the loss is vocabulary-parallel.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> float(logit_columns(load_job("llama3-8b-8x-a100"), one)[0])  # 129,024 / 8, padded from 128,256
     16128.0
@@ -82,8 +80,6 @@ def loss_chunks(job: Job) -> int:
 
     ``block.loss_chunks``; 0 makes a chunk's logits as large as the hidden states, in chunks that double.
 
-    >>> from autoplan.catalog import load_job, stack
-    >>> from dataclasses import replace
     >>> job = load_job("llama3-8b-8x-a100")
     >>> loss_chunks(job), loss_chunks(replace(job, stack=stack("hf-trainer-liger")))  # 128,256 / 4,096
     (1, 32)
@@ -103,8 +99,6 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     Tensor parallelism divides the tensors inside attention and MLP (keys only up to their number of heads),
     sequence parallelism also the residual stream. Full recompute saves 2h per recompute unit.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> saved = saved_bytes_per_token(job, one)
@@ -154,7 +148,6 @@ def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:
 def product_input(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Return the saved input of a column-parallel GEMM, of one token [byte]: sharded, or all-gathered.
 
-    >>> from autoplan.catalog import load_job
     >>> one, eight = np.ones(1), np.full(1, 8.0)
     >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
     [8192.0, 1024.0]
@@ -172,7 +165,6 @@ def input_bytes(job: Job, e: float) -> float:
 
     With scales per row, the weight gradient needs the input in another fp8 cast, from its full precision.
 
-    >>> from autoplan.catalog import load_job
     >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
     2.0
 
@@ -240,9 +232,6 @@ def adapter_saved_bytes(job: Job, e: float, t: Array, modules: tuple[TargetModul
     It is the output of the first matrix; the input of the target is shared with its GEMM. With dropout each
     has a copy of its input and a mask, (e + 1) n; DoRA saves the outputs of target and adapter, 2 e m.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.adapters import AdapterSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, dropout=0.1))
     >>> float(adapter_saved_bytes(job, 2.0, np.ones(1), ATTENTION_MODULES)[0])  # 4 (2 x 16 + 3 x 4096)
     49280.0

@@ -30,10 +30,6 @@ __all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_layer_gradi
 def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
     """Return unreduced gradients, as backward computes them [byte], shape as ``parameters``: e n.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> float(unreduced_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.array(1e6)))  # bf16: 2 each
     2000000.0
@@ -52,11 +48,6 @@ def unreduced_layer_gradients(scope: Scope) -> Array:
     They do where reduce-scatter works per layer (FSDP2), and where they are the gradients of the optimizer.
     Otherwise each is accumulated into a gradient buffer at once, or copied into a bucket.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
@@ -82,11 +73,7 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     attention, after the MLP's saved activations are freed (gradient of scores e a s T / t of eager attention,
     and buffers of context parallelism).
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.memory.activations import saved_bytes_per_token
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
     >>> saved = saved_bytes_per_token(scope.job, scope.candidates)
@@ -124,12 +111,6 @@ def dequantized_bytes(scope: Scope) -> Array:
     DoRA also makes the product of the adapter's matrices and its sum with the weight, of whose rows it takes
     the norms.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.adapters import AdapterSpec
-    >>> from autoplan.schema.layout import parse_layout
     >>> one, job = Candidates.of([parse_layout("tp=2", layers=32, devices=8)]), load_job("llama3-8b-8x-a100")
     >>> cases = (None, False), ("nf4", False), ("nf4", True)
     >>> bases = [AdapterSpec(rank=8, base=base, dora=dora) for base, dora in cases]

@@ -13,6 +13,13 @@ S + D x share + framework: ``share`` is the fragmentation of the caching allocat
 ``framework`` the memory of CUDA context, communicators and colocated engines. The solver's coefficients,
 ``evaluate`` and the reports all use these functions. Examples set all fields of a footprint to 1, except
 those they name.
+
+Communicator buffers of NCCL (RCCL), one set per process group of a device.
+
+Notation (this file only)::
+
+    n  ranks of a group                                       [1]
+    B  buffers of the communicator of one group            [byte]
 """
 
 from __future__ import annotations
@@ -24,15 +31,16 @@ from typing import Any, Final, TypedDict
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Linear, flag, mapped, taken
+from autoplan.costs.core.candidates import Array, ByMode, Linear, column, flag, mapped, taken
 from autoplan.costs.core.reference import rollout_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
-from autoplan.costs.memory.communicator_buffers import communicator_bytes
 from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import SavedActivations, saved_of, timeline_of
+from autoplan.costs.network.mesh import replica_group, shard_group
+from autoplan.schema.job import Job
 from autoplan.schema.recompute import FULL, MODES, in_order, total
 
 __all__ = [
@@ -102,8 +110,6 @@ def footprint_of(scope: Scope) -> Footprint:
 
     Leaves out: fragmentation that grows over hours; memory of other processes on the device.
     Source: counted on real PyTorch modules, benchmarks/memory; share and framework are from the stack's file.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
     [[4.0, 3.0, 2.0, 1.0]]
@@ -117,8 +123,6 @@ def footprint_without_transient(scope: Scope) -> Footprint:
 
     A lower bound that takes a fraction of the time of ``footprint_of``.
 
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
     >>> least, actual = (of(scope) for of in (footprint_without_transient, footprint_of))
@@ -155,8 +159,6 @@ def persistent_bytes(scope: Scope) -> Linear:
     """Return S outside layers and of a layer [byte]: P + O, gradient copies, and G where persistent.
 
     Leaves out: buffers that are not trained.
-    >>> from autoplan.catalog import load_job; from autoplan.schema.layout import parse_layout
-    >>> from autoplan.costs.core.candidates import Candidates; from autoplan.costs.core.scope import scope_of
     >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> persistent = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
     >>> float(persistent.layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
@@ -403,3 +405,42 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
     update = footprint.update.at(layers)
     excess: Array = np.where(update > transient_limit, np.inf, np.maximum(excess_before, excess_late))
     return excess
+
+
+def buffer_bytes(ranks: Array, job: Job) -> Array:
+    """Return B of groups of n ``ranks`` [byte]: none of one rank, the low end of the interval of two.
+
+    >>> buffer_bytes(np.array([1, 2, 8]), load_job("llama3-8b-8x-a100")).tolist()
+    [0.0, 544000000.0, 688000000.0]
+
+    Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
+    """
+    buffers = job.stack.memory.communicator
+    size: Array = np.where(ranks > 2, buffers.value, np.where(ranks > 1, buffers.low, 0.0))
+    return size
+
+
+def communicator_bytes(scope: Scope) -> Array:
+    """Return communicator buffers of one device [byte], shape [C, 1].
+
+    One B for the world group and one for each process group with n > 1. Groups of n = 2 have fewer channels
+    and take the low end of the interval. The shard group and the replicate group count separately; experts
+    may add three groups of their own.
+
+    Leaves out: groups that a framework creates and never uses; communicators that share buffers.
+    Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
+    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
+    [[1920000000.0]]
+    """
+    c = scope.candidates
+    world, depth = c.tp * c.cp * c.dp * c.pp, np.full(len(c), c.pp)
+    data_axes = (shard_group(c).ranks, replica_group(c).ranks)
+    groups = [c.tp, c.cp, depth, world]
+    if scope.job.model.moe is not None:
+        expert_mesh = (c.ep > 1) | (c.etp != c.tp)
+        groups += [np.where(expert_mesh, axis, 1) for axis in (c.ep, c.etp, c.expert_shard)]
+    axes = (*(column(axis) for axis in groups), *data_axes)
+    sizes = (buffer_bytes(axis, scope.job) for axis in axes)
+    total: Array = sum(sizes, np.zeros((len(c), 1)))
+    return total

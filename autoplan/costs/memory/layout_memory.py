@@ -68,7 +68,6 @@ class StageCounts:
     def of(layouts: Sequence[Layout]) -> StageCounts:
         """Return the layers and recompute of ``layouts`` of equal pipeline depth [1].
 
-        >>> from autoplan.schema.layout import parse_layout
         >>> StageCounts.of([parse_layout("pp=2", layers=32, devices=8)]).layers.tolist()
         [[16.0, 16.0]]
         """
@@ -91,10 +90,6 @@ def memory_predictions(
     ``footprints`` are those of each layer type, computed if not given.
 
     >>> import numpy as np
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,zero=1,recompute=full", layers=32, devices=8)])
     >>> counts = StageCounts(np.array([[32.0]]), {"full": np.array([[32.0]])})
     >>> memory = memory_predictions(scope_of(load_job("llama3-8b-8x-a100"), one), counts)[0]

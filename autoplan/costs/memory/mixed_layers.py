@@ -49,7 +49,6 @@ def value_of_type(layer_type: Ints, values: Sequence[Array]) -> Array:
 def largest_of_types(stage_layers: StageLayers, values: Sequence[Array]) -> Array:
     """Return the largest value among the layer types in each stage, in their unit.
 
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> two = Prefixes.of([(0, 0), (0, 1)], 2).layer_counts(np.arange(2), {})
     >>> largest_of_types(two, [np.array(1.0), np.array(5.0)]).tolist()
     [1.0, 5.0]
@@ -76,7 +75,6 @@ def mixed_footprint(footprints: Sequence[Footprint], stage_layers: StageLayers) 
     the first layer are those of their own type; other transient memory of an event is the maximum over types.
 
     >>> from autoplan.costs.memory.footprint import stage_memory
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint.uniform(np.ones(1))
     >>> large = replace(small, persistent=Linear(np.ones(1), np.full(1, 7.0)), none=np.full(1, 4.0))
     >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
@@ -132,7 +130,6 @@ def mixed_linear(costs: Sequence[Linear], stage_layers: StageLayers, fixed: Arra
 
     ``fixed`` is the constant of the stage, to which the difference sum n_k (x_k - x_last) is added.
 
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
     >>> mixed_linear([Linear(0.0, 3.0), Linear(0.0, 5.0)], stages, 10.0).at(2).tolist()  # 10 + 3 + 5
     [18.0]
@@ -149,7 +146,6 @@ def mixed_workspace_correction(
 
     The recomputed activations of the next-to-last layer, and the saved activations of the first layer.
 
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> small = Footprint.uniform(np.ones(1))
     >>> stages = Prefixes.of([(0, 1)], 2).layer_counts(np.zeros(1, int), {})
     >>> large = replace(small, none=np.full(1, 4.0))

@@ -45,10 +45,6 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     preference training; offloaded and paged optimizer
     states are in host memory, and so is everything where a stack offloads parameters.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
     >>> states = model_states_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
@@ -118,10 +114,6 @@ def host_bytes(scope: Scope, part: Part) -> Array:
 
     O where it is offloaded, the pages of a paged optimizer, P + G + O where a stack offloads parameters.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> layout = parse_layout("tp=2,dp=4,zero=1,offload=optimizer", layers=32, devices=8)
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), Candidates.of([layout]))
     >>> float(host_bytes(scope, scope.weights.layer)[0, 0])  # 12 x 109,060,096 / 4
@@ -148,11 +140,6 @@ def gradients_persist(scope: Scope) -> Array:
     They are where several microbatches accumulate, and where the framework allocates gradient buffers once;
     never with an optimizer in backward, which frees each gradient when it has used it.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
     >>> two = [parse_layout(f"dp=8,zero=3,mbs={size}", layers=32, devices=8) for size in (1, 16)]
     >>> gradients_persist(scope_of(job, Candidates.of(two))).tolist()  # 16 microbatches a rank, and one
@@ -174,11 +161,6 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     n x optimizer_temporary_bytes, over d from ZeRO-1 on, shape [C, 1]; none with an optimizer in backward,
     whose temporaries are of one tensor at a time.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> memory = job.stack.memory.model_copy(update={"optimizer_temporary_bytes": 4})
     >>> job = replace(job, stack=job.stack.model_copy(update={"memory": memory}))

@@ -21,8 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
-from autoplan.costs.core.codes import recompute_code
+from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode, recompute_code
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.activations import Saved, saved_bytes_per_token
@@ -48,9 +47,6 @@ def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
 def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
     """Return offloaded activations of a layer and microbatch [byte], shape [C, 1]: K / n, 0 without offload.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, full = load_job("llama3-8b-8x-a100"), "tp=2,recompute=full"
     >>> texts = (full, f"{full},offload=activations")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
@@ -67,8 +63,6 @@ def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
 def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     """Return saved activations on the device, of one token [byte]: ``saved`` less K / n, at least 0.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=8,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
     >>> resident = saved_on_device(one, saved_bytes_per_token(job, one))
@@ -95,9 +89,6 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
     stack's ``resident_layers`` are on the device; with n > 1 these are among the layers without offload, and
     one more is being copied. Empty without activation offload.
 
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, text = load_job("llama3-8b-8x-a100"), "tp=2,recompute=full,offload=activations"
     >>> job = replace(job, stack=stack("analytic"))
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
@@ -146,9 +137,6 @@ def offloaded_on_device(scope: Scope, saved: Saved, in_flight: Array) -> dict[Ph
 def host_activation_bytes(scope: Scope, layers: Array) -> Array:
     """Return offloaded activations of each stage in host memory [byte], shape [C, p]: k l K / n.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> text = "tp=2,pp=4,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
     >>> host = host_activation_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.full((1, 4), 8.0))

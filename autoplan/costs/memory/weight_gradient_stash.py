@@ -75,8 +75,6 @@ def stash_bytes_per_token(job: Job, candidates: Candidates) -> Stash:
     GEMMs have inputs as forward saves them and gradients over t, row-parallel ones inputs over t and
     gradients of full width. With adapters, only GEMMs of their targets, with their low-rank sides.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> stash = stash_bytes_per_token(
     ...     load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("dp=8", layers=32, devices=8)]))
     >>> float(stash.layer[0]), 2 * (3 * 4096 + 14336) + 2 * (6144 + 4096 + 2 * 14336 + 4096)
@@ -150,10 +148,7 @@ def with_stash(events: tuple[Event, ...], scope: Scope, head_unreduced: Array) -
     The stash at an event is j U, and u of each layer that B has passed. ``head_unreduced`` is the unreduced
     weight gradient of the output layer [byte].
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.memory.timeline import timeline_of
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> four = Candidates.of([parse_layout("pp=4,dp=2,schedule=zero-bubble", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
     >>> last = next(event for event in timeline_of(scope)[0] if event.name == "last layer")

@@ -41,7 +41,6 @@ __all__ = [
 def data_group(candidates: Candidates) -> Group:
     """Return the data-parallel group, with context parallelism: ranks and stride [1], shape [C, 1].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,cp=2", "tp=2,cp=2,order=cp-dp-tp-pp")
     >>> group = data_group(Candidates.of([parse_layout(text, layers=32, devices=16) for text in texts]))
     >>> group.ranks.tolist(), group.stride.tolist()
@@ -55,7 +54,6 @@ def data_group(candidates: Candidates) -> Group:
 def shard_group(candidates: Candidates) -> Group:
     """Return the shard group (dp_shard): g neighbouring ranks of the data-parallel group [1], shape [C, 1].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = shard_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[4.0]], [[2.0]])
@@ -68,7 +66,6 @@ def shard_group(candidates: Candidates) -> Group:
 def replica_group(candidates: Candidates) -> Group:
     """Return the replicate group (dp_replicate): c d / g ranks, g times the stride [1], shape [C, 1].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = replica_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[2.0]], [[8.0]])
@@ -80,7 +77,6 @@ def replica_group(candidates: Candidates) -> Group:
 def tensor_group(candidates: Candidates) -> Group:
     """Return the tensor-parallel group: t ranks and their stride [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=4,dp=2", "tp=4,dp=2,order=cp-dp-tp-pp")
     >>> group = tensor_group(Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts]))
     >>> group.ranks.tolist(), group.stride.tolist()
@@ -94,7 +90,6 @@ def tensor_group(candidates: Candidates) -> Group:
 def context_group(candidates: Candidates) -> Group:
     """Return the context-parallel group: c ranks and their stride [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = context_group(Candidates.of([parse_layout("tp=2,cp=4", layers=32, devices=8)]))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([4.0], [2.0])
@@ -107,7 +102,6 @@ def context_group(candidates: Candidates) -> Group:
 def pipeline_group(candidates: Candidates) -> Group:
     """Return the pipeline-parallel group: p ranks and their stride [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=2,pp=4", "tp=2,pp=4,order=tp-pp-cp-dp")
     >>> group = pipeline_group(Candidates.of([parse_layout(text, layers=32, devices=16) for text in texts]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 2 x 2 and 2
@@ -124,7 +118,6 @@ def ranks_per_node(candidates: Candidates, devices_per_node: int) -> Ints:
     Groups are tensor, context, pipeline, data, shard and replicate, ep, etp and edp, expert shard and expert
     replicate. Memory does not depend on the order.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> texts = ("tp=8,pp=2", "tp=8,pp=2,order=tp-pp-cp-dp", "tp=2,pp=2", "tp=2,pp=2,order=tp-pp-cp-dp")
     >>> four = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
     >>> ranks_per_node(four, 8)[:4].T.tolist()  # the first two are equivalent
@@ -144,7 +137,6 @@ def ranks_per_node(candidates: Candidates, devices_per_node: int) -> Ints:
 def expert_group(candidates: Candidates) -> Group:
     """Return the expert data-parallel group: ranks with the same experts, and stride [1], shape [C, 1].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = expert_group(Candidates.of([parse_layout("tp=2,ep=2,etp=1", layers=32, devices=8)]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
@@ -157,7 +149,6 @@ def expert_group(candidates: Candidates) -> Group:
 def dispatch_groups(candidates: Candidates) -> tuple[Group, Group]:
     """Return the expert-parallel and the expert-tensor-parallel group, for MoE dispatch [1], shape [C].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> groups = dispatch_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
     >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
     [([4.0], [2.0]), ([2.0], [1.0])]
@@ -171,7 +162,6 @@ def expert_shard_group(candidates: Candidates) -> Group:
 
     It is the part of the expert data-parallel group inside t g neighbouring ranks.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = expert_shard_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
@@ -188,7 +178,6 @@ def expert_shard_group(candidates: Candidates) -> Group:
 def expert_replica_group(candidates: Candidates) -> Group:
     """Return the replicate group of experts: ranks and their stride [1], shape [C, 1].
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
     >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, stride 2 x 4
     ([[4.0]], [[8.0]])

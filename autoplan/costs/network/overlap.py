@@ -69,8 +69,6 @@ def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = Fa
     With ``into_lists`` an all-gather ends with one copy a rank (``all_gather`` into a list), launched by the
     host.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> group, one = Group(np.array(8.0), np.array(1.0)), np.array(1.0)
     >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward", "dp")
@@ -91,9 +89,6 @@ def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array
     During communication compute runs at 1 - i F/N of its speed. If compute ends first, N - C is exposed; else
     compute has i F left to do. A stack without prefetch exposes all of N.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
     >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
     >>> traffic = Traffic(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # inside a node: F = N

@@ -39,10 +39,6 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     times. A stack that recomputes more than attention repeats the tensor-parallel collectives of layers with
     selective recompute.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> volume = layer_volume(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
     >>> gather = volume["layers"][0]  # 128 microbatches of 32 x 2 gathers of 2 x 8,192 x 4,096
@@ -79,10 +75,6 @@ def outside_volume(scope: Scope) -> PartVolume:
 
     Those of the embedding have no calls but on the first stage, the others but on the last.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=4,pp=2", layers=32, devices=8)])
     >>> volume = outside_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
     >>> scatter = next(x for x in volume["embedding"] if x.operation == "reduce_scatter")
@@ -146,10 +138,6 @@ def stage_bytes(scope: Scope, layers: Array, recomputed: ByMode) -> dict[str, Ar
 
     The bytes of ``layer_volume`` and ``outside_volume``.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
     >>> float(volume["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096

@@ -45,8 +45,6 @@ _REDUCED_BYTES = 4
 def tensor_message(job: Job, candidates: Candidates) -> Array:
     """Return A, the bytes of the full tensor of one tensor-parallel collective [byte], shape [C]: e T h.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> tensor_message(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096
     [67108864.0]
@@ -75,7 +73,6 @@ class Calls:
     ) -> Calls:
         """Return the calls [1]: gathers and scatters with sequence parallelism, else all-reduces.
 
-        >>> from autoplan.schema.layout import parse_layout
         >>> three = [parse_layout(text, layers=32, devices=8) for text in ("tp=2", "tp=2,sp=off", "tp=1")]
         >>> calls = Calls.of(Candidates.of(three), 2, 2, 2)
         >>> calls.all_gather.tolist(), calls.all_reduce.tolist()
@@ -126,8 +123,6 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     routed experts have dispatch and combine instead. The embedding reduces its output in forward, the output
     layer its input gradient in backward.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> backward = tensor_calls(load_job("llama3-8b-8x-a100"), one).backward
     >>> [float(count[0]) for count in (backward.all_gather, backward.reduce_scatter, backward.regathers)]
@@ -168,7 +163,6 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
 def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array | float:
     """Return the layers that repeat the communication of a ``part`` of their forward in recompute [1].
 
-    >>> from autoplan.catalog import load_job
     >>> counts = {"selective": np.array(2.0), "full": np.array(4.0)}
     >>> job = load_job("llama3-8b-8x-a100")  # whose stack's selective recompute is of attention
     >>> [float(repeated_layers(job, counts, part)) for part in ("attention", "layer", "experts")]
@@ -204,9 +198,6 @@ def loss_bytes(scope: Scope) -> tuple[Array, Array]:
 
     A vocabulary-parallel loss has three all-reduces of 4 T; a loss on full logits gathers e T V.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> [float(x[0, 0]) for x in loss_bytes(scope_of(load_job("llama3-8b-8x-a100"), one))]  # 4 x 8,192
     [32768.0, 0.0]
@@ -227,7 +218,6 @@ def latent_gathers(model: ModelSpec) -> float:
 
     1 without latents, else (q + c + r) / h, with h for q where queries have no latent.
 
-    >>> from autoplan.catalog import load_entry
     >>> [latent_gathers(load_entry("model", name)) for name in ("llama3-8b", "deepseek-v3")]
     [1.0, 0.29464285714285715]
     >>> (1536 + 512 + 64) / 7168

@@ -150,11 +150,6 @@ def data_volume(scope: Scope) -> DataVolume:
     replicate group. ZeRO-1 and ZeRO-2 without sharded parameters all-gather the updated parameters once a
     step.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
     >>> both = Candidates.of([parse_layout(f"zero={zero}", layers=32, devices=8) for zero in (2, 3)])
     >>> for part in data_volume(scope_of(job, both)).layer[:3]:  # 218,112,000 x 2, and x 4
@@ -276,10 +271,6 @@ def norm_volume(scope: Scope) -> tuple[tuple[Collective, ...], tuple[Collective,
     With sequence parallelism a rank applies a norm to its part of the tokens only. Sharded gradients are
     reduced one tensor at a time after every backward; others once a step, those of a stage in one message.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
     >>> layer, head = norm_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
     >>> [(x.when, float(x.bytes[0, 0])) for x in layer]  # two norms of 4,096 in fp32

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Ints, distinct
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Array, Ints, ScheduleCode, distinct
 from autoplan.costs.pipeline.critical_path import makespan
 
 __all__ = [

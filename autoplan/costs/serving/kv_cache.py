@@ -89,8 +89,6 @@ def state_bytes(scope: EngineScope) -> float:
     value head, over t, in the format of the model. Groups of keys are replicated to at least one a device.
     It does not grow with the request.
 
-    >>> from autoplan.catalog import load_entry
-    >>> from dataclasses import replace
     >>> model = load_entry("model", "qwen3-next-80b-a3b")
     >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), model=model)
     >>> state_bytes(EngineScope(job, EngineLayout())), 2 * 3 * 8192 + 2 * 32 * 128 * 128

@@ -5,27 +5,34 @@ Notation (this file only)::
     ranks are those of data-parallel attention, each with its requests               [1]
 
 Source: autoplan/costs/serving/queueing, and the engine's file.
+
+Gain of speculative decoding at the batch of an engine, and the batch above which it loses.
+
+Notation (this file only)::
+
+    B  requests that decode                    a  tokens of a step with drafts       [1]
+    t  time of a step with drafts              u  time of one without                [s]
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.core.serving.served_prediction import (
     DraftGain,
     EngineLoad,
+    OperatingPoint,
     ServedClass,
     ServedPrediction,
     SimulatedPrediction,
 )
 from autoplan.costs.serving.accepted_tokens import AcceptedTokens
 from autoplan.costs.serving.classes.class_times import class_lengths, served_classes, tokens_of_step
-from autoplan.costs.serving.draft_gains import draft_gain
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import (
@@ -35,6 +42,7 @@ from autoplan.costs.serving.iteration.engine_iteration import (
 )
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.speculative_iteration import (
+    SpeculativeIteration,
     drafts_wait_for_host,
     speculative_iteration,
 )
@@ -49,10 +57,14 @@ from autoplan.costs.serving.queueing.request_load import (
     drawn_load,
     requests_of_rounds,
 )
-from autoplan.costs.serving.queueing.run_statistics import Good, closed_form_gaps, run_statistics
+from autoplan.costs.serving.queueing.run_statistics import (
+    Good,
+    SimulatedRun,
+    closed_form_gaps,
+    run_statistics,
+)
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.costs.serving.request_samples import fewest_simulated, sampled_requests, shortage_of
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
@@ -404,3 +416,61 @@ def _run(drawn: RequestLoad, engine: PricedEngine) -> SimulatedRun:
     # Tokens of a step come together: all but one of them without a gap.
     together = sum(drawn.outputs) - sum(steps)
     return replace(run, load=drawn, gaps=[*run.gaps, (0.0, together)] if together > 0 else run.gaps)
+
+
+def draft_gain(
+    steps: tuple[Iteration, Iteration],
+    accepted: AcceptedTokens,
+    decodes: float,
+    context: float,
+    most: int,
+) -> DraftGain:
+    """Return the gain of drafts at B requests with ``context`` tokens each, and the largest B with t < a u.
+
+    ``steps`` are those with drafts and those without; ``most``: the most requests of a step.
+
+    >>> steps = AffineIteration(2.0, 0.5), AffineIteration(2.0, 0.1)  # 2 + B/2 < 1.5 (2 + B/10): B < 2.86
+    >>> gain = draft_gain(steps, AcceptedTokens(1, 0.5), 1.0, 0.0, 64)
+    >>> gain.gains_up_to, round(gain.speedup, 2)
+    (2, 1.26)
+
+    Leaves out: that drafts take cache, which other requests could have.
+    Source: Leviathan et al. 2022, arXiv:2211.17192, section 3.3, for the gain of one request.
+    """
+    drafted, plain = steps
+
+    def gains(batch: int) -> bool:
+        time = drafted.seconds(batch, batch * context)
+        return time < accepted.mean * plain.seconds(batch, batch * context)
+
+    batch, last = max(1, round(decodes)), _last_gain(gains, most)
+    return DraftGain(
+        drafts=accepted.drafts,
+        acceptance=accepted.acceptance,
+        tokens_per_step=accepted.mean,
+        step_seconds=drafted.seconds(batch, batch * context),
+        draft_seconds=_draft_seconds(drafted, batch, batch * context),
+        plain_step_seconds=plain.seconds(batch, batch * context),
+        gains_up_to=None if last >= most else last,
+    )
+
+
+def _last_gain(gains: Callable[[int], bool], most: int) -> int:
+    """Return the batch before the first doubling that does not gain, refined by halves [1]."""
+    end = 1
+    while end <= most and gains(end):
+        end *= 2
+    low, high = end // 2, min(end, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if gains(middle) else (low, middle)
+    return low
+
+
+def _draft_seconds(iteration: Iteration, batch: int, context_tokens: float) -> float:
+    if isinstance(iteration, GroupIteration):
+        n = iteration.groups
+        return _draft_seconds(iteration.engine, n * batch, n * context_tokens)
+    if not isinstance(iteration, SpeculativeIteration):
+        return 0.0
+    return iteration.draft_seconds(batch, context_tokens)

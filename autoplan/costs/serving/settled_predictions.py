@@ -10,9 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedClass, ServedMeans, ServedPrediction
+from autoplan.costs.core.serving.served_prediction import (
+    ClassStatistics,
+    Distribution,
+    LatencyStatistics,
+    ServedClass,
+    ServedMeans,
+    ServedPrediction,
+)
 
 __all__ = ["settled", "settled_pools"]
 
@@ -49,7 +55,6 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
 def settled_pools(predicted: PooledPrediction) -> PooledPrediction:
     """Return pools with the means of their simulation, where it contradicts the closed form.
 
-    >>> from types import SimpleNamespace
     >>> settled_pools(SimpleNamespace(simulation=None)).simulation is None
     True
 

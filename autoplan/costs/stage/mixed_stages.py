@@ -9,21 +9,39 @@ Notation (this file only)::
 A mixed stage has the per-layer coefficient x_last and the fixed part X + sum n_k (x_k - x_last), which is
 exact for costs that are additive over layers, seconds and bytes. Memory events have the largest workspace of
 the layer types in the stage. A model with one layer type has the coefficients of that type.
+
+Stage coefficients of a job's candidates.
+
+Notation (this file only)::
+
+    C, p  candidates, stages      [1]
+
+Per-step cost of a stage: gradient reduction, parameter all-gather, optimizer step.
+
+Notation (this file only)::
+
+    C, p  candidates, stages      [1]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Linear
+from autoplan.costs.core.candidates import Array, Candidates, Linear, column, flag
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
+from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
+from autoplan.costs.core.parameters import layer_tensors
+from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.core.time_parts import Parts
+from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import LayerTimes
-from autoplan.costs.memory.footprint import Footprint
+from autoplan.costs.layer.layer_time import LayerTimes, layer_times
+from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.memory.mixed_layers import (
     difference_from_last_type,
@@ -32,7 +50,10 @@ from autoplan.costs.memory.mixed_layers import (
     mixed_linear,
     value_of_type,
 )
-from autoplan.costs.stage.stage_pricing import price_stages, price_with_parts
+from autoplan.costs.network.overlap import Traffic, message_traffic
+from autoplan.costs.network.volume import Collective, norm_volume
+from autoplan.costs.stage.per_microbatch import Pass, layer_pass, outside_pass
+from autoplan.costs.stage.stage_context import StageContext
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import in_order
@@ -50,8 +71,6 @@ __all__ = [
 def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
     """Return the layers of each stage by layer type [1], shape [K, C, p].
 
-    >>> from autoplan.catalog import load_entry
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = [parse_layout("pp=2", layers=26, devices=8)]
     >>> types = layer_types_of(load_entry("model", "gemma2-2b"), 8192)  # every second layer has a window
     >>> layers_by_type(types, Candidates.of(one), StageCounts.of(one)).layers[:, 0].tolist()
@@ -70,9 +89,6 @@ def price_layer_types(
 ) -> tuple[Stages, ...]:
     """Return the stage coefficients of every layer type of the job ([s]; memory in [byte]).
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
     >>> dense, experts = price_layer_types(job, one, machine_of(job))
@@ -94,9 +110,6 @@ def price_layer_types_with_parts(
 
     ``blocks`` has the times of a layer of each type at the job's precision, computed if not given.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
     >>> (_, dense), (_, experts) = price_layer_types_with_parts(job, one, machine_of(job))
@@ -117,7 +130,6 @@ def mixed_stages_of(types: Sequence[Stages], stage_layers: StageLayers) -> Stage
     They are valid for that number of layers with that recompute only. Shapes broadcast.
 
     >>> from autoplan.costs.stage.stage_times import stage_backward, stage_forward
-    >>> from autoplan.costs.core.layer_types import Prefixes
     >>> one = Linear(np.ones(1), np.ones(1))
     >>> names = ("forward", "backward", "weight", "contended_forward", "contended_backward", "reduce",
     ...     "gather", "norms", "optimizer")
@@ -195,3 +207,232 @@ def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple
     for own, n in zip(parts, layers.layers, strict=True):
         seconds = seconds + float(n[at]) * own.layer_forward.at(at)
     return seconds
+
+
+def price_stages(
+    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+) -> Stages:
+    """Return the stage coefficients of the candidates ([s]; memory in [byte]), arrays of shape [C, p].
+
+    ``memory`` is their footprint, computed if not given.
+
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> fastest = ideal(machine_of(job), job)
+    >>> stages = price_stages(job, one, fastest)
+    >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``layer_times``
+    515.4
+    """
+    return _priced(job, candidates, machine, memory, None)[0]
+
+
+def price_with_parts(
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    *,
+    memory: Footprint | None = None,
+    block: LayerTimes | None = None,
+) -> tuple[Stages, StageParts]:
+    """Return the stage coefficients and the breakdown of a microbatch's seconds [s].
+
+    ``block`` has the times of a layer of the job at its precision, computed if not given.
+
+    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> stages, parts = price_with_parts(job, one, machine_of(job))
+    >>> seconds = stages.forward.layer + stages.backward.layer
+    >>> bool(np.isclose(seconds[0, 0], parts.layer.total[0, 0]))
+    True
+    """
+    stages, outside, layer = _priced(job, candidates, machine, memory, block)
+    shape = (len(candidates), candidates.pp)
+    parts = StageParts(
+        outside=(outside.forward + outside.backward).wide(shape),
+        layer=(layer.forward + layer.backward).wide(shape),
+        recompute={mode: x.wide(shape) for mode, x in layer.recompute.items()},
+        outside_forward=outside.forward.wide(shape),
+        layer_forward=layer.forward.wide(shape),
+    )
+    return stages, parts
+
+
+def _priced(
+    job: Job, candidates: Candidates, machine: Machine, memory: Footprint | None, block: LayerTimes | None
+) -> tuple[Stages, Pass, Pass]:
+    """Return the stage coefficients, and the seconds outside layers and of a layer."""
+    scope = scope_of(job, candidates)
+    context = StageContext.of(scope, machine)
+    block = block or layer_times(context.job, candidates, machine)
+    outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
+    shape = (len(candidates), candidates.pp)
+
+    def wide(array: Array) -> Array:
+        return np.broadcast_to(array, shape)
+
+    def linear(fixed: Array, per_layer: Array) -> Linear:
+        return Linear(wide(fixed), wide(per_layer))
+
+    def step_linear(cost: Linear) -> Linear:
+        return linear(cost.fixed, cost.layer)
+
+    stages = Stages(
+        forward=linear(outside.forward.total, layer.forward.total),
+        backward=linear(outside.backward.total, layer.backward.total),
+        recompute={mode: wide(x.total) for mode, x in layer.recompute.items()},
+        weight=linear(outside.weight, layer.weight),
+        split=wide(column(backward_split(candidates))),
+        contended_forward=linear(outside.contended_forward, layer.contended_forward),
+        contended_backward=linear(outside.contended_backward, layer.contended_backward),
+        reduce=step_linear(step.reduce),
+        gather=step_linear(step.gather),
+        bucket_reduce=wide(step.bucket_reduce),
+        bucket_gather=wide(step.bucket_gather),
+        overlaps_reduce=wide(np.asarray(float(machine.overlap.gradient_reduce))),
+        overlaps_gather=wide(np.asarray(float(machine.overlap.parameter_gather))),
+        interference=wide(step.interference),
+        chunks=wide(column(candidates.vpp)),
+        norms=step_linear(step.norms),
+        optimizer=step_linear(step.optimizer),
+        memory=memory or footprint_of(scope),
+    )
+    return stages, outside, layer
+
+
+#: Cost of a host-synchronising pass over a tensor, in launches: cast, sum, copy to the host, synchronisation.
+_SYNCHRONISED_LAUNCHES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _StepTraffic:
+    """Per-step seconds of a part's gradient reduction and parameter all-gather, shape [C, p].
+
+    ``bucket_*`` are the seconds of one message (bucket).
+
+    ``share`` is the contention of the reduction over its duration [1], see ``Traffic``.
+    """
+
+    reduce: Array
+    gather: Array
+    bucket_reduce: Array
+    bucket_gather: Array
+    share: Array
+
+
+def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _StepTraffic:
+    """Return the per-step communication time of ``collectives``."""
+    zero = np.zeros((1, 1))
+    reduce, gather, bucket_reduce, bucket_gather, all_reductions = zero, zero, zero, zero, Traffic(zero, zero)
+    for part in collectives:
+        reduction = part.when.endswith("reduction")
+        if not (part.called and (reduction or part.when == "step gather")):
+            continue
+        message, called = message_traffic(part, context.machine), flag(part.calls > 0)
+        seconds, bucket_seconds = part.calls * message.seconds, called * message.seconds
+        if part.when == "step gather":
+            gather, bucket_gather = gather + seconds, bucket_gather + bucket_seconds
+        elif part.when == "step reduction":
+            reduce, bucket_reduce = reduce + seconds, bucket_reduce + bucket_seconds
+        if reduction:
+            all_reductions = all_reductions + message.scaled(part.calls)
+    return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reductions.share)
+
+
+@dataclass(frozen=True, slots=True)
+class PerStep:
+    """Per-step cost of a stage [s], arrays of shape [C, 1] or [C, p].
+
+    ``reduce`` is the gradient reduction, ``gather`` the parameter all-gather, ``norms`` the reduction of norm
+    gradients over the tensor-parallel group. ``bucket_*`` is the last bucket of each, which nothing overlaps.
+    ``interference`` is the slowdown of compute under overlap, as a share of compute [1].
+    """
+
+    reduce: Linear
+    gather: Linear
+    norms: Linear
+    optimizer: Linear
+    bucket_reduce: Array
+    bucket_gather: Array
+    interference: Array
+
+
+def per_step(context: StageContext) -> PerStep:
+    """Return the per-step cost of a stage [s].
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> layouts = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
+    >>> contexts = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in layouts]
+    >>> [bool(per_step(x).reduce.layer[0, 0] > 0) for x in contexts]  # dp=2, dp=1
+    [True, False]
+
+    Leaves out: the order in which buckets become ready.
+    Source: Li et al. 2020, arXiv:2006.15704, section 3.2.3; Rajbhandari et al. 2020, arXiv:1910.02054.
+    """
+    overlap, weights = context.machine.overlap, context.scope.weights
+    layer, outside = (_step_traffic(context, x) for x in (context.volume.layer, context.volume.outside))
+    # Expert gradients are reduced over the expert data-parallel group, in separate buckets.
+    experts = _step_traffic(context, context.volume.experts)
+    norms, final_norm = (_step_traffic(context, x) for x in norm_volume(context.scope))
+    exposed = 0.0 if overlap.everything else 1.0
+    trained_fixed = context.first * weights.embedding.trained + context.last * weights.head.trained
+    return PerStep(
+        reduce=Linear(outside.reduce, layer.reduce + experts.reduce),
+        gather=Linear(outside.gather, layer.gather + experts.gather),
+        norms=Linear(exposed * final_norm.reduce, exposed * norms.reduce),
+        optimizer=Linear(
+            _update_seconds(context, weights.embedding) * trained_fixed,
+            np.maximum(
+                _update_seconds(context, weights.layer) * weights.layer.trained, _launch_seconds(context)
+            )
+            + _host_synchronisation_seconds(context),
+        ),
+        bucket_reduce=exposed * (layer.bucket_reduce + experts.bucket_reduce),
+        bucket_gather=exposed * (layer.bucket_gather + experts.bucket_gather),
+        interference=overlap.interference * layer.share,
+    )
+
+
+def _launch_seconds(context: StageContext) -> float:
+    """Return the host time to launch the optimizer's kernels of a layer, tensor by tensor [s]."""
+    job = context.job
+    return layer_tensors(job.model) * job.stack.memory.update_launches * context.machine.host_launch
+
+
+def _host_synchronisation_seconds(context: StageContext) -> Array:
+    """Return the time of host-synchronising passes over the gradients of a layer [s].
+
+    The host synchronises for every tensor and the device idles: DeepSpeed's ``float(x.float().sum())``. With
+    a data-parallel group of one rank the passes are those without ZeRO.
+    """
+    memory, c = context.job.stack.memory, context.candidates
+    passes = np.where(
+        column((c.zero > 0) & ~c.single_data_rank) > 0, memory.host_sync_passes_zero, memory.host_sync_passes
+    )
+    return passes * layer_tensors(context.job.model) * _SYNCHRONISED_LAUNCHES * context.machine.host_launch
+
+
+def _update_seconds(context: StageContext, part: Part) -> Array:
+    """Return the optimizer time per parameter of ``part`` on a rank [s], shape [C, 1].
+
+    HBM traffic: every state is read and written; the gradient is read for its norm, read and written for
+    clipping, and read for the update; the parameter is written from the master copy, or without one read and
+    written. Persistent gradients are zeroed, unsharded. With optimizer offload the gradient and the parameter
+    cross the host link, and the update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840). Pages of
+    a paged optimizer cross it both ways, behind the update that waits for them (``paged_bytes``).
+    """
+    job, scope = context.job, context.scope
+    memory = job.stack.memory
+    states, _ = state_bytes(job.optimizer, memory)
+    read = memory.master_bytes or memory.parameter_bytes
+    update_bytes = 2.0 * states + 4.0 * memory.gradient_bytes + read + memory.parameter_bytes
+    sharded = flag(scope.zero >= 1)
+    zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
+    local_bytes = scope.spread(sharded, update_bytes, part)
+    device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
+    copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
+    update = local_bytes / context.machine.cpu_optimizer_bandwidth
+    host = copied / context.machine.host_link + update
+    pages = scope.spread(sharded, 2.0 * paged_bytes(job.optimizer, memory), part)
+    paged = pages / context.machine.host_link
+    if memory.offload_parameters:
+        # Gradients and parameters are there already.
+        return np.where(scope.parameters_sharded > 0, update, device + paged)
+    return np.where(column(context.candidates.optimizer_offload) > 0, host, device + paged)

@@ -58,10 +58,6 @@ class Pass:
 def outside_pass(context: StageContext) -> Pass:
     """Return the time outside layers for one microbatch [s]: embedding, head, loss and send/receive.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = Candidates.of([parse_layout("pp=4,tp=2", layers=32, devices=8)])
     >>> outside = outside_pass(StageContext.of(scope_of(job, one), machine_of(job)))
@@ -111,11 +107,7 @@ def outside_pass(context: StageContext) -> Pass:
 def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     """Return the time of one layer for one microbatch, with exposed data-parallel communication [s].
 
-    >>> from autoplan.catalog import load_job
     >>> from autoplan.costs.layer.layer_time import layer_times
-    >>> from autoplan.costs.device.machine import machine_of
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = machine_of(job)
     >>> block = layer_times(job, one, machine)
@@ -323,8 +315,6 @@ def boundary_bytes(job: Job, candidates: Candidates) -> Array:
 
     Divided by tp with sequence parallelism, or where the stack scatters and gathers boundary tensors.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> boundary_bytes(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096 / 2
     [33554432.0]
@@ -346,10 +336,6 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     compute except p - 1 in each direction, in warm-up and cool-down, whose time is averaged over the
     microbatches.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.device.machine import Links, machine_of
-    >>> from autoplan.schema.layout import parse_layout
     >>> job = load_job("llama3-8b-8x-a100")
     >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> links = Links(8, 2.0**25, 2.0**25, False, 0.0, 1.0, 0.0, 0.0, ())  # 32 MiB/s

@@ -61,11 +61,7 @@ class StageContext:
     def contended(self, other: Group) -> Array:
         """Return 1 where ``other`` and the data-parallel group share the fabric of one node, else 0, [C, 1].
 
-        >>> from autoplan.catalog import load_job
-        >>> from autoplan.costs.device.machine import machine_of
         >>> from autoplan.costs.network.mesh import tensor_group
-        >>> from autoplan.costs.core.scope import scope_of
-        >>> from autoplan.schema.layout import parse_layout
         >>> job, flags = load_job("llama3-70b-64x-h100"), []
         >>> for text in ("tp=2,pp=16", "tp=2,pp=4", "tp=2,pp=16,order=cp-dp-pp-tp"):
         ...     one = Candidates.of([parse_layout(text, layers=80, devices=64)])

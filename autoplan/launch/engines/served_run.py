@@ -1,11 +1,16 @@
-"""What is emitted for engines, and what is read of their commands, as values."""
+"""What is emitted for engines, and what is read of their commands, as values.
+
+Checkpoints that engines load: the one of a model, and the format that the name of one says.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import LaunchFile, Values
 from autoplan.launch.engines.arguments.argument_list import ArgumentList, argument_list
@@ -19,8 +24,9 @@ from autoplan.launch.engines.arguments.sglang_arguments import sglang_options
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_options
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_options
 from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_options
-from autoplan.launch.engines.checkpoints import CONVERTED, checkpoint_of, format_named
+from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.request_lengths import LogNormalLength
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -200,3 +206,52 @@ def _draft(run: ServedRun) -> str | None:
         )
         raise UnsupportedError(f"{what} is a checkpoint of its own: name it with --draft-checkpoint")
     return run.draft_checkpoint
+
+
+#: Formats that an engine makes of 16-bit weights while loading.
+CONVERTED: Final = frozenset({"fp8", "fp8-block"})
+#: Parts of names that say a format, the more exact ones first.
+_FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
+    ("nvfp4", "nvfp4"),
+    ("mxfp4", "mxfp4"),
+    ("fp4", "nvfp4"),
+    ("fp8[-_]?block", "fp8-block"),
+    ("fp8", "fp8"),
+    ("w8a8|int8", "int8"),
+    ("awq", "int4-awq"),
+    ("gptq|w4a16", "int4-gptq"),
+    ("bf16", "bf16"),
+    ("fp16", "fp16"),
+)
+#: Publishers whose checkpoints in fp8 have scales of blocks of 128 x 128 (their config.json).
+_BLOCKS: Final = frozenset({"qwen", "deepseek-ai", "zai-org", "moonshotai"})
+
+
+def checkpoint_of(model: ModelSpec, weights: WeightFormat) -> tuple[str, WeightFormat | None]:
+    """Return the checkpoint of ``model``, and the format that the engine makes of it while loading.
+
+    Raises UnsupportedError where the model has no name on a hub, or none that ``weights`` can be made of.
+    """
+    name, published = hub_name(model), published_format(model.name)
+    if name is None:
+        raise UnsupportedError(f"no checkpoint of {model.name} is known: name one with --checkpoint")
+    if weights == published or {weights, published} <= {"bf16", "fp16"}:
+        return name, None
+    if published == "bf16" and weights in CONVERTED:
+        return name, weights
+    raise UnsupportedError(
+        f"weights={weights} are those of a checkpoint, and {name} has {published}: name one with --checkpoint"
+    )
+
+
+def format_named(checkpoint: str) -> WeightFormat | None:
+    """Return the format that the name of a checkpoint says.
+
+    >>> [format_named(x) for x in ("nvidia/DeepSeek-R1-FP4", "Qwen/Qwen3-32B-FP8", "meta-llama/Llama-3.1-8B")]
+    ['nvfp4', 'fp8-block', None]
+    """
+    publisher, _, name = checkpoint.lower().rpartition("/")
+    for part, written in _FORMATS:
+        if re.search(rf"(?:^|[-_.])(?:{part})(?:[-_.]|$)", name):
+            return "fp8-block" if written == "fp8" and publisher in _BLOCKS else written
+    return None

@@ -187,7 +187,6 @@ def balanced_stages(model: ModelSpec, pp: int) -> tuple[int, ...]:
     huggingface/nanotron 2411b02, src/nanotron/models/base.py (build_model) and models/llama.py,
     models/qwen.py (get_block_compute_costs).
 
-    >>> from autoplan.catalog import load_entry
     >>> balanced_stages(load_entry("model", "llama3-8b"), 4)
     (9, 9, 8, 6)
     """

@@ -63,8 +63,6 @@ def _told(framework: str) -> bool:
 def job_name(run: PlannedRun) -> str:
     """Return a name for the job of a run: a label of letters, digits and dashes, as DNS has them.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
     >>> job_name(PlannedRun(load_job("llama3-8b-8x-a100"), parse_layout("dp=8", layers=32, devices=8)))
     'llama3-8b'
     """

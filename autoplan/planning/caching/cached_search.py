@@ -51,21 +51,21 @@ def cached(job: Job, folder: Path, deadline: Deadline, search: Callable[[], Fron
     from autoplan.planning.caching.solve_lock import SolveLock
 
     # Answers of a search that its deadline stopped are those of that deadline.
-    asked = hashlib.sha256(f"{fingerprint(job)} {deadline.seconds}".encode()).hexdigest()
-    path = folder / f"{asked}.json"
-    if (known := read_answer(path, job)) is not None:
-        return known
+    question_hash = hashlib.sha256(f"{fingerprint(job)} {deadline.seconds}".encode()).hexdigest()
+    path = folder / f"{question_hash}.json"
+    if (answer := read_answer(path, job)) is not None:
+        return answer
     with _usable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = SolveLock(
-            folder / f"{asked}.lock",
+            folder / f"{question_hash}.lock",
             answered=lambda: is_answered(path),
             may_wait=lambda: _patient(deadline),
         )
         lock.acquire()
     try:
-        if (known := read_answer(path, job)) is not None:
-            return known
+        if (answer := read_answer(path, job)) is not None:
+            return answer
         front = search()
         if not deadline.stopped:
             with _usable(folder):

@@ -40,5 +40,5 @@ def _require_suggestion(front: Front, number: int) -> None:
         have = {0: "no change that helps was found", 1: "there is one change, 1"}
         more = front.suggestions_stopped
         hint = f"; {more} before all were found: give more with --deadline" if more else ""
-        said = have.get(count, f"changes are 1 to {count}")
-        raise UnsupportedError(f"there is no change {number}: {said}{hint}")
+        available = have.get(count, f"changes are 1 to {count}")
+        raise UnsupportedError(f"there is no change {number}: {available}{hint}")

@@ -175,21 +175,21 @@ def _with_program(job: Job, name: str) -> Job:
 def _with_hardware(job: Job, name: str) -> Job:
     """Return ``job`` on other hardware, with the defaults of that hardware where the file sets none."""
     node, available = hardware(name, Path())
-    kind, given = device(node.device), given_keys(job)
+    kind, file_keys = device(node.device), given_keys(job)
     _require_power(job, kind.power is not None, kind.name)
-    fixed = job.source is None or "stack" in given
-    own_stack = job.stack if fixed else with_software(assumed_stack(node), job.software)
-    kernels = job.kernels if "kernels" in given else kernels_for(kind.name)
+    fixed = job.source is None or "stack" in file_keys
+    stack = job.stack if fixed else with_software(assumed_stack(node), job.software)
+    kernels = job.kernels if "kernels" in file_keys else kernels_for(kind.name)
 
     def moved(one: Job) -> Job:
-        devices = one.cluster.devices if "devices" in given else available
-        return replace(one, cluster=Cluster(kind, node, devices), stack=own_stack, kernels=kernels)
+        devices = one.cluster.devices if "devices" in file_keys else available
+        return replace(one, cluster=Cluster(kind, node, devices), stack=stack, kernels=kernels)
 
     return on_all(job, moved)
 
 
-def _require_power(job: Job, known: bool, name: str) -> None:  # noqa: FBT001
-    if not known and ("energy" in job.objectives or job.limits.energy is not None):
+def _require_power(job: Job, has_power: bool, name: str) -> None:  # noqa: FBT001
+    if not has_power and ("energy" in job.objectives or job.limits.energy is not None):
         raise UnsupportedError(f"energy needs the power of {name}, which is missing in its file")
 
 
@@ -229,8 +229,8 @@ def _with_length(job: Job, length: int) -> Job:
 
 def _with_stack(job: Job, name: str) -> Job:
     # A stack of the program's own is in no catalogue; an assumed one has a wider interval than a named one.
-    own = name == job.stack.name and not job.stack_assumed
-    chosen = job.stack if own else with_software(stack(name), job.software)
+    unchanged = name == job.stack.name and not job.stack_assumed
+    chosen = job.stack if unchanged else with_software(stack(name), job.software)
     return on_all(job, lambda one: replace(one, stack=chosen, stack_assumed=False))
 
 

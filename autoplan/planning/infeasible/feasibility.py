@@ -149,8 +149,8 @@ class Feasibility:
             check_deadline()
             self._fronts[key] = front
         # Jobs that differ in their objectives share the search, and each has its own front.
-        known = self._fronts[key]
-        return known and replace(known, job=choice)
+        cached = self._fronts[key]
+        return cached and replace(cached, job=choice)
 
 
 def _exceeds_more(choice: Job, best: Fastest) -> bool:

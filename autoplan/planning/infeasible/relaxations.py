@@ -15,7 +15,7 @@ from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
-from autoplan.results.running_cost import cost_per_step, energy_per_step, steps_per_billion_tokens
+from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
 from autoplan.schema.recompute import USUAL_MODES
@@ -246,13 +246,13 @@ def _with_hardware(job: Job, name: str) -> Changes:
     Defaults of the hardware would replace what the file leaves out; kernel curves that it names are those of
     another device.
     """
-    other, given = node(name), given_keys(job)
+    other, keys = node(name), given_keys(job)
     changes = [("hardware", name)]
-    if "stack" not in given and job.program is None and (other.default_stack or "analytic") != job.stack.name:
+    if "stack" not in keys and job.program is None and (other.default_stack or "analytic") != job.stack.name:
         changes.append(("stack", job.stack.name))
-    if "kernels" in given:
+    if "kernels" in keys:
         changes.append(("kernels", kernels_for(other.device).name))
-    if "devices" not in given and other.devices != job.cluster.devices:
+    if "devices" not in keys and other.devices != job.cluster.devices:
         changes.append(("devices", str(job.cluster.devices)))
     return tuple(changes)
 
@@ -344,9 +344,9 @@ def _other_programs(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield the programs that are usual, then each other one, where the job names no stack."""
     if "stack" in given_keys(job):
         return
-    asked = (job.programs,) if isinstance(job.programs, str) else job.programs or ()
+    programs = (job.programs,) if isinstance(job.programs, str) else job.programs or ()
     names = (USUAL, *entry_names("program"))
-    yield from ((("program", name),) for name in names if name not in asked)
+    yield from ((("program", name),) for name in names if name not in programs)
 
 
 def _precomputed_reference(job: Job, _: float | None) -> Iterator[Changes]:

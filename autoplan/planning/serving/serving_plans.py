@@ -1,15 +1,34 @@
-"""Plan a serving job, and evaluate one of its layouts."""
+"""Plan a serving job, and evaluate one of its layouts.
+
+Evaluate pools for prefill and decode.
+
+The 90 % intervals of serving plans.
+
+Further changes of a serving job without a plan: choices left open, a shorter context.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job, serving_hashes
+from autoplan.catalog import (
+    engine_kernels_for,
+    engine_kernels_origin,
+    kernels_for,
+    load_serving_job,
+    serving_hashes,
+    serving_intervals,
+)
 from autoplan.catalog.request_traces import request_trace_of
+from autoplan.costs.serving.disaggregated.paired_pools import pooled
+from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
+from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -18,21 +37,22 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled
+from autoplan.costs.serving.settled_predictions import settled, settled_pools
+from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.planning.serving.further_changes import with_more_changes
-from autoplan.planning.serving.plan_intervals import front_with_intervals, plan_with_intervals
-from autoplan.planning.serving.pooled_plans import evaluated_pools, pools_with_formats
-from autoplan.results.serving.serving_front import EngineGroup, ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import (
+    EngineGroup,
+    PoolComparison,
+    ServingChange,
+    ServingFront,
+    ServingPlan,
+    plan_of_pools,
+)
 from autoplan.rules.class_limit_rules import broken_limits, request_test
-from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.rules.pool_rules import no_pools
+from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules, no_pools
 from autoplan.schema.layout import Layout
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingJob
-
-if TYPE_CHECKING:
-    from autoplan.deadline import Deadline
 
 __all__ = ["evaluate_serving", "plan_serving", "serving_costs", "serving_job"]
 
@@ -68,9 +88,9 @@ def serving_job(job: ServingJob | str | Path) -> ServingJob:
             _needs_load(job)
         ),
     }
-    said = [sentence for sentence, broken in wrong.items() if broken]
-    if said:
-        raise UnsupportedError("; ".join(said))
+    sentences = [sentence for sentence, broken in wrong.items() if broken]
+    if sentences:
+        raise UnsupportedError("; ".join(sentences))
     return job
 
 
@@ -86,11 +106,14 @@ def _recorded(job: ServingJob) -> ServingJob:
 
 
 def _needs_load(job: ServingJob) -> bool:
-    asked = {"time_to_first_token", "request_latency"}
-    given = [job.limits, *(known.limits for known in job.workload.classes if known.limits is not None)]
-    limited = any(getattr(limits, name) is not None for limits in given for name in asked)
+    need_load = {"time_to_first_token", "request_latency"}
+    given = [
+        job.limits,
+        *(requests.limits for requests in job.workload.classes if requests.limits is not None),
+    ]
+    limited = any(getattr(limits, name) is not None for limits in given for name in need_load)
     without = job.workload.concurrency is None and job.workload.request_rate is None
-    return without and (limited or not asked.isdisjoint(job.objectives))
+    return without and (limited or not need_load.isdisjoint(job.objectives))
 
 
 def serving_costs(job: ServingJob) -> ServingCosts:
@@ -248,3 +271,149 @@ def _with_devices(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -
     """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
     numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
     return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]
+
+
+def evaluated_pools(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> ServingPlan:
+    """Return pools with their prediction, whether or not they fit.
+
+    Engines of a pool share its part evenly. Raises LayoutError with every rule that the pools break.
+    """
+    broken = broken_pool_rules(job, layout)
+    if broken:
+        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    pair = engine_pair(job, layout, costs)
+    predicted = pooled(job, pair, engine_load(job, 1))
+    simulation = simulated_pools(job, pair, predicted, costs.trace, request_test(job))
+    pools = settled_pools(replace(predicted, simulation=simulation))
+    return replace(plan_of_pools(layout, pools), broken=tuple(broken_limits(job, pools)))
+
+
+def pools_with_formats(job: ServingJob, text: str, layout: DisaggregatedLayout) -> DisaggregatedLayout:
+    """Return pools of a layout string; a pool without a number of engines takes what the other one leaves.
+
+    Where neither says a number, each pool has one engine. Drafts are made where answers are decoded.
+    """
+    prefill, decode = text.split("/", 1)
+    numbered = ["x=" in part or "replicas=" in part for part in (prefill, decode)]
+    pools = [replace(layout.prefill, spec=0) if "spec" not in prefill else layout.prefill, layout.decode]
+    for role, other in ((0, 1), (1, 0)):
+        if not numbered[role] and numbered[other]:
+            left = job.cluster.devices - pools[other].devices
+            pools[role] = replace(pools[role], replicas=max(1, left // pools[role].devices_per_engine))
+    return DisaggregatedLayout(*pools)
+
+
+def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
+    """Return ``plan`` with the intervals of its figures; without, where it cannot serve."""
+    if not plan.fits:
+        return plan
+    figures = (
+        plan.time_to_first_token,
+        plan.time_per_output_token,
+        plan.request_latency,
+        plan.output_tokens_per_second,
+    )
+    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
+    spec = serving_intervals()
+    intervals = served_intervals(
+        spec,
+        plan.groups[0].predicted.load.kind,
+        figures,
+        measured=measured,
+        engine=job.engine,
+        pools=plan.pooled is not None,
+        distance=Distance(
+            taken_from,
+            unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
+            simulation_gaps(plan.simulations),
+            linear=job.model.linear_attention is not None,
+        ),
+    )
+    return replace(plan, intervals=intervals)
+
+
+def front_with_intervals(front: ServingFront) -> ServingFront:
+    """Return ``front`` with the intervals of its plans, and of those of its changes and answers."""
+    job = front.job
+    return replace(
+        front,
+        plans=tuple(plan_with_intervals(job, plan) for plan in front.plans),
+        changes=tuple(
+            replace(change, plan=plan_with_intervals(job, change.plan)) for change in front.changes
+        ),
+        answers=tuple(front_with_intervals(answer) for answer in front.answers),
+        comparison=None if front.comparison is None else _compared(job, front.comparison),
+    )
+
+
+def _compared(job: ServingJob, comparison: PoolComparison) -> PoolComparison:
+    pools, both = (
+        None if plan is None else plan_with_intervals(job, plan)
+        for plan in (comparison.pools, comparison.both)
+    )
+    return replace(comparison, pools=pools, both=both)
+
+
+#: Keys of `search` that a job may have narrowed too far, with what they are called.
+_NARROWED: Final = {
+    "tensor_parallel": "any tensor-parallel degree",
+    "pipeline_parallel": "any pipeline depth",
+    "expert_parallel": "any expert-parallel degree",
+    "attention_data_parallel": "any number of attention data-parallel ranks",
+    "replicas": "any number of engines",
+    "max_num_seqs": "any max_num_seqs",
+    "max_num_batched_tokens": "any max_num_batched_tokens",
+}
+
+
+def with_more_changes(
+    front: ServingFront, costs: Callable[[ServingJob], ServingCosts], deadline: Deadline
+) -> ServingFront:
+    """Return a front without plans with further changes that help: choices left open, a shorter context.
+
+    Each is solved, until ``deadline`` ends.
+    """
+    if front.feasible or front.job.choices:
+        return front
+    changes = list(front.changes)
+    try:
+        with deadline.in_force():
+            changes.extend(_more(front.job, costs))
+    except DeadlineOver:
+        return replace(front, changes=tuple(changes))
+    return replace(front, changes=tuple(changes))
+
+
+def _more(job: ServingJob, costs: Callable[[ServingJob], ServingCosts]) -> Iterator[ServingChange]:
+    from autoplan.search.serving.serving_search import ServingSearch
+
+    for key, value, sentence, changed in (*_opened(job), *_shorter(job)):
+        check_deadline()
+        plans = ServingSearch(changed, costs(changed)).front(most_plans=1).plans
+        if plans:
+            yield ServingChange(key, value, sentence, plan=plans[0])
+
+
+def _opened(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    """Yield the job with each narrowed key of its search left open."""
+    for name, sentence in _NARROWED.items():
+        if not isinstance(getattr(job.search, name), str):
+            search = job.search.model_copy(update={name: "any"})
+            yield f"search.{name}", "any", sentence, replace(job, search=search)
+
+
+def _shorter(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    """Yield the job with the longest request that some engine admits, where its requests are shorter."""
+    if job.workload.longest_request is None or request_trace_of(job) is not None:
+        return
+    from autoplan.search.serving.engines.engine_units import engine_units
+
+    units = engine_units(job).units
+    admitted = max(
+        (predict_capacity(EngineScope(job, unit)).pool.largest_context for unit in units), default=0
+    )
+    needed = job.workload.model_copy(update={"longest_request": None}).longest_tokens
+    if needed <= admitted < job.workload.longest_request:
+        workload = job.workload.model_copy(update={"longest_request": admitted})
+        sentence = f"requests of {admitted:,} tokens at most"
+        yield "workload.longest_request", str(admitted), sentence, replace(job, workload=workload)

@@ -67,7 +67,7 @@ class Admission:
         self._turns: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._remembered: OrderedDict[Ask, Answer] = OrderedDict()
 
-    async def answer(self, address: str, client: str, asked: Ask) -> Answer:
+    async def answer(self, address: str, client: str, request: Ask) -> Answer:
         """Return the answer to what a ``client`` at ``address`` asks.
 
         Raises RefusedRequestError where a newer question of the client takes its place (409), where too many
@@ -77,14 +77,14 @@ class Admission:
         older = self._open.pop(page, None)
         if older is not None and older.task is not None:
             older.task.cancel()
-        known = self._remembered.get(asked)
+        known = self._remembered.get(request)
         if known is not None:
-            self._remembered.move_to_end(asked)
+            self._remembered.move_to_end(request)
             return known
         question = _OpenQuestion(page, next(self._numbers), asyncio.get_running_loop().create_future())
         self._make_room(question)
         self._open[page] = question
-        question.task = asyncio.create_task(self._solved(question, asked))
+        question.task = asyncio.create_task(self._solved(question, request))
         # Not in the task: it may be cancelled before its first step.
         question.task.add_done_callback(lambda _: self._left(question))
         self._give_turns()
@@ -93,13 +93,13 @@ class Admission:
         finally:
             if self._open.get(page) is question:
                 del self._open[page]
-        self._remember(asked, answer)
+        self._remember(request, answer)
         return answer
 
-    async def _solved(self, question: _OpenQuestion, asked: Ask) -> Answer:
+    async def _solved(self, question: _OpenQuestion, request: Ask) -> Answer:
         """Return the answer of a process, when it is the turn of ``question``."""
         await question.turn
-        return await self._processes.answer(asked)
+        return await self._processes.answer(request)
 
     def _left(self, question: _OpenQuestion) -> None:
         """Take a question out that has ended, in whatever way."""
@@ -166,9 +166,9 @@ class Admission:
                 raise self._too_many() from None
             raise RefusedRequestError(409, "a newer question of this page took its place") from None
 
-    def _remember(self, asked: Ask, answer: Answer) -> None:
+    def _remember(self, request: Ask, answer: Answer) -> None:
         if not answer.lasting:
             return
-        self._remembered[asked] = answer
-        while sum(len(known.body) for known in self._remembered.values()) > _REMEMBERED_BYTES:
+        self._remembered[request] = answer
+        while sum(len(answer_kept.body) for answer_kept in self._remembered.values()) > _REMEMBERED_BYTES:
             self._remembered.popitem(last=False)

@@ -2,6 +2,8 @@
 
 A question that is given up is stopped in its process, which keeps what it has loaded; a process that does not
 stop within a grace is ended, and another one takes its place.
+
+A process that answers one question after the other, and stops the one at work when it is told to.
 """
 
 from __future__ import annotations
@@ -9,19 +11,100 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from autoplan.answers.sweep.executors import deaf_children
+from autoplan.answers.sweep.executors import begin_work, deaf_children
+from autoplan.deadline import Deadline
 from autoplan.playground.questions import Ask
-from autoplan.playground.refusals import RefusedRequestError
-from autoplan.playground.solving.solve_worker import STOP, NumberedAsk, work
+from autoplan.playground.refusals import RefusedRequestError, error_body
 
 if TYPE_CHECKING:
     from autoplan.playground.answers import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedAsk:
+    """A question with its number, and how long its answer may take [s]."""
+
+    number: int
+    asked: Ask
+    seconds: float
+
+
+#: What stops the question at work: its number follows in the same message.
+STOP = "stop"
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the thread that reads messages and the one that answers share."""
+
+    asked: SimpleQueue[NumberedAsk] = field(default_factory=SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    #: The deadline of each question that is not answered yet, so that a stop finds it even before its turn.
+    deadlines: dict[int, Deadline] = field(default_factory=dict)
+
+
+def work(lifeline: Connection, connection: Connection) -> None:
+    """Answer the questions of ``connection`` until the other end closes it, or the ``lifeline``."""
+    begin_work(lifeline)
+    desk = _Desk()
+    threading.Thread(target=_read, args=(connection, desk), daemon=True).start()
+    answer = _answerer()
+    while True:
+        numbered = desk.asked.get()
+        deadline = desk.deadlines[numbered.number]
+        # The clock starts when the question's turn comes, and a stop that came before it holds.
+        deadline.seconds, deadline.started = numbered.seconds, Deadline().started
+        result = answer(numbered.asked, deadline)
+        with desk.lock:
+            del desk.deadlines[numbered.number]
+        connection.send((numbered.number, result))
+
+
+def _answerer() -> Callable[[Ask, Deadline], object]:
+    """Return what answers, with all of the solver loaded, which takes a second."""
+    import autoplan.search  # noqa: F401
+    from autoplan.playground.answers import Answer, Answers
+
+    answers = Answers()
+
+    def answer(request: Ask, deadline: Deadline) -> Answer:
+        try:
+            return answers.answer(request, deadline)
+        except Exception as error:  # noqa: BLE001 - a defect of ours must not end the process without a word
+            name = type(error).__name__
+            return Answer(500, error_body(f"internal error: {name}: please report it with the question"))
+
+    return answer
+
+
+def _read(connection: Connection, desk: _Desk) -> None:
+    """Take messages until there is nobody to send any."""
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        if isinstance(message, NumberedAsk):
+            with desk.lock:
+                desk.deadlines[message.number] = Deadline()
+            desk.asked.put(message)
+            continue
+        with desk.lock:
+            deadline = desk.deadlines.get(message[1])
+            if deadline is not None:
+                deadline.stop()
+
 
 __all__ = ["SolveProcesses"]
 
@@ -92,15 +175,15 @@ class SolveProcesses:
             self._free.put_nowait(member)
         self._settling: set[asyncio.Task[None]] = set()
 
-    async def answer(self, asked: Ask) -> Answer:
-        """Return the answer to what is ``asked``, when a process is free; it is stopped on cancellation.
+    async def answer(self, request: Ask) -> Answer:
+        """Return the answer to what is ``request``, when a process is free; it is stopped on cancellation.
 
         A process that had ended before it was asked is replaced, and the question goes to the other one.
         """
         for _ in range(self.size):
             with contextlib.suppress(_EndedBeforeError):
-                return await self._answer_of_one(asked)
-        return await self._answer_of_one(asked)
+                return await self._answer_of_one(request)
+        return await self._answer_of_one(request)
 
     async def _answer_of_one(self, asked: Ask) -> Answer:
         member, number = await self._free.get(), next(self._numbers)

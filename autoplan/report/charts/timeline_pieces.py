@@ -52,8 +52,8 @@ class StepPiece:
 def pieces_of(timeline: StepTimeline) -> Iterator[StepPiece]:
     """Yield what each stage does, stage by stage in the order of time."""
     for (stage, kind, microbatch, _, _), same in groupby(timeline.slices, _kind_of_pass):
-        own = list(same)
-        yield StepPiece(stage, kind, microbatch, own[0].start, own[-1].start + own[-1].seconds)
+        pieces = list(same)
+        yield StepPiece(stage, kind, microbatch, pieces[0].start, pieces[-1].start + pieces[-1].seconds)
 
 
 def _kind_of_pass(x: StepSlice) -> tuple[int, str, int | None, int, str]:

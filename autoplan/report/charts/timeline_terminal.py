@@ -35,9 +35,9 @@ def timeline_rows(timeline: StepTimeline, terminal: Terminal) -> Iterator[Block]
     for start, end in _windows(timeline.seconds, len(pieces) / len(stages), columns):
         for stage in stages:
             label = f"stage {stage}"
-            own = [x for x in pieces if x.stage == stage and x.end > start and x.start < end]
-            kinds = _row(own, (start, end), columns)
-            digits = _digits(own, (start, end), kinds)
+            in_window = [x for x in pieces if x.stage == stage and x.end > start and x.start < end]
+            kinds = _row(in_window, (start, end), columns)
+            digits = _digits(in_window, (start, end), kinds)
             rows.append(((f"{label:<{_LABEL}}", ""), *_runs(kinds, digits, terminal)))
         rows.append(((_axis(start, end, columns), "dim"),))
     yield Picture(tuple(rows))
@@ -80,9 +80,14 @@ def _digits(pieces: Sequence[StepPiece], window: tuple[float, float], kinds: Seq
     """Return by column the last digit of the microbatch whose pass begins in it and goes on in the next."""
     digits: dict[int, str] = {}
     for piece in pieces:
-        own = [x for x in _columns(piece, window, len(kinds)) if kinds[x] == piece.kind]
-        if piece.kind in _NUMBERED and piece.microbatch is not None and len(own) > 1 and own[0] not in digits:
-            digits[own[0]] = str(piece.microbatch % 10)
+        cells = [x for x in _columns(piece, window, len(kinds)) if kinds[x] == piece.kind]
+        if (
+            piece.kind in _NUMBERED
+            and piece.microbatch is not None
+            and len(cells) > 1
+            and cells[0] not in digits
+        ):
+            digits[cells[0]] = str(piece.microbatch % 10)
     return digits
 
 

@@ -202,12 +202,12 @@ def _most_row(answer: CapacityAnswer) -> Iterator[tuple[str, str]]:
     most, now = answer.most, answer.predicted.total_tokens
     if most.predicted.total_tokens > now:
         more = most.predicted.total_tokens / max(1, now) - 1
-        said = (
+        words = (
             f"{most.predicted.total_tokens:,} tokens (+{more * 100:.0f} %)"
             if now
             else (f"{most.predicted.total_tokens:,} tokens")
         )
-        yield "most", f"{said} with {most.layout}"
+        yield "most", f"{words} with {most.layout}"
 
 
 def _memory(predicted: CapacityPrediction, terminal: Terminal) -> DataTable:

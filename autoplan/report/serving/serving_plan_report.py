@@ -1,18 +1,24 @@
-"""One serving plan as blocks: what is predicted of it, simulated, and its memory."""
+"""One serving plan as blocks: what is predicted of it, simulated, and its memory.
+
+What serving plans give each class of requests, as a table.
+
+What a report says of pools for prefill and decode.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.latencies import Distribution
-from autoplan.costs.core.serving.served_prediction import DraftGain, ServedPrediction
+from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, ServedPrediction
 from autoplan.report.render.blocks import (
     GAP,
     Block,
     Column,
     DataTable,
     Facts,
+    Heading,
     LayoutLine,
     Sentence,
     data_table,
@@ -22,13 +28,13 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_blocks
-from autoplan.report.serving.pool_report import pool_rows
 from autoplan.report.serving.serving_words import interval_lines, load_words, simulated_lines, time_words
 from autoplan.report.wording.part_names import GIB
-from autoplan.results.serving.serving_front import ServingPlan
+from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
+from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.units import format_seconds
+from autoplan.units import format_bytes, format_seconds, format_share
 
 __all__ = [
     "PERCENTILES",
@@ -187,3 +193,125 @@ def _memory(predicted: ServedPrediction, head: str) -> DataTable:
         number = f"stage {stage.stage}" if len(predicted.capacity.stages) > 1 else ""
         columns.append(Column(number, tuple(f"{value / GIB:,.2f}" for value in values)))
     return data_table(columns)
+
+
+def class_blocks(plans: Sequence[tuple[int, ServingPlan]]) -> Iterator[Block]:
+    """Yield a table of the classes under each of the numbered ``plans``; nothing where there is one class."""
+    rows = [(number, outcome) for number, plan in plans for outcome in class_outcomes(plan)]
+    if not rows:
+        return
+    yield Heading("classes of requests: means in closed form, percentiles of a simulation")
+    yield _table(rows, numbered=len(plans) > 1)
+    yield GAP
+
+
+def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataTable:
+    outcomes = [outcome for _, outcome in rows]
+    columns = [Column("#", tuple(str(number) for number, _ in rows))] if numbered else []
+    columns += [
+        Column("class", tuple(outcome.name for outcome in outcomes), "text"),
+        Column("of all", tuple(format_share(outcome.share) for outcome in outcomes)),
+        Column("first token", tuple(_seconds(outcome.time_to_first_token) for outcome in outcomes)),
+        Column("p99", tuple(_quantile(outcome.simulated_first_token, "p99") for outcome in outcomes)),
+        Column("time/token", tuple(_seconds(outcome.time_per_output_token) for outcome in outcomes)),
+        Column("p99", tuple(_quantile(outcome.simulated_token, "p99") for outcome in outcomes)),
+        Column("latency", tuple(_seconds(outcome.request_latency) for outcome in outcomes)),
+        Column("good", tuple(_share(outcome.goodput) for outcome in outcomes)),
+        Column("engines", tuple(_engines(outcome) for outcome in outcomes), "text"),
+    ]
+    return data_table(columns)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
+
+def _quantile(times: Distribution | None, name: str) -> str:
+    return "-" if times is None else format_seconds(getattr(times, name))
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else format_share(value)
+
+
+def _engines(outcome: ClassOutcome) -> str:
+    """Return the engines of a class in short: how many of which degrees, and whether others share them."""
+    counts: dict[str, int] = {}
+    for group in outcome.groups:
+        degrees = f"tp={group.layout.tp}" + (f",pp={group.layout.pp}" if group.layout.pp > 1 else "")
+        counts[degrees] = counts.get(degrees, 0) + group.layout.replicas
+    engines = " + ".join(f"{count} x {degrees}" for degrees, count in counts.items())
+    return f"{engines}, own" if outcome.dedicated else engines
+
+
+#: Objectives that are times.
+_TIMES: Final = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
+
+
+def pool_lines(front: ServingFront) -> Iterator[str]:
+    """Yield whether pools are worth it, with the best plan of either kind and its figures."""
+    compared = front.comparison
+    if compared is None:
+        return
+    words = compared.objective.replace("_", " ")
+    pools, both = compared.pools, compared.both
+    if pools is None:
+        yield "pools for prefill and decode: no pair of them holds the limits"
+        return
+    reached = _reached(pools, compared.objective)
+    if both is None or compared.gain is None:
+        yield f"pools for prefill and decode are the only way to hold the limits ({words}: {reached})"
+        yield from _layouts(pools)
+        return
+    verdict = "worth it" if compared.worth_it else "not worth it"
+    yield (
+        f"pools for prefill and decode are {verdict} by {words}: {reached} at best, against"
+        f" {_reached(both, compared.objective)} of engines that do both ({compared.gain * 100:+.1f} %)"
+    )
+    yield from _layouts(pools)
+    yield f"best engines that do both: {both.layout_string}"
+
+
+def _layouts(plan: ServingPlan) -> Iterator[str]:
+    """Yield the layout of each pool."""
+    if plan.pools is not None:
+        yield f"best pools, prefill: {plan.pools.prefill}"
+        yield f"best pools, decode: {plan.pools.decode}"
+
+
+def _reached(plan: ServingPlan, objective: ServingObjective) -> str:
+    """Return the value of an objective; price and power are those of each device."""
+    if objective in _TIMES:
+        value = getattr(plan, objective)
+        return "-" if value is None else format_seconds(value)
+    if objective == "devices":
+        return f"{plan.devices} devices"
+    if objective == "throughput":
+        return f"{plan.output_tokens_per_second:,.0f} tokens/s"
+    return f"{plan.output_tokens_per_second_per_device:,.0f} tokens/s of each device"
+
+
+def pool_rows(plan: ServingPlan) -> list[tuple[str, str]]:
+    """Return what goes between pools and which of them decides, as names with texts; none without pools."""
+    pooled = plan.pooled
+    if pooled is None:
+        return []
+    transfer, loaded = pooled.transfer, pooled.load.kind != "maximum"
+    first, admission = pooled.prefill.time_to_first_token, pooled.decode.time_to_first_token
+    sent = (
+        f"{format_bytes(transfer.bytes)} a prompt, {format_bytes(transfer.bytes_per_link)} over the busiest"
+    )
+    took = (
+        f"{format_seconds(transfer.seconds)}, {format_seconds(transfer.exposed_seconds)} of it after prefill"
+    )
+    most = (
+        f"{pooled.most_prefilled:,.3g} requests/s prefill, {pooled.most_decoded:,.3g} decode,"
+        f" {pooled.most_transferred:,.3g} transfer: {pooled.limit} decides"
+    )
+    rows = (
+        [("prefill", f"{format_seconds(first)} with queue and front end")] if loaded and first < inf else []
+    )
+    rows.append(("transfer", f"{sent} link: {took}"))
+    if loaded:
+        rows.append(("admission", f"{format_seconds(admission)} in the decode engine"))
+    return [*rows, ("at most", most)]

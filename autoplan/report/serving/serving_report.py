@@ -20,10 +20,9 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.class_report import class_blocks
-from autoplan.report.serving.engine_layout_words import engine_layout_parts
-from autoplan.report.serving.pool_report import pool_lines
+from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines
 from autoplan.report.serving.serving_words import (
+    engine_layout_parts,
     interval_lines,
     load_words,
     served_words,
@@ -250,12 +249,12 @@ def _draft_notes(front: ServingFront) -> Iterator[str]:
     if front.job.speculation is None:
         return
     gains = [group.predicted.drafts for plan in front.plans for group in plan.groups]
-    known = [gain for gain in gains if gain is not None]
-    if not known:
+    measured = [gain for gain in gains if gain is not None]
+    if not measured:
         yield "drafts are on no plan: without them engines of the same devices are no worse"
         return
-    limits = sorted({gain.gains_up_to for gain in known if gain.gains_up_to is not None})
-    fast = max(gain.speedup for gain in known)
+    limits = sorted({gain.gains_up_to for gain in measured if gain.gains_up_to is not None})
+    fast = max(gain.speedup for gain in measured)
     if not limits:
         yield f"drafts make tokens up to {fast:.2f} times as fast; no batch of these engines is too large"
         return

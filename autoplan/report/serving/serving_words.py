@@ -1,4 +1,7 @@
-"""Loads, times and intervals of serving plans in words."""
+"""Loads, times and intervals of serving plans in words.
+
+Layouts of engines in short: what differs from one device, one engine and the engine's defaults.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from typing import Final, cast
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
 from autoplan.errors import AutoplanError
+from autoplan.report.render.terminal import Terminal
+from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingPlan
+from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import (
     Length,
     LogNormalLength,
@@ -60,9 +66,9 @@ def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
         f" {answer:,.0f} tokens on average"
     )
     left_out = {"failed": trace.failed, "longer than is admitted": trace.refused}
-    said = [f"{number:,} {why}" for why, number in left_out.items() if number]
-    if said:
-        yield f"without {', '.join(said)}"
+    parts = [f"{number:,} {why}" for why, number in left_out.items() if number]
+    if parts:
+        yield f"without {', '.join(parts)}"
     if trace.repeated_share and not workload.prefix.hit_rate:
         yield (
             f"{format_share(trace.repeated_share)} of prompts' tokens repeat earlier ones: with a prefix"
@@ -154,3 +160,37 @@ def interval_lines(plans: Sequence[ServingPlan]) -> Iterator[str]:
             widths.append(f"{words} {low * 100:+.0f} to {high * 100:+.0f} %")
     yield f"{plan.intervals.reasons[0]}: {', '.join(widths)}"
     yield from plan.intervals.reasons[1:]
+
+
+def engine_layout_words(layouts: Sequence[EngineLayout], terminal: Terminal) -> str:
+    """Return layouts of engines that serve together.
+
+    >>> engine_layout_words([parse_serving_layout("tp=2,replicas=4,kv=fp8,seqs=64")], Terminal())
+    '4 engines · tp 2 · weights bf16 · kv fp8 · seqs 64'
+    """
+    return " + ".join(f" {terminal.dot} ".join(engine_layout_parts(layout)) for layout in layouts)
+
+
+def engine_layout_parts(layout: EngineLayout) -> Iterator[str]:
+    """Yield what a layout has that differs from the defaults, part by part."""
+    yield number_words(layout.replicas, "engine")
+    yield f"tp {layout.tp}"
+    for key in ("pp", "ep", "adp", "dcp"):
+        if getattr(layout, key) > 1:
+            yield f"{key} {getattr(layout, key)}"
+    yield f"weights {layout.weights}"
+    if layout.kv != "auto":
+        yield f"kv {layout.kv}"
+    for key in ("seqs", "tokens", "spec"):
+        if getattr(layout, key):
+            yield f"{key} {getattr(layout, key)}"
+
+
+def common_parts(plans: Sequence[Sequence[Sequence[str]]]) -> list[str]:
+    """Return the parts that every engine of several plans has, to be said once above their table.
+
+    >>> common_parts([[["1 engine", "tp 1", "seqs 8"]], [["1 engine", "tp 2", "seqs 8"]]])
+    ['1 engine', 'seqs 8']
+    """
+    engines = [engine for plan in plans for engine in plan]
+    return [part for part in engines[0] if len(plans) > 1 and all(part in engine for engine in engines)]

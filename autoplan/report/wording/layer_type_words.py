@@ -36,7 +36,6 @@ def stage_layer_types(layers: Sequence[LayerType], layout: Layout) -> list[str]:
 def uneven_chunks(layout: Layout) -> list[str]:
     """Return a sentence on the first and last virtual stage if they have fewer layers than the others.
 
-    >>> from autoplan.schema.layout import parse_layout
     >>> uneven_chunks(parse_layout("tp=8,pp=8,vpp=8", layers=126, devices=64))
     ['virtual stages have 2 layers: the first has 1 and the embedding, the last 1 and the output layer']
     >>> uneven_chunks(parse_layout("tp=8,pp=8,vpp=7", layers=126, devices=64))

@@ -36,10 +36,10 @@ def kernels_measured(job: Job) -> bool:
 
 def kernels_origin(job: Job) -> str:
     """Return in words where the kernel curves of ``job`` were measured."""
-    kernels, own = job.kernels, job.cluster.device.name
-    if own in kernels.devices[:1]:
+    kernels, device_name = job.kernels, job.cluster.device.name
+    if device_name in kernels.devices[:1]:
         return "measured on this device"
-    if own in kernels.devices:
+    if device_name in kernels.devices:
         return f"measured on {kernels.devices[0]}, whose chip is that of this device"
     if kernels.devices:
         return f"not measured on this device: those of {kernels.devices[0]}, its nearest measured relative"

@@ -1,4 +1,9 @@
-"""Sentences about plans: short layouts, job lines, certificates, uncertainty and memory."""
+"""Sentences about plans: short layouts, job lines, certificates, uncertainty and memory.
+
+The sentence on plans so near the memory limit that the allocator may stop the device.
+
+Sentences about a stack that a job does not name.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.costs.core.reference import keeps_reference
-from autoplan.report.wording.allocator_words import near_limit_sentences
-from autoplan.report.wording.noise_words import noise_sentence
 from autoplan.report.wording.provenance import kernels_origin, number_kinds
-from autoplan.report.wording.stack_words import assumed_sentences, stack_title, stacks_sentences
+from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
 from autoplan.schema.job import Job, JobFile
@@ -22,6 +25,7 @@ from autoplan.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
+
 
 __all__ = [
     "CENTRE_ONLY",
@@ -425,3 +429,72 @@ def front_sentences(front: Front) -> list[str]:
     ]
     uncertainty = surety_sentences(front.job, [plan.predicted for plan in front.plans], front.stacks)
     return [sentence for sentence in (*sentences, *uncertainty, risk_sentence(front)) if sentence]
+
+
+#: Share of a device's memory above which a plan is near the limit.
+_NEAR: Final = 0.95
+
+
+def near_limit_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]:
+    """Return the sentence on plans that fit with less than 5 % to spare; none without a caching allocator.
+
+    When an allocation fails, PyTorch's caching allocator waits for the device, frees its cached blocks and
+    allocates again (``num_alloc_retries`` of ``torch.cuda.memory_stats``): pytorch, c10/cuda/
+    CUDACachingAllocator.cpp, release_cached_blocks.
+    """
+    if job.stack.memory.allocator_fragmentation.value <= 1.0:
+        return []
+    usable = job.cluster.device.memory.usable.value
+    shares = [x.peak_memory_bytes_per_device / usable for x in predicted if x.fits]
+    near = [share for share in shares if share > _NEAR]
+    if not near:
+        return []
+    which = "the plan needs" if len(predicted) == 1 else f"{len(near)} of {len(predicted)} plans need"
+    most = f"{100 * max(near):.0f} %" if len(near) == 1 else f"up to {100 * max(near):.0f} %"
+    sentence = (
+        f"{which} {most} of a device's memory: where an allocation fails, PyTorch's allocator waits for the"
+        " device, frees its cache and allocates again (num_alloc_retries), which the step time leaves out"
+    )
+    return [sentence]
+
+
+def stack_title(job: Job) -> str:
+    """Return the programs that are looked at, or the stack, and that it is assumed where it is."""
+    runs = [one.program for one in job.choices or (job,) if one.program]
+    programs = dict.fromkeys(title for one in runs for title in (one.title, *one.alike))
+    if len(programs) > 1:
+        *others, last = programs
+        return f"{', '.join(others)} or {last}"
+    if job.program is not None:
+        return job.program.title if job.choices else job.program.words
+    return f"{job.stack.title} (assumed)" if job.stack_assumed else job.stack.title
+
+
+def assumed_sentences(job: Job) -> list[str]:
+    """Return the sentence on the stack that is assumed, and why; empty if the job names one."""
+    if not job.stack_assumed:
+        return []
+    node, name = job.cluster.node, job.stack.name
+    why = f"the usual one on {node.name}" if node.default_stack else f"{node.name} has no usual one"
+    return [f"stack: {name}, assumed: {why}; name one with stack: to narrow the interval of the step time"]
+
+
+def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:
+    """Return the sentence on the range of a layout's step among the stacks that may be meant; empty if none.
+
+    >>> from autoplan.results import StackStep
+    >>> steps = [StackStep("ddp", 1.0, True), StackStep("fsdp2", 2.0, False)]
+    >>> stacks_sentences(steps)[0].partition(" under ")[2]
+    'the stacks that may be meant: ddp 1.00 s, fsdp2 2.00 s (does not fit)'
+    """
+    if not steps:
+        return []
+    if len(steps) == 1:
+        return [f"of the stacks that may be meant, {steps[0].stack} alone can run this layout"]
+    times = sorted(step.step_seconds for step in steps)
+    ends = f"{format_seconds(times[0])} to {format_seconds(times[-1])}"
+    listed = ", ".join(
+        f"{step.stack} {format_seconds(step.step_seconds)}{'' if step.fits else ' (does not fit)'}"
+        for step in sorted(steps, key=lambda step: step.step_seconds)
+    )
+    return [f"the same layout takes {ends} under the stacks that may be meant: {listed}"]

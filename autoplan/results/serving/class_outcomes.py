@@ -7,8 +7,12 @@ from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
-from autoplan.costs.core.serving.latencies import ClassStatistics, Distribution
-from autoplan.costs.core.serving.served_prediction import ServedClass, ServedPrediction
+from autoplan.costs.core.serving.served_prediction import (
+    ClassStatistics,
+    Distribution,
+    ServedClass,
+    ServedPrediction,
+)
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
 __all__ = ["ClassOutcome", "class_outcomes", "class_values", "predicted_class_values"]
@@ -49,13 +53,13 @@ def class_outcomes(plan: ServingPlan) -> tuple[ClassOutcome, ...]:
 
 def _outcome(plan: ServingPlan, name: str) -> ClassOutcome:
     groups = tuple(group for group in plan.groups if _served(group.predicted, name) is not None)
-    served = [known for group in groups if (known := _served(group.predicted, name)) is not None]
+    served = [served_by for group in groups if (served_by := _served(group.predicted, name)) is not None]
     runs = [run for group in groups if (run := _simulated(group.predicted, name)) is not None]
     loaded = all(group.predicted.load.kind != "maximum" for group in groups)
-    share = sum(group.share * known.share for group, known in zip(groups, served, strict=True))
+    share = sum(group.share * served_by.share for group, served_by in zip(groups, served, strict=True))
     rate = sum(
-        group.predicted.requests_per_second * known.share * known.output_tokens
-        for group, known in zip(groups, served, strict=True)
+        group.predicted.requests_per_second * served_by.share * served_by.output_tokens
+        for group, served_by in zip(groups, served, strict=True)
     )
     tokens = [run.time_per_output_token for run in runs if run.time_per_output_token is not None]
     return ClassOutcome(
@@ -63,9 +67,11 @@ def _outcome(plan: ServingPlan, name: str) -> ClassOutcome:
         share=share,
         groups=groups,
         dedicated=all(len(group.predicted.classes) == 1 for group in groups),
-        time_to_first_token=_longest(served, lambda known: known.time_to_first_token) if loaded else None,
-        time_per_output_token=_longest(served, lambda known: known.time_per_output_token),
-        request_latency=_longest(served, lambda known: known.request_latency) if loaded else None,
+        time_to_first_token=_longest(served, lambda served_by: served_by.time_to_first_token)
+        if loaded
+        else None,
+        time_per_output_token=_longest(served, lambda served_by: served_by.time_per_output_token),
+        request_latency=_longest(served, lambda served_by: served_by.request_latency) if loaded else None,
         output_tokens_per_second=rate,
         simulated_first_token=_slowest([run.time_to_first_token for run in runs]),
         simulated_token=_slowest(tokens),
@@ -75,16 +81,16 @@ def _outcome(plan: ServingPlan, name: str) -> ClassOutcome:
 
 
 def _served(predicted: ServedPrediction, name: str) -> ServedClass | None:
-    return next((known for known in predicted.classes if known.name == name), None)
+    return next((served_by for served_by in predicted.classes if served_by.name == name), None)
 
 
 def _simulated(predicted: ServedPrediction, name: str) -> ClassStatistics | None:
     run = predicted.simulation.statistics if predicted.simulation else None
-    return next((known for known in run.classes if known.name == name), None) if run else None
+    return next((served_by for served_by in run.classes if served_by.name == name), None) if run else None
 
 
 def _longest(served: list[ServedClass], time: Callable[[ServedClass], float]) -> float | None:
-    longest = max(time(known) for known in served)
+    longest = max(time(outcome) for outcome in served)
     return longest if isfinite(longest) else None
 
 
@@ -92,31 +98,33 @@ def _slowest(times: list[Distribution]) -> Distribution | None:
     """Return the largest mean and the largest of each quantile."""
     if not times:
         return None
-    return Distribution(*(max(getattr(known, key) for known in times) for key in Distribution.__slots__))
+    return Distribution(
+        *(max(getattr(distribution, key) for distribution in times) for key in Distribution.__slots__)
+    )
 
 
 def class_values(plan: ServingPlan) -> list[Values]:
     """Return what an answer says of each class under a plan."""
-    return [_values(known) for known in class_outcomes(plan)]
+    return [_values(outcome) for outcome in class_outcomes(plan)]
 
 
-def _values(known: ClassOutcome) -> Values:
+def _values(outcome: ClassOutcome) -> Values:
     simulated = {
-        "time_to_first_token_seconds": known.simulated_first_token,
-        "time_per_output_token_seconds": known.simulated_token,
-        "request_latency_seconds": known.simulated_latency,
+        "time_to_first_token_seconds": outcome.simulated_first_token,
+        "time_per_output_token_seconds": outcome.simulated_token,
+        "request_latency_seconds": outcome.simulated_latency,
     }
     return {
-        "name": known.name,
-        "share_of_requests": known.share,
-        "engines": [str(group.layout) for group in known.groups],
-        "dedicated": known.dedicated,
-        "time_to_first_token_seconds": known.time_to_first_token,
-        "time_per_output_token_seconds": known.time_per_output_token,
-        "request_latency_seconds": known.request_latency,
-        "output_tokens_per_second": known.output_tokens_per_second,
+        "name": outcome.name,
+        "share_of_requests": outcome.share,
+        "engines": [str(group.layout) for group in outcome.groups],
+        "dedicated": outcome.dedicated,
+        "time_to_first_token_seconds": outcome.time_to_first_token,
+        "time_per_output_token_seconds": outcome.time_per_output_token,
+        "request_latency_seconds": outcome.request_latency,
+        "output_tokens_per_second": outcome.output_tokens_per_second,
         "percentiles": {key: asdict(times) if times else None for key, times in simulated.items()},
-        "goodput": known.goodput,
+        "goodput": outcome.goodput,
     }
 
 
@@ -127,12 +135,12 @@ def predicted_class_values(group: EngineGroup) -> list[Values]:
 
 def _of_group(group: EngineGroup) -> Iterator[Values]:
     loaded = group.predicted.load.kind != "maximum"
-    for known in group.predicted.classes:
-        first, latency = known.time_to_first_token, known.request_latency
+    for served_by in group.predicted.classes:
+        first, latency = served_by.time_to_first_token, served_by.request_latency
         yield {
-            "name": known.name,
-            "share_of_requests": known.share,
+            "name": served_by.name,
+            "share_of_requests": served_by.share,
             "time_to_first_token_seconds": first if loaded and isfinite(first) else None,
-            "time_per_output_token_seconds": known.time_per_output_token,
+            "time_per_output_token_seconds": served_by.time_per_output_token,
             "request_latency_seconds": latency if loaded and isfinite(latency) else None,
         }

@@ -7,8 +7,7 @@ from math import isfinite
 from typing import Any, TypeAlias
 
 from autoplan.costs.core.serving.capacity import DeviceMemoryUse
-from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
-from autoplan.costs.core.serving.served_prediction import DraftGain
+from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, LatencyStatistics
 from autoplan.results.serving.class_outcomes import class_values, predicted_class_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout

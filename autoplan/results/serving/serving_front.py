@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_interval import ServedIntervals
-from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
+from autoplan.costs.core.serving.served_prediction import (
+    Distribution,
+    LatencyStatistics,
+    ServedPrediction,
+    SimulatedPrediction,
+)
 from autoplan.results.front import Change, ParetoFront, Status
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective

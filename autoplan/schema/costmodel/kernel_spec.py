@@ -149,8 +149,8 @@ class CostModel(Frozen):
     def _sources_are_listed(self) -> Self:
         for where, number in sourced_numbers(self):
             if number.source not in self.sources:
-                known = ", ".join(sorted(self.sources)) or "none"
-                raise ValueError(f"{where} names the source {number.source!r}: `sources` has {known}")
+                names = ", ".join(sorted(self.sources)) or "none"
+                raise ValueError(f"{where} names the source {number.source!r}: `sources` has {names}")
         return self
 
 

@@ -179,7 +179,6 @@ _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
 def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
     """Return ``stack`` with the choices of ``software`` in the fields that model them.
 
-    >>> from autoplan.catalog import stack
     >>> with_software(stack("ddp"), SoftwareSpec(loss="fused", gradients="bf16")).block.logits_bytes
     2
     """

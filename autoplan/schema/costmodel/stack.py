@@ -3,6 +3,10 @@
 One ``stack`` file holds one framework's policies. They are data: the formulas in ``autoplan/costs`` read
 them and never ask for a framework's name. Bytes of a parameter, switches and counts restate what the
 framework's source does; numbers about the world carry their source and, where it is known, their range.
+
+Numbers with the range in which they were seen.
+
+What a stack keeps and fuses otherwise at one precision.
 """
 
 from __future__ import annotations
@@ -13,24 +17,87 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.schema.adapters import Base
 from autoplan.schema.base import (
+    Bytes,
     Frozen,
     LeftOutAtDefault,
     PositiveBandwidth,
     PositiveBytes,
     PositiveShare,
     Sourced,
+    SourcedBytes,
     SourcedSeconds,
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
+from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
-from autoplan.schema.costmodel.precision_policy import PrecisionPolicy
-from autoplan.schema.costmodel.ranged import RangedBytes, RangedFactor
-from autoplan.schema.costmodel.uncertainty_spec import UncertaintySpec
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Precision
 from autoplan.schema.recompute import USUAL_MODES, RecomputeMode
+
+
+class PrecisionPolicy(Frozen):
+    """What is different at one precision; what is left out stays as `memory` and `block` say."""
+
+    parameter_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.parameter_bytes")
+    gathered_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gathered_bytes")
+    gradient_bytes: int | None = Field(default=None, ge=1, le=8, description="see memory.gradient_bytes")
+    gradient_copy_bytes: int | None = Field(
+        default=None, ge=0, le=8, description="see memory.gradient_copy_bytes"
+    )
+    master_bytes: int | None = Field(default=None, ge=0, le=8, description="see memory.master_bytes")
+    accumulation_traffic: int | None = Field(
+        default=None, ge=0, le=64, description="see memory.accumulation_traffic"
+    )
+    host_sync_passes: int | None = Field(default=None, ge=0, le=4, description="see memory.host_sync_passes")
+    reduced_bytes: int | None = Field(default=None, ge=1, le=4, description="see overlap.gradient_bytes")
+    fused_kernels: bool = Field(
+        default=False, description="norms, rotation, activation and casts are fused, see block.fused_norms"
+    )
+
+    def memory_changes(self) -> dict[str, int]:
+        """Return the fields of the memory policy that differ."""
+        return self.model_dump(exclude_none=True, exclude={"reduced_bytes", "fused_kernels"})
+
+    def block_changes(self) -> dict[str, bool]:
+        """Return the fields of the block policy that differ."""
+        fused = ("fused_norms", "fused_rope", "fused_activation", "fused_casts")
+        return dict.fromkeys(fused, True) if self.fused_kernels else {}
+
+    def overlap_changes(self) -> dict[str, int]:
+        """Return the fields of the overlap policy that differ."""
+        return {} if self.reduced_bytes is None else {"gradient_bytes": self.reduced_bytes}
+
+
+class RangedBytes(SourcedBytes):
+    """A sourced size with the range in which it was seen."""
+
+    low: Bytes = Field(description="least that was seen")
+    high: Bytes = Field(description="most that was seen")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _refuse_outside(self.low, self.value, self.high)
+        return self
+
+
+class RangedFactor(SourcedFactor):
+    """A sourced ratio with the range in which it was seen."""
+
+    low: float = Field(ge=0, le=1e6, strict=False, description="least that was seen")
+    high: float = Field(ge=0, le=1e6, strict=False, description="most that was seen")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        _refuse_outside(self.low, self.value, self.high)
+        return self
+
+
+def _refuse_outside(low: float, value: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError("the value is outside of its own range: low <= value <= high is needed")
+
 
 __all__ = [
     "ActivationOffloadPolicy",

@@ -107,11 +107,11 @@ def _key_problems(document: Document, kind: JobKind) -> Iterator[Problem]:
                 yield _problem(document, ("grid", key), message, key=True)
 
 
-def _unknown_key(key: str, known: Iterable[str]) -> str:
-    known = list(known)
-    ends = [full for full in known if full.endswith(f".{key}")]
-    near = ends or difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {shown(near[0])}?" if near else f"known keys are {', '.join(known)}"
+def _unknown_key(key: str, keys: Iterable[str]) -> str:
+    keys = list(keys)
+    ends = [full for full in keys if full.endswith(f".{key}")]
+    near = ends or difflib.get_close_matches(key, keys, 1)
+    hint = f"did you mean {shown(near[0])}?" if near else f"known keys are {', '.join(keys)}"
     return f"unknown key {shown(key)}: {hint}"
 
 
@@ -146,8 +146,8 @@ def _exclude_problems(document: Document, values: Mapping[str, tuple[Plain, ...]
             if key not in values:
                 yield _problem(document, path, _unknown_key(key, values), key=True)
             elif missing := [one for one in _alternatives(wanted, values[key]) if one not in values[key]]:
-                said = ", ".join(shown(one) for one in missing)
-                yield _problem(document, path, f"{said} is not among the values of {shown(key)} in the grid")
+                keys = ", ".join(shown(one) for one in missing)
+                yield _problem(document, path, f"{keys} is not among the values of {shown(key)} in the grid")
 
 
 def _alternatives(wanted: Plain, values: tuple[Plain, ...]) -> tuple[Plain, ...]:

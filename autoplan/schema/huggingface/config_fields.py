@@ -25,9 +25,9 @@ _FULL: Final = "full_attention"
 _LOCAL: Final = ("sliding_attention", "chunked_attention")
 
 
-def names(given: Sequence[str]) -> str:
+def names(keys: Sequence[str]) -> str:
     """Return the keys that a field may have, the first one first, as a reader would say them."""
-    return given[0] if len(given) == 1 else f"{given[0]} (or {', '.join(given[1:])})"
+    return keys[0] if len(keys) == 1 else f"{keys[0]} (or {', '.join(keys[1:])})"
 
 
 class Fields:
@@ -90,13 +90,13 @@ class Fields:
         """Return our name of an activation; every flavour of GELU counts as gelu."""
         value = self.given(*keys)
         word = default if value is None else value
-        known = _GATED if gated else _PLAIN
+        activations = _GATED if gated else _PLAIN
         plain = "gelu" if isinstance(word, str) and "gelu" in word else word
-        if isinstance(plain, str) and plain in known:
-            return known[plain]
-        wanted = f"is an activation that autoplan does not know; it knows {', '.join(known)}"
+        if isinstance(plain, str) and plain in activations:
+            return activations[plain]
+        wanted = f"is an activation that autoplan does not know; it knows {', '.join(activations)}"
         self.reject(keys[0], self._validation_error(keys, value, wanted))
-        return known["silu"]
+        return activations["silu"]
 
     def window(self, *keys: str, default: int | None = None, every: int | None = None) -> object:
         """Return the sliding window as a model file has it, or None for full attention.
@@ -118,10 +118,10 @@ class Fields:
         kinds = self.given("layer_types")
         if kinds is None:
             return []
-        known = (_FULL, *_LOCAL)
-        if isinstance(kinds, list | tuple) and all(kind in known for kind in kinds):
+        layer_types = (_FULL, *_LOCAL)
+        if isinstance(kinds, list | tuple) and all(kind in layer_types for kind in kinds):
             return [kind == _FULL for kind in kinds]
-        self.reject("layer_types", f"layer_types must be a list of {', '.join(known)}")
+        self.reject("layer_types", f"layer_types must be a list of {', '.join(layer_types)}")
         return []
 
     def _period(self, kinds: list[bool]) -> int | None:

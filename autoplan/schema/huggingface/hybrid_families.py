@@ -116,8 +116,8 @@ def _mamba2(fields: Fields, pattern: Spec) -> Spec:
     hidden = fields.integer("hidden_size")
     heads = fields.integer("mamba_n_heads", default=128)
     inner = fields.integer("mamba_expand", default=2) * hidden
-    given = fields.given("mamba_d_head")
-    width = inner // heads if given in (None, "auto") else fields.integer("mamba_d_head")
+    value = fields.given("mamba_d_head")
+    width = inner // heads if value in (None, "auto") else fields.integer("mamba_d_head")
     if width * heads != inner:
         fields.reject(
             "mamba_d_head", f"mamba_n_heads x mamba_d_head must be mamba_expand x hidden_size {inner}"
@@ -158,10 +158,10 @@ def _granite(fields: Fields) -> Spec:
 
 
 def _bamba(fields: Fields) -> Spec:
-    given = fields.given("attn_layer_indices") or []
-    if not isinstance(given, list | tuple) or any(type(layer) is not int for layer in given):
+    value = fields.given("attn_layer_indices") or []
+    if not isinstance(value, list | tuple) or any(type(layer) is not int for layer in value):
         fields.reject("attn_layer_indices", "attn_layer_indices must be a list of whole numbers")
-        given = []
+        value = []
     spec = _hybrid(fields, kv_heads=8)
     bias = spec["bias"]
     biases = {**(bias if isinstance(bias, Mapping) else {}), "mlp": fields.flag("mlp_bias", default=False)}
@@ -169,7 +169,7 @@ def _bamba(fields: Fields) -> Spec:
         **spec,
         "bias": biases,
         "ffn_size": fields.integer("intermediate_size", default=14336),
-        "linear_attention": _mamba2(fields, {"attention_layers": tuple(sorted(given))}),
+        "linear_attention": _mamba2(fields, {"attention_layers": tuple(sorted(value))}),
     }
 
 

@@ -19,8 +19,7 @@ from pydantic import ValidationError
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.huggingface.config_fields import Family, Fields
 from autoplan.schema.huggingface.hybrid_families import HYBRID_FAMILIES, REFUSED_FAMILIES
-from autoplan.schema.huggingface.layernorm_families import CLASSIC_FAMILIES
-from autoplan.schema.huggingface.rmsnorm_families import GATED_FAMILIES
+from autoplan.schema.huggingface.rmsnorm_families import CLASSIC_FAMILIES, GATED_FAMILIES
 from autoplan.schema.model import ModelSpec
 
 __all__ = ["KNOWN_MODEL_TYPES", "detect_huggingface", "model_from_huggingface"]
@@ -61,8 +60,8 @@ def model_from_huggingface(config: Mapping[str, object], *, name: str) -> ModelS
     if model_type in REFUSED_FAMILIES:
         raise UnsupportedError(f"model_type {model_type} {REFUSED_FAMILIES[model_type]}")
     if family is None:
-        known = ", ".join(KNOWN_MODEL_TYPES)
-        raise UnsupportedError(f"model_type {model_type[:80]!r} is not known; known: {known}")
+        model_types = ", ".join(KNOWN_MODEL_TYPES)
+        raise UnsupportedError(f"model_type {model_type[:80]!r} is not known; known: {model_types}")
     fields = Fields(text, path)
     spec = family(fields)
     if fields.problems:

@@ -13,7 +13,9 @@ __all__ = ["class_sets", "job_of_classes", "share_of_classes"]
 def share_of_classes(job: ServingJob, names: Iterable[str]) -> float:
     """Return the part of all requests that are of the classes ``names`` [1]; of no names, all of them."""
     chosen = set(names)
-    return sum(known.share for known in job.workload.classes if known.name in chosen) if chosen else 1.0
+    return (
+        sum(requests.share for requests in job.workload.classes if requests.name in chosen) if chosen else 1.0
+    )
 
 
 def job_of_classes(job: ServingJob, names: tuple[str, ...]) -> ServingJob:
@@ -23,13 +25,15 @@ def job_of_classes(job: ServingJob, names: tuple[str, ...]) -> ServingJob:
     names, or with all of them, it is the job itself.
     """
     workload = job.workload
-    chosen = tuple(known for known in workload.classes if known.name in names)
+    chosen = tuple(requests for requests in workload.classes if requests.name in names)
     if not names or len(chosen) == len(workload.classes):
         return job
     share = share_of_classes(job, names)
     rate = workload.request_rate
     changes = {
-        "classes": tuple(known.model_copy(update={"weight": known.share / share}) for known in chosen),
+        "classes": tuple(
+            requests.model_copy(update={"weight": requests.share / share}) for requests in chosen
+        ),
         "request_rate": None if rate is None else rate * share,
         "input_tokens": chosen[0].input_tokens,
         "output_tokens": chosen[0].output_tokens,
@@ -42,7 +46,7 @@ def class_sets(job: ServingJob) -> tuple[tuple[str, ...], ...]:
 
     None where requests do not come at a rate: then each engine gets requests of all classes.
     """
-    names = tuple(known.name for known in job.workload.classes)
+    names = tuple(requests.name for requests in job.workload.classes)
     if len(names) < 2 or job.workload.request_rate is None or not job.search.routes_classes:
         return ()
     alone = [(name,) for name in names]

@@ -135,7 +135,7 @@ def engines_of(text: str) -> tuple[EngineLayout, ...]:
 
 
 def _engine(text: str, defaults: EngineLayout, problems: list[str]) -> EngineLayout:
-    given: dict[str, int | str] = {}
+    values: dict[str, int | str] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, equals, value = (x.strip() for x in part.partition("="))
         name = _DEGREES.get(key, key)
@@ -143,11 +143,11 @@ def _engine(text: str, defaults: EngineLayout, problems: list[str]) -> EngineLay
             problems.append(f"{part!r} is not of the form key=value")
         elif key not in _DEGREES and key not in _FORMATS:
             problems.append(_unknown_key(key))
-        elif name in given:
+        elif name in values:
             problems.append(f"{key!r} is given twice")
         else:
-            given[name] = _value(key, value, problems)
-    layout = replace(defaults, **given)  # type: ignore[arg-type]
+            values[name] = _value(key, value, problems)
+    layout = replace(defaults, **values)  # type: ignore[arg-type]
     if not problems:
         problems += _contradictions(layout)
     return layout

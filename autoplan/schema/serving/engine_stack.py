@@ -153,16 +153,16 @@ def engine_at(spec: EngineSpec, version: str | None) -> Engine:
     A version stands for its releases, such as 0.19 for 0.19.1. Raises UnsupportedError, with the known ones,
     for any other.
     """
-    known = list(spec.versions)
-    engine = known[-1] if version is None else _matching(version, known)
+    versions = list(spec.versions)
+    engine = versions[-1] if version is None else _matching(version, versions)
     if engine is None:
-        near = difflib.get_close_matches(version or "", known, 1, 0.8)
+        near = difflib.get_close_matches(version or "", versions, 1, 0.8)
         hint = f"did you mean {spec.name}@{near[0]}? " if near else ""
         raise UnsupportedError(
-            f"{spec.title} {version!r} is not known: {hint}known versions are {', '.join(known)}"
+            f"{spec.title} {version!r} is not known: {hint}known versions are {', '.join(versions)}"
         )
     merged: dict[str, Any] = dict(spec.facts.__dict__)
-    for name in known[: known.index(engine) + 1]:
+    for name in versions[: versions.index(engine) + 1]:
         merged |= {key: new for key, new in _changes(spec.versions[name]).items() if new is not None}
     facts = EngineFacts.model_validate(merged)
     return Engine(spec.name, spec.title, engine, facts, spec.sources, version_assumed=version is None)
@@ -172,8 +172,8 @@ def _changes(changes: BaseModel) -> dict[str, Any]:
     return {key: value for key, value in changes.__dict__.items() if key != "note"}
 
 
-def _matching(version: str, known: list[str]) -> str | None:
+def _matching(version: str, versions: list[str]) -> str | None:
     """Return the known version that ``version`` is, or that it is a release of; the longest such."""
     version = version.removeprefix("v")
-    same = [name for name in known if version == name or version.startswith((f"{name}.", f"{name}rc"))]
+    same = [name for name in versions if version == name or version.startswith((f"{name}.", f"{name}rc"))]
     return max(same, key=len, default=None)

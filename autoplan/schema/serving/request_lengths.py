@@ -299,13 +299,15 @@ class ServingWorkload(RequestLengths):
     def _of_classes(self) -> dict[str, object]:
         """Return weights instead of rates, the rate of all, and the lengths of the first class."""
         changes: dict[str, object] = {}
-        rates = [known.request_rate for known in self.classes]
+        rates = [requests.request_rate for requests in self.classes]
         if rates[0] is not None:
             total = sum(rate or 0.0 for rate in rates)
             changes["request_rate"] = total
             changes["classes"] = tuple(
-                known.model_copy(update={"weight": (known.request_rate or 0.0) / total, "request_rate": None})
-                for known in self.classes
+                requests.model_copy(
+                    update={"weight": (requests.request_rate or 0.0) / total, "request_rate": None}
+                )
+                for requests in self.classes
             )
         for name in _LENGTHS:
             if name not in self.model_fields_set:
@@ -328,17 +330,17 @@ class ServingWorkload(RequestLengths):
         return max(longest_tokens(x.input_tokens) + longest_tokens(x.output_tokens) for x in kinds)
 
     def _rules_of_classes(self) -> dict[str, bool]:
-        names = [known.name for known in self.classes]
-        rates = [known.request_rate is not None for known in self.classes]
-        shares = sum(known.share for known in self.classes)
-        given = self.concurrency is not None or self.request_rate is not None
+        names = [requests.name for requests in self.classes]
+        rates = [requests.request_rate is not None for requests in self.classes]
+        shares = sum(requests.share for requests in self.classes)
+        has_load = self.concurrency is not None or self.request_rate is not None
         return {
             "two classes have the same name": len(set(names)) != len(names),
             "some classes have a weight and others a request_rate: give all of them the same key": (
                 any(rates) and not all(rates)
             ),
             "classes with a request_rate say how many requests come: leave concurrency and request_rate of"
-            " workload out": any(rates) and given,
+            " workload out": any(rates) and has_load,
             f"the weights of classes add up to {shares * 100:g} %, not 100 %": (
                 bool(self.classes) and not any(rates) and abs(shares - 1) > 1e-6
             ),

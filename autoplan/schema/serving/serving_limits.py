@@ -35,10 +35,10 @@ class Percentiles(Frozen):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        given = [(name, getattr(self, name)) for name in ("p50", "p90", "p99") if getattr(self, name)]
-        if not given and self.mean is None:
+        percentiles = [(name, getattr(self, name)) for name in ("p50", "p90", "p99") if getattr(self, name)]
+        if not percentiles and self.mean is None:
             raise ValueError("name at least one of mean, p50, p90 and p99")
-        for (lower, short), (upper, long) in pairwise(given):
+        for (lower, short), (upper, long) in pairwise(percentiles):
             if short > long:
                 raise ValueError(
                     f"{lower} and {upper} contradict each other: {upper} is at least as long as {lower},"

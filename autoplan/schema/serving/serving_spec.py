@@ -37,8 +37,8 @@ class ScalingSpec(Frozen):
     def _one_kind(self) -> Self:
         if (self.request_rate is None) == (self.concurrency is None):
             raise ValueError("give either request_rate or concurrency, as a list")
-        given = list(self.request_rate or self.concurrency or ())
-        if given != sorted(set(given)):
+        loads = list(self.request_rate or self.concurrency or ())
+        if loads != sorted(set(loads)):
             raise ValueError("loads go from the least to the most, each once")
         return self
 

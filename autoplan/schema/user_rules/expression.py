@@ -70,8 +70,8 @@ class Known:
 class Node:
     """A number, a word or a relation."""
 
-    def folded(self, known: Known) -> Node:  # noqa: ARG002
-        """Return its remainder with ``known`` substituted."""
+    def folded(self, values: Known) -> Node:  # noqa: ARG002
+        """Return its remainder with ``values`` substituted."""
         return self
 
     def below(self) -> tuple[Node, ...]:
@@ -99,9 +99,9 @@ class Name(Node):
 
     name: str
 
-    def folded(self, known: Known) -> Node:
+    def folded(self, values: Known) -> Node:
         """Return its value, if known."""
-        return Constant(known.names[self.name]) if self.name in known.names else self
+        return Constant(values.names[self.name]) if self.name in values.names else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,12 @@ class Entry(Node):
     quantity: str
     stage: int
 
-    def folded(self, known: Known) -> Node:
+    def folded(self, values: Known) -> Node:
         """Return its value, if known, with the stage counted from the first."""
-        if not -known.stages <= self.stage < known.stages:
+        if not -values.stages <= self.stage < values.stages:
             raise NoSuchStageError
-        place = (self.quantity, self.stage % known.stages)
-        return Constant(known.entries[place]) if place in known.entries else Entry(*place)
+        place = (self.quantity, self.stage % values.stages)
+        return Constant(values.entries[place]) if place in values.entries else Entry(*place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ class Every(Node):
 
     part: Node
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted, expanded over the stages."""
-        return self.of_stages(known.stages).folded(known)
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted, expanded over the stages."""
+        return self.of_stages(values.stages).folded(values)
 
     def of_stages(self, stages: int) -> Node:
         """Return the relation for each of so many stages."""
@@ -148,12 +148,12 @@ class Over(Node):
     function: str
     quantity: str
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted, expanded over the stages."""
-        entries: tuple[Node, ...] = tuple(Entry(self.quantity, stage) for stage in range(known.stages))
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted, expanded over the stages."""
+        entries: tuple[Node, ...] = tuple(Entry(self.quantity, stage) for stage in range(values.stages))
         if self.function != "sum":
-            return Extreme(self.function, entries).folded(known)
-        return reduce(partial(Operation, "+"), entries).folded(known)
+            return Extreme(self.function, entries).folded(values)
+        return reduce(partial(Operation, "+"), entries).folded(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,9 @@ class Operation(Node):
     left: Node
     right: Node
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted."""
-        left, right = self.left.folded(known), self.right.folded(known)
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted."""
+        left, right = self.left.folded(values), self.right.folded(values)
         if UNDEFINED in (left, right) or (self.symbol in _DIVIDED and right == Constant(0)):
             return UNDEFINED
         if isinstance(left, Constant) and isinstance(right, Constant):
@@ -198,9 +198,9 @@ class Comparison(Node):
     left: Node
     right: Node
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted."""
-        left, right = self.left.folded(known), self.right.folded(known)
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted."""
+        left, right = self.left.folded(values), self.right.folded(values)
         if UNDEFINED in (left, right):
             return FALSE
         if isinstance(left, Constant) and isinstance(right, Constant):
@@ -215,10 +215,10 @@ class Logic(Node):
     every: bool
     parts: tuple[Node, ...]
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted."""
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted."""
         neutral, settled = (TRUE, FALSE) if self.every else (FALSE, TRUE)
-        parts = [part.folded(known) for part in self.parts]
+        parts = [part.folded(values) for part in self.parts]
         if settled in parts:
             return settled
         left = tuple(dict.fromkeys(part for part in parts if part != neutral))
@@ -233,9 +233,9 @@ class Not(Node):
 
     part: Node
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted."""
-        part = self.part.folded(known)
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted."""
+        part = self.part.folded(values)
         if isinstance(part, Constant):
             return FALSE if part.value else TRUE
         return Not(part)
@@ -251,16 +251,16 @@ class Uniform(Node):
 
     quantity: str
 
-    def folded(self, known: Known) -> Node:
-        """Return its remainder with ``known`` substituted, expanded over the stages."""
-        stages = range(known.stages)
+    def folded(self, values: Known) -> Node:
+        """Return its remainder with ``values`` substituted, expanded over the stages."""
+        stages = range(values.stages)
         if self.quantity != "recompute":
-            return _equal_over_stages(self.quantity, stages).folded(known)
+            return _equal_over_stages(self.quantity, stages).folded(values)
         # A mode that no layer has is uniform.
-        modes = [x.name for x in MODES if any(known.entries.get((x.name, i)) != 0 for i in stages)]
+        modes = [x.name for x in MODES if any(values.entries.get((x.name, i)) != 0 for i in stages)]
         equal = (_equal(((mode, i), ("layers", i)) for i in stages) for mode in reversed(modes))
         counts = Logic(every=True, parts=tuple(_equal_over_stages(mode, stages) for mode in modes))
-        return Logic(every=False, parts=(*equal, counts)).folded(known)
+        return Logic(every=False, parts=(*equal, counts)).folded(values)
 
 
 def _at_stage(node: Node, stage: int) -> Node:
@@ -290,7 +290,7 @@ def _equal_over_stages(quantity: str, stages: range) -> Node:
     return _equal(((quantity, 0), (quantity, i)) for i in stages[1:])
 
 
-def left_of(relation: Node, known: Known) -> Node:
+def left_of(relation: Node, values: Known) -> Node:
     """Return the remainder of ``relation``: TRUE, FALSE, or a relation between unknown entries.
 
     >>> rule = Comparison("<=", Operation("*", Name("mbs"), Entry("layers", -1)), Constant(16))
@@ -300,13 +300,13 @@ def left_of(relation: Node, known: Known) -> Node:
     Constant(value=False)
     """
     try:
-        return relation.folded(known)
+        return relation.folded(values)
     except NoSuchStageError:
         return TRUE
 
 
-def decided(relation: Node, known: Known) -> bool:
+def decided(relation: Node, values: Known) -> bool:
     """Return whether ``relation`` holds; all its names must be known."""
-    left = left_of(relation, known)
+    left = left_of(relation, values)
     assert isinstance(left, Constant)  # noqa: S101 - the caller knows every name
     return bool(left.value)

@@ -12,6 +12,17 @@ Python's grammar gives the structure (see ``relation_tokens``). Of its nodes the
                 list[n]             of the stage n, from the last where n is negative
                 list[each]          of each stage: the rule holds for all of them
     name        of a number, a word or a list; or a whole number
+
+Users' rules as text of Python's grammar, with unchanged columns.
+
+``ast`` gives the text its structure, and sees nothing else: names and numbers are masked, and what is no
+word, number or symbol of a rule is refused before. Each of these is replaced by text of the same length:
+
+- a name, a word or a number, such as tp, zero-bubble, 1f1b or 007, by underscores
+- ``divides`` by ``|``, which binds weaker than sums and stronger than comparisons
+- white space by blanks, since a rule may take several lines
+
+The names that users' rules may use; ``specs/jobs/README.md`` defines each.
 """
 
 from __future__ import annotations
@@ -21,9 +32,11 @@ import difflib
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
+from autoplan.schema.layout import LAYOUT_KEYS
+from autoplan.schema.recompute import MODES
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.user_rules.expression import (
     UNDEFINED,
@@ -40,8 +53,18 @@ from autoplan.schema.user_rules.expression import (
     Over,
     Uniform,
 )
-from autoplan.schema.user_rules.tokens import RuleSyntaxError, shape_of
-from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
+
+#: Numbers that a rule may name: of a layout, of the job and of its model.
+NAMES: Final = (
+    *(key.name for key in LAYOUT_KEYS if key.kind == "number"),
+    *("microbatches", "devices", "devices_per_node", "nodes", "sequence_length", "global_batch_size"),
+    *("heads", "kv_heads", "hidden_size", "ffn_size", "vocabulary"),
+)
+#: Words that a rule may name, with their values.
+WORDS: Final[dict[str, tuple[str, ...]]] = {key.name: key.words for key in LAYOUT_KEYS if key.words}
+#: Numbers with one entry per stage: its layers, and those with each recompute mode.
+LISTS: Final = ("layers", *(mode.name for mode in MODES))
+
 
 __all__ = ["RelationError", "parse_relation"]
 
@@ -96,7 +119,7 @@ column 14: layers has one number for each stage: write layers[0], sum(layers), m
         node = reader.wrong(0, "the relation has too many levels")
     if reader.problems:
         first = len(text) - len(text.lstrip()) + 1
-        raise RelationError("; ".join(f"column {first + at}: {said}" for at, said in sorted(reader.problems)))
+        raise RelationError("; ".join(f"column {first + at}: {what}" for at, what in sorted(reader.problems)))
     return Every(node) if "each" in _stages(node) else node
 
 
@@ -171,10 +194,10 @@ class _Reader:
                 return self._uniform(self._part(shape.left))
         for op, other in zip(shape.ops, shape.comparators, strict=True):
             if type(op) not in _COMPARED:
-                said = (
+                sentence = (
                     "in takes {...}, is takes uniform, and neither stands in a chain: join relations by and"
                 )
-                return self.wrong(other.col_offset, said)
+                return self.wrong(other.col_offset, sentence)
         parts = [self._part(part) for part in (shape.left, *shape.comparators)]
         pairs = zip(shape.ops, pairwise(parts), strict=True)
         relations = tuple(self._compared(_COMPARED[type(op)], *pair) for op, pair in pairs)
@@ -210,17 +233,17 @@ class _Reader:
         if number == "each":
             return Each(listed)
         if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", number):
-            said = "a stage is needed: 0 for the first, -1 for the last, or each"
-            return self.wrong(stage.col_offset, said)
+            sentence = "a stage is needed: 0 for the first, -1 for the last, or each"
+            return self.wrong(stage.col_offset, sentence)
         return Entry(listed, int(number))
 
-    def _leaf(self, said: str, at: int) -> Node:
+    def _leaf(self, problem: str, at: int) -> Node:
         """Return a number, a name, or a word or list as a constant."""
-        if said.isdigit() and len(said) > _MOST_DIGITS:
+        if problem.isdigit() and len(problem) > _MOST_DIGITS:
             return self.wrong(at, f"a number has at most {_MOST_DIGITS} digits")
-        if said in NAMES or said in WORDS:
-            return Name(said)
-        return Constant(int(said) if said.isdigit() else said)
+        if problem in NAMES or problem in WORDS:
+            return Name(problem)
+        return Constant(int(problem) if problem.isdigit() else problem)
 
     def _number(self, part: _Part) -> Node:
         match part.node:
@@ -240,19 +263,19 @@ def _not_a_list(name: str) -> str:
     return _unknown("list", name, LISTS)
 
 
-def _near(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
     return f" - did you mean {near[0]!r}?" if near else ""
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+def _unknown(what: str, name: str, names: Iterable[str]) -> str:
     if name in RENAMED_KEYS:
         return f"{name}: is called {RENAMED_KEYS[name]} now"
-    return f"unknown {what} {name!r}" + (_near(name, known) or f": known are {', '.join(known)}")
+    return f"unknown {what} {name!r}" + (_near(name, names) or f": known are {', '.join(names)}")
 
 
-def _one_of(name: str, known: Iterable[str]) -> str:
-    return f"one of {', '.join(known)}{_near(name, known)}"
+def _one_of(name: str, names: Iterable[str]) -> str:
+    return f"one of {', '.join(names)}{_near(name, names)}"
 
 
 def _stages(node: Node) -> set[int | str]:
@@ -264,3 +287,70 @@ def _stages(node: Node) -> set[int | str]:
     if isinstance(node, Over | Uniform):
         return {"all"}
     return {stage for part in node.below() for stage in _stages(part)}
+
+
+_MOST_NESTED: Final = 20
+#: Words with a minus or a plus sign.
+_JOINED: Final = "|".join(re.escape(word) for words in WORDS.values() for word in words if {*word} & {*"-+"})
+_TOKEN: Final = re.compile(
+    rf"""(?P<blank>\s+) | (?P<operator>(?:and|or|not|in|is)(?![0-9A-Za-z_]) | [<>=!]=|//|[-+*/%<>(){{}}\[\],])
+    | (?P<divides>divides(?![0-9A-Za-z_])) | (?P<masked>[0-9]+(?![0-9A-Za-z_.])
+    | (?:{_JOINED})(?![\w-]) | [0-9]*[A-Za-z_][0-9A-Za-z_]*) | (?P<stray>.)""",
+    re.VERBOSE,
+)
+#: Two operands side by side: within brackets Python points at the first, and asks for a comma.
+_NEIGHBOURS: Final = re.compile(r"(?:_ |[)\]}]) *(?=[_{])")
+
+
+class RuleSyntaxError(Exception):
+    """A syntax error: column, counted from 0, and message."""
+
+    def __init__(self, at: int, message: str) -> None:
+        self.problem = (at, message)
+        super().__init__(message)
+
+
+def shape_of(text: str) -> ast.expr:
+    """Return the structure of ``text`` with its columns; raises RuleSyntaxError if it is invalid.
+
+    >>> ast.unparse(shape_of("not tp divides 8 or order == tp-cp-dp-pp"))
+    'not __ | _ or _____ == ___________'
+    """
+    levels = list(accumulate((sign == "(") - (sign == ")") for sign in text))
+    if max(levels, default=0) > _MOST_NESTED:
+        raise RuleSyntaxError(levels.index(_MOST_NESTED + 1), f"at most {_MOST_NESTED} levels are allowed")
+    code = _TOKEN.sub(_masked, text)
+    try:
+        return ast.parse(code, mode="eval").body
+    except SyntaxError as error:
+        raise _misplaced(text, code, error) from None
+
+
+def _masked(token: re.Match[str]) -> str:
+    """Return the replacement of a token in Python's grammar."""
+    if token.lastgroup == "stray":
+        raise RuleSyntaxError(token.start(), _stray(token.string[token.start() :]))
+    signs = {"operator": token[0], "divides": "|", "masked": "_" * len(token[0])}
+    return signs.get(str(token.lastgroup), "").ljust(len(token[0]))
+
+
+def _misplaced(text: str, code: str, error: SyntaxError) -> RuleSyntaxError:
+    """Return the problem at the position of Python's syntax error."""
+    at = (error.offset or len(code) + 1) - 1
+    if "invalid syntax" not in error.msg and code[at : at + 1] in {*"([{"}:
+        return RuleSyntaxError(at, f"{code[at]!r} is not closed")
+    ended = code[:at].rstrip().endswith(("_", ")", "]", "}"))
+    if not ended and "comma" in error.msg and (neighbour := _NEIGHBOURS.search(code, at)):
+        at, ended = neighbour.end(), True
+    token = _TOKEN.match(text, at)
+    needed = "nothing is expected after the relation" if ended else "a number or a name is needed"
+    return RuleSyntaxError(at, f"{needed} {f'before {token[0]!r}' if token else 'at the end'}")
+
+
+def _stray(text: str) -> str:
+    if re.match(r"[0-9]+\.|\.[0-9]", text):
+        return "numbers are integers: write 1/2 for a half"
+    if text[0] == "=":
+        return "'=' is not a comparison: write =="
+    point = "" if text[0].isascii() else f" (U+{ord(text[0]):04X})"
+    return f"{text[0]!r}{point} is not allowed"

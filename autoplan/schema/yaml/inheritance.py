@@ -123,10 +123,10 @@ def partial_schema(schema: dict[str, Any]) -> dict[str, Any]:
     needed = {name: part.pop("required") for name, part in parts if "required" in part}
     for table in (x for x in schema["properties"].values() if "additionalProperties" in x):
         table["additionalProperties"] = {"anyOf": [table["additionalProperties"], {"type": "null"}]}
-    own = [key for key in schema["required"] if key in OWN]
+    keys = [key for key in schema["required"] if key in OWN]
     groups = {key: {"required": needed[name]} for key, name in _groups(schema, needed)}
     alone = {"required": schema["required"], "properties": groups}
-    return {**schema, "required": own, "if": {"not": {"required": [EXTENDS]}}, "then": alone}
+    return {**schema, "required": keys, "if": {"not": {"required": [EXTENDS]}}, "then": alone}
 
 
 def _groups(schema: Mapping[str, Any], needed: Tree) -> Iterator[tuple[str, str]]:

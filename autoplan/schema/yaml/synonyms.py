@@ -193,17 +193,17 @@ def key_sentence(path: Path, value: Plain, root: Place) -> str | None:
     # Deeper, as in classes of requests, the same words mean something else.
     right = right_key(key, root) if len(path) <= 2 else None
     if right is None:
-        known = {"workload", "hardware"} <= set(fields(root))
-        if known and word in _DECIDED:
+        is_job = {"workload", "hardware"} <= set(fields(root))
+        if is_job and word in _DECIDED:
             return f"{shown(key)} {_DECIDED[word]}: leave it out"
         unpriced = f"{shown(key)} changes neither time nor memory: leave it out"
-        return unpriced if known and word in UNPRICED else None
+        return unpriced if is_job and word in UNPRICED else None
     here = ".".join(str(part) for part in path[:-1])
     section, _, name = right.rpartition(".")
-    said = f"{shown(key)} belongs to {section}" if word == name else f"{shown(key)} is called {right}"
+    sentence = f"{shown(key)} belongs to {section}" if word == name else f"{shown(key)} is called {right}"
     if word == name and not section:
-        said = f"{shown(key)} stands at the top of a job"
-    return f"{said}: write {_written(name if here == section else right, right, value)}"
+        sentence = f"{shown(key)} stands at the top of a job"
+    return f"{sentence}: write {_written(name if here == section else right, right, value)}"
 
 
 def _written(path: str, right: str, value: Plain) -> str:
@@ -232,8 +232,8 @@ def value_meant(value: Plain, options: Iterable[object]) -> object | None:
     """
     if not isinstance(value, str | bool):
         return None
-    known = list(options)
-    return next((one for one in VALUE_SYNONYMS.get(str(value).casefold(), ()) if one in known), None)
+    values = list(options)
+    return next((one for one in VALUE_SYNONYMS.get(str(value).casefold(), ()) if one in values), None)
 
 
 def whole_number(text: str) -> int | None:

@@ -169,11 +169,11 @@ def _sentence(path: Path, group: Sequence[_Failure]) -> str:
     """Return one sentence for all errors of one path."""
     wrong_kind = [c for c in group if c.kind in _KINDS or c.kind in _CHOICES]
     others = [c for c in group if c not in wrong_kind]
-    said = list(dict.fromkeys(_other_sentence(path, failure) for failure in others))
-    if not said:
+    sentences = list(dict.fromkeys(_other_sentence(path, failure) for failure in others))
+    if not sentences:
         return _kind_sentence(wrong_kind)
     alternatives = f" (or write {_listed(_expected(wrong_kind))})" if wrong_kind else ""
-    return "; or ".join(said) + alternatives
+    return "; or ".join(sentences) + alternatives
 
 
 def _expected(group: Sequence[_Failure]) -> list[str]:
@@ -266,8 +266,8 @@ def _other_sentence(path: Path, failure: _Failure) -> str:
 
 
 def _in_pydantic_words(failure: _Failure) -> str:
-    said = failure.error["msg"].removeprefix("Input ")
-    return f"{shown(failure.value)} {said[:1].lower()}{said[1:]}"
+    message = failure.error["msg"].removeprefix("Input ")
+    return f"{shown(failure.value)} {message[:1].lower()}{message[1:]}"
 
 
 def _bound_sentence(failure: _Failure) -> str:
@@ -280,20 +280,20 @@ def _bound_sentence(failure: _Failure) -> str:
 
 
 def _unknown_key(path: Path, failure: _Failure) -> str:
-    known = list(fields(failure.place))
+    keys = list(fields(failure.place))
     key = str(path[-1])
     for new in (RENAMED_KEYS.get(key), *RENAMED_KNOBS.get(key, ())):
-        if new in known:
+        if new in keys:
             return f"{key}: is called {new} now"
     elsewhere = key_sentence(path, failure.value, failure.root)
     if elsewhere is not None:
         return elsewhere
-    near = _nearest(str(path[-1]), known)
+    near = _nearest(str(path[-1]), keys)
     if near is not None:
         return f"unknown key {shown(path[-1])}: did you mean {shown(near)}?"
-    if not known:
+    if not keys:
         return f"unknown key {shown(path[-1])}"
-    return f"unknown key {shown(path[-1])}: known keys are {', '.join(known)}"
+    return f"unknown key {shown(path[-1])}: known keys are {', '.join(keys)}"
 
 
 def _missing(path: Path, failure: _Failure) -> str:

@@ -18,11 +18,11 @@ from autoplan.costs.core.candidates import Array, ByMode, Ints
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.recompute import FULL, listed_modes, total
-from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
+    Scale,
     alternative_table,
     alternatives_by_rules,
     uniform_alternatives,

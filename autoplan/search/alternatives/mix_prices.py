@@ -17,8 +17,7 @@ from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, stage_backward
 from autoplan.deadline import check_deadline
-from autoplan.search.alternatives.integer_scaling import Scale
-from autoplan.search.alternatives.stage_alternatives import Alternative, alternative_table, mixes
+from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, alternative_table, mixes
 from autoplan.search.space.priced_candidates import PricedCandidates
 
 __all__ = ["MixPrices", "RecentMixPrices"]

@@ -28,11 +28,11 @@ from autoplan.costs.core.candidates import ByMode
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor
 from autoplan.deadline import check_deadline
-from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
+    Scale,
     alternative_table,
     mixes,
     mixes_at,

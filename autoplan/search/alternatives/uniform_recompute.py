@@ -28,11 +28,11 @@ from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
-from autoplan.search.alternatives.integer_scaling import Scale
 from autoplan.search.alternatives.primal_heuristic import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
+    Scale,
     alternative_table,
     mixes_at,
 )

@@ -16,11 +16,11 @@ from autoplan.costs.matmul.grids import Grids, SchemeName
 from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory
 from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.costs.matmul.scaled_links import with_scaled_links
-from autoplan.search.matmul.scheme_choice import choose_scheme
-from autoplan.search.matmul.scheme_pricing import (
+from autoplan.search.matmul.scheme_choice import (
     GridKey,
     PricedSchemes,
     SchemeQuestion,
+    choose_scheme,
     priced_schemes,
     undominated,
 )

@@ -15,10 +15,9 @@ from ortools.sat.python import cp_model
 
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
-from autoplan.search.serving.engine_options import Option, times_of
+from autoplan.search.serving.engine_options import WHOLE, Option, times_of
 from autoplan.search.serving.engines.node_places import fit_nodes
 from autoplan.search.serving.engines.objective_boxes import ObjectiveBoxes
-from autoplan.search.serving.load_shares import WHOLE
 
 __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
 

@@ -1,4 +1,10 @@
-"""Options of a serving search: one engine with sizes of its steps and its share of the load, priced."""
+"""Options of a serving search: one engine with sizes of its steps and its share of the load, priced.
+
+Parts of a load that one engine may get, as integers.
+
+Engines that are alike share a load evenly, so one of k gets 1/k of it; where unlike engines serve together,
+shares of both kinds have to add up to the full load.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engines.engine_units import seqs_menu, sizes_of_step, tokens_menu
 from autoplan.search.serving.engines.loaded_engines import LoadedEngines
-from autoplan.search.serving.load_shares import WHOLE, shares
 
 __all__ = [
     "AnyOption",
@@ -292,3 +297,24 @@ def _respects(option: Option) -> tuple[float, ...]:
         for time in (served_class.time_to_first_token, served_class.time_per_output_token)
     ]
     return (-option.predicted.output_tokens_per_second, *finite, *of_classes)
+
+
+#: The full load: a multiple of every number up to 10, and of 64. Small, which the solver likes.
+WHOLE: Final = 20_160
+#: Shares besides 1/k, so that a large engine may serve with small ones.
+_UNEVEN: Final = ((2, 3), (3, 4), (2, 5), (3, 5), (4, 5))
+
+
+def shares(most_engines: int, *, mixed: bool) -> tuple[int, ...]:
+    """Return the shares of one engine of at most so many, the largest first [1/WHOLE].
+
+    ``mixed``: also shares that even engines do not have.
+
+    >>> [WHOLE // share for share in shares(4, mixed=False)]
+    [1, 2, 3, 4]
+    >>> WHOLE * 2 // 3 in shares(2, mixed=True)
+    True
+    """
+    even = {WHOLE // k for k in range(1, most_engines + 1) if WHOLE % k == 0}
+    uneven = {WHOLE * a // b for a, b in _UNEVEN} if mixed else set()
+    return tuple(sorted(even | uneven, reverse=True))

@@ -24,13 +24,12 @@ from autoplan.costs.serving.disaggregated.role_engines import (
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import UnitParts, engine_load, unit_parts
 from autoplan.deadline import check_deadline
-from autoplan.rules.pool_rules import no_pools
+from autoplan.rules.engine_rules import no_pools
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_options import PricedOptions, distinct_sizes
+from autoplan.search.serving.engine_options import WHOLE, PricedOptions, distinct_sizes
 from autoplan.search.serving.engines.engine_units import engine_units, seqs_menu
-from autoplan.search.serving.load_shares import WHOLE
 
 __all__ = ["PoolOption", "PricedPools", "role_job"]
 

@@ -1,4 +1,7 @@
-"""Search of a serving job's front: price the options, let CP-SAT choose, simulate what percentiles decide."""
+"""Search of a serving job's front: price the options, let CP-SAT choose, simulate what percentiles decide.
+
+Simulations of the options that a search chooses: limits that break, and closed forms that are wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from autoplan.costs.serving.served_layouts import ServingCosts, served
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
+from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
+from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, served, simulated
+from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import current_deadline
 from autoplan.results.front import Rejection
 from autoplan.results.serving.serving_front import (
@@ -18,14 +26,16 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     plan_of_pools,
 )
-from autoplan.rules.class_limit_rules import all_simulated_limits
+from autoplan.rules.class_limit_rules import all_simulated_limits, broken_simulated, request_test
 from autoplan.rules.serving_limit_rules import least_rate_per_device
 from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
+from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective, TimeLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
 from autoplan.search.serving.engine_allocation import Allocation, AllocationProblem, AllocationSearch
 from autoplan.search.serving.engine_options import (
+    WHOLE,
     EngineOption,
     Option,
     PricedOptions,
@@ -34,9 +44,7 @@ from autoplan.search.serving.engine_options import (
     undominated,
 )
 from autoplan.search.serving.engines.engine_units import EngineUnits, allowed_engines, engine_units
-from autoplan.search.serving.load_shares import WHOLE
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
-from autoplan.search.serving.simulated_limits import SimulatedOptions
 
 __all__ = ["ServingSearch"]
 
@@ -273,3 +281,52 @@ def _beaten(value: Sequence[int], values: Sequence[Sequence[int]]) -> bool:
 
 def _sorted(plans: Sequence[ServingPlan]) -> tuple[ServingPlan, ...]:
     return tuple(sorted(plans, key=lambda plan: (plan.time_per_output_token or inf, plan.devices)))
+
+
+@dataclass
+class SimulatedOptions:
+    """Simulations of engines and pools under their loads, each run once."""
+
+    job: ServingJob
+    trace: RequestTrace | None = None
+    runs: dict[tuple[str, float, tuple[str, ...]], SimulatedPrediction | None] = field(default_factory=dict)
+
+    def of(
+        self, engine: PricedEngine, predicted: ServedPrediction, classes: tuple[str, ...] = ()
+    ) -> ServedPrediction:
+        """Return ``predicted``, of engines for ``classes``, with its simulation and what that contradicts."""
+        key = (str(engine.layout), predicted.load.amount, classes)
+        if key not in self.runs:
+            job = job_of_classes(self.job, classes)
+            self.runs[key] = simulated(job, engine, predicted, self.trace, request_test(job))
+        return settled(replace(predicted, simulation=self.runs[key]))
+
+    def of_pools(self, pair: EnginePair, predicted: PooledPrediction) -> PooledPrediction:
+        """Return what pools do with its simulation and what that contradicts."""
+        pools = [
+            f"{engine.engine.layout} {count}"
+            for engine, count in ((pair.prefill, pair.prefill_engines), (pair.decode, pair.decode_engines))
+        ]
+        key = (" / ".join(pools), predicted.load.amount, ())
+        if key not in self.runs:
+            self.runs[key] = simulated_pools(self.job, pair, predicted, self.trace, request_test(self.job))
+        return settled_pools(replace(predicted, simulation=self.runs[key]))
+
+    def settled(self, option: Option) -> Option | None:
+        """Return an option as its simulation leaves it: with other means, itself, or None where limits break.
+
+        A limit on a mean has to hold in the closed form and in the simulation.
+        """
+        if option.predicted.simulation is not None:
+            return option
+        simulated_option: Option = option
+        if isinstance(option, PoolOption):
+            simulated_option = replace(option, predicted=self.of_pools(option.pair, option.predicted))
+        elif isinstance(option, EngineOption):
+            predicted = self.of(option.engine, option.predicted, option.classes)
+            simulated_option = replace(option, predicted=predicted)
+        run = simulated_option.predicted.simulation
+        if run is None:
+            return option
+        broken = next(broken_simulated(self.job, run.statistics), None)
+        return simulated_option if broken is None and holds(simulated_option, self.job) else None

@@ -10,8 +10,14 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, host_choice
-from autoplan.costs.core.codes import ANY_RECOMPUTE, ScheduleCode, ShardCode, recompute_code
+from autoplan.costs.core.candidates import (
+    ANY_RECOMPUTE,
+    Candidates,
+    ScheduleCode,
+    ShardCode,
+    host_choice,
+    recompute_code,
+)
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, ByMode, Candidates, joined
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, ScheduleCode, joined
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.memory.footprint import Footprint

@@ -8,8 +8,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import ShardCode
+from autoplan.costs.core.candidates import Candidates, ShardCode
 from autoplan.costs.core.rank_strides import data_stride
 from autoplan.costs.core.sizes import data_ranks
 from autoplan.costs.network.mesh import ranks_per_node

@@ -15,8 +15,8 @@ from autoplan.costs.core.candidates import (
     distinct,
     joined,
     mapped,
+    recompute_mode,
 )
-from autoplan.costs.core.codes import recompute_mode
 from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.memory.footprint import Footprint, footprint_of

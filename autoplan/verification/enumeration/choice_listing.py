@@ -1,10 +1,15 @@
-"""Independent enumeration of degrees, microbatch, ZeRO stage and schedule: the choices of a job."""
+"""Independent enumeration of degrees, microbatch, ZeRO stage and schedule: the choices of a job.
+
+Rank orders and their equivalence by symmetry, derived independently of the search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -14,9 +19,8 @@ from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
 from autoplan.schema.job import Job
-from autoplan.schema.layout import ORDERS, SCHEDULES
+from autoplan.schema.layout import ORDERS, SCHEDULES, Order
 from autoplan.schema.recompute import FULL, RECOMPUTE, USUAL_MODES
-from autoplan.verification.enumeration.order_equivalence import data_stride, equivalent_orders, orders_of
 
 __all__ = [
     "DOMINATED_RING",
@@ -203,9 +207,9 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     """Return pairs of schedule and virtual stages; zero-bubble where the stack has it or the job asks."""
     if pp == 1:
         return [(SCHEDULES.index("1f1b"), 1)]
-    layers, asked = job.model.layers, job.search.schedule
-    has_zero_bubble = "zero-bubble" in (asked if isinstance(asked, tuple) else (asked,))
-    has_zero_bubble = has_zero_bubble or any("zero-bubble" in own.rule for own in job.rules)
+    layers, chosen = job.model.layers, job.search.schedule
+    has_zero_bubble = "zero-bubble" in (chosen if isinstance(chosen, tuple) else (chosen,))
+    has_zero_bubble = has_zero_bubble or any("zero-bubble" in rule.rule for rule in job.rules)
     names = [x for x in SCHEDULES if has_zero_bubble or x != "zero-bubble" or x in job.stack.rules.schedules]
     virtual_range = range(2, _MOST_VIRTUAL + 1)
     virtual = [
@@ -264,3 +268,81 @@ def modes_of(job: Job) -> tuple[str, ...]:
     named = (wish,) if isinstance(wish, str) else wish
     modes = tuple(mode for mode in (USUAL_MODES if wish == "any" else named) if mode in has)
     return modes or ("none",)
+
+
+def orders_of(job: Job) -> list[Order]:
+    """Return the rank orders to list: a single allowed one where the job has one node."""
+    orders, wish = list(job.stack.orders), job.search.order
+    if job.cluster.devices > job.cluster.node.devices or any("order" in rule.rule for rule in job.relations):
+        return orders
+    asked = wish if isinstance(wish, tuple) else (wish,)
+    allowed = [order for order in orders if order in asked or "any" in asked]
+    return (allowed or orders)[:1]
+
+
+def data_stride(order: Order, tp: int, cp: int, pp: int) -> int:
+    """Return the stride of the data-parallel group; its innermost axis is cp, where cp > 1."""
+    return _stride(order, "cp" if cp > 1 else "dp", {"tp": tp, "cp": cp, "pp": pp})
+
+
+def _stride(order: Order, axis: str, degrees: Mapping[str, int]) -> int:
+    """Return the stride of ``axis``: the product of the degrees of the axes before it."""
+    before = order.split("-")
+    return prod(degrees.get(other, 1) for other in before[: before.index(axis)])
+
+
+@cache
+def _members_per_node(order: Order, degrees: tuple[int, ...], shard: int, node: int) -> tuple[int, ...]:
+    """Return how many ranks of each communication group one node has."""
+    tp, cp, dp, pp, ep, etp = degrees
+    edp = tp * cp * dp // (ep * etp)
+    dense = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+    experts = {"tp": etp, "cp": ep, "dp": edp, "pp": pp}
+    ranks, stride = cp * dp, data_stride(order, tp, cp, pp)
+    shard_size = shard or ranks
+    groups = [(dense[axis], _stride(order, axis, dense)) for axis in ("tp", "cp", "pp")]
+    groups += [(experts[axis], _stride(order, axis, experts)) for axis in ("tp", "cp", "dp")]
+    groups += [(ranks, stride), (shard_size, stride), (ranks // shard_size, stride * shard_size)]
+    shard_members, expert_stride = (
+        max(tp * shard // (ep * etp), 1) if shard else edp,
+        _stride(order, "dp", experts),
+    )
+    groups += [(shard_members, expert_stride), (edp // shard_members, expert_stride * shard_members)]
+    return tuple(min(members, max(1, node // step)) for members, step in groups)
+
+
+def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which valid choices have as many ranks per node in every group as with an earlier order.
+
+    Orders that the user's own rules distinguish are not equivalent.
+    """
+    equivalent = np.zeros(len(c), dtype=bool)
+    node, index = job.cluster.node.devices, sorted(np.flatnonzero(valid), key=lambda i: int(c.order[i]))
+    rules = [rule.relation for rule in own_rules(job)]
+    residual_rules = [
+        what_is_left(job, relation, c.take(np.array(index, dtype=np.int64))) for relation in rules
+    ]
+    names = (
+        "microbatch",
+        "zero",
+        "sequence_parallel",
+        "vpp",
+        "schedule",
+        "recompute_num_layers",
+        "offload",
+        "uniform_recompute",
+        "offload_every",
+        "dp_shard",
+    )
+    other_columns = list(zip(*(getattr(c, name).tolist() for name in names), strict=True))
+    degrees = list(zip(*(x.tolist() for x in (c.tp, c.cp, c.dp, c.ep, c.etp)), strict=True))
+    seen = set()
+    for k, i in enumerate(index):
+        tp, cp, dp, ep, etp = degrees[i]
+        members_per_node = _members_per_node(
+            ORDERS[c.order[i]], (tp, cp, dp, c.pp, ep, etp), int(c.dp_shard[i]), node
+        )
+        key = (degrees[i], other_columns[i], members_per_node, *(nodes[k] for nodes in residual_rules))
+        equivalent[i] = key in seen
+        seen.add(key)
+    return equivalent

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Candidates, Ints
-from autoplan.costs.core.codes import ScheduleCode, recompute_mode
+from autoplan.costs.core.candidates import Array, Candidates, Ints, ScheduleCode, recompute_mode
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.stage.mixed_stages import price_layer_types

@@ -14,10 +14,9 @@ from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import FULL, listed_modes, total
-from autoplan.verification.listing.partial_layouts import RemainingStages
+from autoplan.verification.listing.branch_and_bound import RemainingStages
 from autoplan.verification.listing.priced_rows import row_prices, rows_of
-from autoplan.verification.relaxation.layer_ranges import LayerRanges
-from autoplan.verification.relaxation.split_minima import least_maximum
+from autoplan.verification.relaxation.split_minima import LayerRanges, least_maximum
 from autoplan.verification.relaxation.stage_floors import stages_of_ranges
 
 __all__ = ["fits_by_listing", "some_fit", "some_split", "states_fit"]

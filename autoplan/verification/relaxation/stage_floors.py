@@ -34,7 +34,7 @@ from autoplan.costs.stage.stage_times import (
     stage_weight,
 )
 from autoplan.schema.recompute import FULL, listed_modes
-from autoplan.verification.relaxation.layer_ranges import LayerRanges
+from autoplan.verification.relaxation.split_minima import LayerRanges
 
 __all__ = [
     "ChosenRecompute",

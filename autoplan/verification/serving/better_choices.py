@@ -82,8 +82,8 @@ def boxes_beyond(values: Sequence[tuple[int, ...]], objectives: int, thinning: f
     others stay as they were: each known value cuts a box into one for each objective.
     """
     boxes: set[Box] = {(np.inf,) * objectives}
-    for known in values:
-        steps = [value - max(1, ceil(abs(value) * thinning)) for value in known]
+    for values_of_plan in values:
+        steps = [value - max(1, ceil(abs(value) * thinning)) for value in values_of_plan]
         cut = {(*box[:i], min(box[i], steps[i]), *box[i + 1 :]) for box in boxes for i in range(objectives)}
         boxes = {box for box in cut if not any(_within(box, other) for other in cut)}
     return sorted(boxes)
@@ -212,7 +212,7 @@ class ChoiceSearch:
         self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
     ) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box whose engines serve every class of requests completely."""
-        names = tuple(known.name for known in self.job.workload.classes)
+        names = tuple(requests.name for requests in self.job.workload.classes)
         unit = gcd(LOAD_PARTS, *(option.share for option in options))
         load_units = LOAD_PARTS // unit
         by_set: dict[tuple[str, ...], list[ListedOption]] = {}

@@ -65,9 +65,13 @@ class Examined:
     def dominated(self) -> Iterator[str]:
         """Yield the plans that another one is no worse than in every objective and better in one."""
         values = self.values()
-        for i, own in enumerate(values):
+        for i, first_one in enumerate(values):
             for j, other in enumerate(values):
-                if i != j and own != other and all(a <= b for a, b in zip(other, own, strict=True)):
+                if (
+                    i != j
+                    and first_one != other
+                    and all(a <= b for a, b in zip(other, first_one, strict=True))
+                ):
                     yield f"{self.words}: plan {j + 1} is better than plan {i + 1}"
         if len(set(values)) < len(values):
             yield f"{self.words}: two plans have the same objectives"
@@ -77,20 +81,20 @@ class Examined:
             yield f"{self.words}: the plans are not in the order of their time per token"
 
 
-def _values(plan: ServingPlan, objectives: Sequence[ServingObjective]) -> tuple[int, ...]:
+def _values(plan: ServingPlan, first_one: Sequence[ServingObjective]) -> tuple[int, ...]:
     """Return the objectives of a plan as those of a choice: tokens of each engine are rounded down."""
     if plan.pooled is not None:
-        return _pair_values(plan.pooled, objectives)
+        return _pair_values(plan.pooled, first_one)
     groups = [group.predicted for group in plan.groups]
     rate = sum(x.engines * integral_tokens(x.output_tokens_per_second / x.engines) for x in groups)
     times = {name: max(integral_time(x, name) for x in groups) for name in LIMITED_TIMES}
-    return choice_values(rate, plan.devices, times, objectives)
+    return choice_values(rate, plan.devices, times, first_one)
 
 
-def _pair_values(pools: PooledPrediction, objectives: Sequence[ServingObjective]) -> tuple[int, ...]:
+def _pair_values(pools: PooledPrediction, first_one: Sequence[ServingObjective]) -> tuple[int, ...]:
     """Return the objectives of a pair of pools."""
     times = {name: integral_time(pools, name) for name in LIMITED_TIMES}
-    return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
+    return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, first_one)
 
 
 def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str | None) -> Iterator[Check]:
@@ -108,10 +112,10 @@ def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str
 def _of_a_stopped_search(checks: Sequence[Check], stopped: str) -> Check:
     """Return the check that better plans may be missing; where none is, what stopped the search matters."""
     claim = "a search that is said to have been stopped may have left better plans out"
-    for finding, own in _OF_STOPPED:
+    for finding, sentence in _OF_STOPPED:
         details = tuple(text for check in checks if check.finding == finding for text in check.details)
         if details:
-            return Check(claim, own, details, matters=False)
+            return Check(claim, sentence, details, matters=False)
     text = f"none is better: status feasible says less than holds, and stopped ({stopped}) leaves no trace"
     return Check(claim, "not checked", (text,))
 
@@ -151,12 +155,12 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
     boxes = boxes_beyond(values, len(job.objectives), SERVING_THINNING)
     questions += [(box, job.objectives) for box in boxes]
     pairs, settle = _holding_pairs(answer), settled_pairs(job, answer.costs)
-    for box, objectives in questions:
-        pair = _better_pair(search, pairs, (box, objectives), settle)
+    for box, first_one in questions:
+        pair = _better_pair(search, pairs, (box, first_one), settle)
         if pair is not None:
             wrong.append(f"{pair.layout} is better, and holds every limit")
             break
-        chosen = search.better(box, objectives)
+        chosen = search.better(box, first_one)
         if chosen:
             wrong.append(f"{_said(chosen)} is better, and holds every limit")
             break
@@ -195,8 +199,8 @@ def _better_pair(
     """Return a pair of pools within a box of objectives that holds every limit; None if none exists."""
     for pair in pairs:
         if _reached(search, pair, question):
-            known = settle(pair)
-            if known is not None and _reached(search, known, question):
+            settled = settle(pair)
+            if settled is not None and _reached(search, settled, question):
                 return pair
     return None
 
@@ -205,11 +209,11 @@ def _reached(
     search: ChoiceSearch, pair: ListedPair, question: tuple[Box, tuple[ServingObjective, ...]]
 ) -> bool:
     """Whether a pair lies within a box of objectives and holds the limits on rates and devices."""
-    box, objectives = question
+    box, first_one = question
     predicted = pair.predicted
     rate, devices = integral_tokens(predicted.output_tokens_per_second), predicted.devices
-    within = all(a <= b for a, b in zip(_pair_values(predicted, objectives), box, strict=True))
-    return devices <= search.devices and within and search.reaches(rate, devices, box, objectives)
+    within = all(a <= b for a, b in zip(_pair_values(predicted, first_one), box, strict=True))
+    return devices <= search.devices and within and search.reaches(rate, devices, box, first_one)
 
 
 def _over_means(job: ServingJob, option: ListedOption) -> bool:
@@ -218,23 +222,23 @@ def _over_means(job: ServingJob, option: ListedOption) -> bool:
 
 def _settling(answer: Examined) -> Callable[[ListedOption], ListedOption | None]:
     """Return what gives an option the means of its simulation, once; None where it breaks a limit."""
-    job, known = answer.job, dict[int, tuple[ListedOption, ListedOption | None]]()
+    job, settled = answer.job, dict[int, tuple[ListedOption, ListedOption | None]]()
     trace = answer.costs.trace if answer.costs is not None else None
 
     def settle(option: ListedOption) -> ListedOption | None:
-        if id(option) not in known:
+        if id(option) not in settled:
             simulated_option = _simulated(job, option, trace)
-            known[id(option)] = (option, simulated_option)
+            settled[id(option)] = (option, simulated_option)
             if simulated_option is not None:
-                known[id(simulated_option)] = (simulated_option, simulated_option)
-        return known[id(option)][1]
+                settled[id(simulated_option)] = (simulated_option, simulated_option)
+        return settled[id(option)][1]
 
     return settle
 
 
 def _simulated(job: ServingJob, option: ListedOption, trace: RequestTrace | None) -> ListedOption | None:
-    own_job = job_of_classes(job, option.classes)
-    run = simulated(own_job, option.engine, option.predicted, trace, request_test(own_job))
+    class_job = job_of_classes(job, option.classes)
+    run = simulated(class_job, option.engine, option.predicted, trace, request_test(class_job))
     if run is None:
         return option
     if next(broken_simulated(job, run.statistics), None) is not None:

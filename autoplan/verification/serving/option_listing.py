@@ -96,8 +96,8 @@ def listed_space(job: ServingJob, costs: ServingCosts, deadline: Deadline) -> Li
         if deadline.over:
             space.complete = False
             return space
-        for names, own_job in _jobs_of_classes(job) if False in job.search.disaggregated else ():
-            priced = list(_priced(own_job, unit, costs, space.units))
+        for names, class_job in _jobs_of_classes(job) if False in job.search.disaggregated else ():
+            priced = list(_priced(class_job, unit, costs, space.units))
             space.sizes += len(priced)
             space.options += [replace(option, classes=names) for option in priced if _serves(option)]
     space.pools = listed_pairs(job, costs, _allowed_layouts, deadline)
@@ -115,7 +115,10 @@ def _jobs_of_classes(job: ServingJob) -> Iterator[tuple[tuple[str, ...], Serving
 
     That is each alone and all but one, where requests come at a rate.
     """
-    names, routed = [known.name for known in job.workload.classes], set(job.search.class_routing)
+    names, routed = (
+        [requests.name for requests in job.workload.classes],
+        set(job.search.class_routing),
+    )
     several = len(names) > 1 and job.workload.request_rate is not None and True in routed
     if not several or False in routed:
         yield (), job
@@ -134,11 +137,11 @@ def shortages_of(job: ServingJob, units: Iterable[EngineLayout]) -> Counter[str]
 def _layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the engines of all degrees and formats that the job allows, and that its devices hold."""
     search, devices = job.search, job.cluster.devices
-    known = list(range(1, min(devices, _LARGEST_ENGINE) + 1))
-    groups = known if job.model.moe is not None else [1]
+    sizes = list(range(1, min(devices, _LARGEST_ENGINE) + 1))
+    groups = sizes if job.model.moe is not None else [1]
     degrees = product(
-        _values(search.tensor_parallel, known),
-        _values(search.pipeline_parallel, known),
+        _values(search.tensor_parallel, sizes),
+        _values(search.pipeline_parallel, sizes),
         _values(search.attention_data_parallel, groups),
     )
     drafts = job.speculation.tokens if job.speculation is not None else (0,)
@@ -157,9 +160,9 @@ def _layouts(job: ServingJob) -> Iterator[EngineLayout]:
                     )
 
 
-def _values(choice: Choice, known: Iterable[int]) -> list[int]:
+def _values(choice: Choice, values: Iterable[int]) -> list[int]:
     if isinstance(choice, str):
-        return list(known)
+        return list(values)
     return list(choice) if isinstance(choice, tuple) else [choice]
 
 

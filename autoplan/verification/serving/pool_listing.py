@@ -26,7 +26,7 @@ from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, uni
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
 from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
-from autoplan.rules.pool_rules import broken_pool_rules, no_pools
+from autoplan.rules.engine_rules import broken_pool_rules, no_pools
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -89,9 +89,9 @@ def known_sizes(most: int) -> set[int]:
 
 def _role_job(job: ServingJob, role: str) -> ServingJob:
     """Return the job whose search is that of a role, where it says one."""
-    own = getattr(job.search, role)
-    keys = {key: getattr(own, key) for key in type(own).model_fields}
-    search = {"replicas": own.replicas, **{key: value for key, value in keys.items() if value != "any"}}
+    choices = getattr(job.search, role)
+    keys = {key: getattr(choices, key) for key in type(choices).model_fields}
+    search = {"replicas": choices.replicas, **{key: value for key, value in keys.items() if value != "any"}}
     narrowed = replace(job, search=job.search.model_copy(update=search))
     return replace(narrowed, speculation=None, draft=None) if role == "prefill" else narrowed
 
@@ -161,22 +161,22 @@ def _priced(
 
 
 def _allowed(job: ServingJob, x: int, y: int) -> bool:
-    asked = job.search.prefill.replicas, job.search.decode.replicas
-    return all(n in _sizes(choice, n) for choice, n in zip(asked, (x, y), strict=True))
+    numbers = job.search.prefill.replicas, job.search.decode.replicas
+    return all(n in _sizes(choice, n) for choice, n in zip(numbers, (x, y), strict=True))
 
 
 def settled_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], ListedPair | None]:
     """Return what gives a pair the means of its simulation, once; None where it breaks a limit."""
-    known: dict[int, tuple[ListedPair, ListedPair | None]] = {}
+    settled: dict[int, tuple[ListedPair, ListedPair | None]] = {}
     trace = costs.trace if costs is not None else None
 
     def settle(listed: ListedPair) -> ListedPair | None:
-        if id(listed) not in known:
+        if id(listed) not in settled:
             run = simulated_pools(job, listed.pair, listed.predicted, trace, request_test(job))
             predicted = settled_pools(replace(listed.predicted, simulation=run))
             broken = run is not None and next(broken_simulated(job, run.statistics), None) is not None
             broken = broken or next(broken_means(job, predicted), None) is not None
-            known[id(listed)] = (listed, None if broken else replace(listed, predicted=predicted))
-        return known[id(listed)][1]
+            settled[id(listed)] = (listed, None if broken else replace(listed, predicted=predicted))
+        return settled[id(listed)][1]
 
     return settle

@@ -36,11 +36,11 @@ def _open(job: ServingJob, load: ServingJob) -> ServingJob:
 
 def _sizes(job: ServingJob, load: ServingJob) -> list[int]:
     """Return the numbers of devices that are looked at in turn: more nodes where they are open."""
-    own, node = load.cluster.devices, load.cluster.node.devices
+    devices, node = load.cluster.devices, load.cluster.node.devices
     if not job.devices_open:
-        return [own]
+        return [devices]
     most = min(_MOST_DEVICES, load.limits.devices or _MOST_DEVICES)
-    return [own, *(n for n in (node << k for k in range(1, 7)) if own < n <= most)]
+    return [devices, *(n for n in (node << k for k in range(1, 7)) if devices < n <= most)]
 
 
 def _on(load: ServingJob, devices: object) -> ServingJob:
@@ -118,12 +118,12 @@ def _figures(load: ServingJob, row: Mapping[str, Any], costs: ServingCosts) -> I
         yield f"its plan takes {derived.plan.devices} devices, stated are {row.get('devices')}"
     for name in _FIGURES:
         value = getattr(derived.plan, name.removesuffix("_seconds"))
-        given = row.get(name)
-        if not _same(given, value):
-            yield f"{name} is stated as {given} and is {value}"
+        stated_value = row.get(name)
+        if not _same(stated_value, value):
+            yield f"{name} is stated as {stated_value} and is {value}"
 
 
-def _same(given: object, value: float | None) -> bool:
-    if value is None or not isinstance(given, int | float):
-        return given is None and value is None
-    return isclose(given, value, rel_tol=1e-9)
+def _same(stated_value: object, value: float | None) -> bool:
+    if value is None or not isinstance(stated_value, int | float):
+        return stated_value is None and value is None
+    return isclose(stated_value, value, rel_tol=1e-9)

@@ -1,29 +1,44 @@
-"""Checks of the claims of a saved serving answer, one claim at a time."""
+"""Checks of the claims of a saved serving answer, one claim at a time.
+
+Whether what an answer says of pools against engines that do both is what the cost model gives.
+
+Whether a max_num_seqs between two that were tried is better by no more than an answer states.
+
+Notation (this file only)::
+
+    a, b  figures of one engine with two sizes, the next larger one the second; each is to be small
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf, isclose
 from typing import Any, Final, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoplan.catalog import serving_hashes
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.serving.served_prediction import ServedPrediction
 from autoplan.deadline import Deadline
-from autoplan.results.serving.serving_front import SERVING_THINNING
+from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
 from autoplan.results.verdict import Check
 from autoplan.rules.class_limit_rules import all_simulated_limits
+from autoplan.rules.serving_limit_rules import LIMITED_TIMES, mean_limit
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.resolved_job import document_hash
-from autoplan.schema.serving.saved_serving import SavedServingFront
+from autoplan.schema.serving.saved_serving import SavedPoolComparison, SavedServingFront
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.comparison_claims import comparison_problems
-from autoplan.verification.serving.menu_gaps import menu_gap
 from autoplan.verification.serving.optimal_choices import Examined, nothing_better
-from autoplan.verification.serving.option_listing import shortages_of
+from autoplan.verification.serving.option_listing import ListedSpace, shortages_of
 from autoplan.verification.serving.scaled_loads import scaling_checks
-from autoplan.verification.serving.stated_plans import StatedServingPlan
+from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["ServingQuestion", "serving_checks"]
@@ -138,10 +153,10 @@ def _question(question: ServingQuestion) -> Check:
     return _check(claim, [] if mine == today else [f"the job is {today} today, the answer is for {mine}"])
 
 
-def _of_question(job: ServingJob, asked: ServingJob) -> str:
+def _of_question(job: ServingJob, question: ServingJob) -> str:
     """Return the hash of a job; where devices are left out, those of the answer do not count."""
     if job.devices_open:
-        devices = asked.cluster.devices
+        devices = question.cluster.devices
         job = dataclasses.replace(job, cluster=dataclasses.replace(job.cluster, devices=devices))
     return serving_hashes(job)[0]
 
@@ -150,10 +165,10 @@ def _hashes(question: ServingQuestion) -> Iterator[str]:
     stated = question.saved.certificate
     if question.unknown_prices is not None:
         return
-    own = serving_hashes(question.job)
+    recomputed = serving_hashes(question.job)
     for name, value, actual in (
-        ("job_hash", stated.job_hash, own[0]),
-        ("cost_model_hash", stated.cost_model_hash, own[1]),
+        ("job_hash", stated.job_hash, recomputed[0]),
+        ("cost_model_hash", stated.cost_model_hash, recomputed[1]),
     ):
         if value != actual:
             yield f"certificate.{name} is stated as {value} and is {actual}"
@@ -245,12 +260,12 @@ def _between_sizes(question: ServingQuestion) -> Check:
     stated = next((answer for answer in answers if answer.plans), answers[0])
     if not stated.space.complete:
         return Check(claim, "not checked", ("the deadline ended before all engines were priced",))
-    given, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
+    stated_gap, actual = question.saved.certificate.between_sizes, menu_gap(stated.job, stated.space)
     # It is rounded up to a tenth of a percent, and options of equal figures may differ by two.
-    rounded = given is None or abs(given * 1000 - round(given * 1000)) < _ROUNDING
-    alike = actual == inf if given is None else rounded and abs(given - actual) <= _ALIKE
+    rounded = stated_gap is None or abs(stated_gap * 1000 - round(stated_gap * 1000)) < _ROUNDING
+    alike = actual == inf if stated_gap is None else rounded and abs(stated_gap - actual) <= _ALIKE
     return _check(
-        claim, [] if alike else [f"certificate.between_sizes is stated as {given} and is {actual:.3f}"]
+        claim, [] if alike else [f"certificate.between_sizes is stated as {stated_gap} and is {actual:.3f}"]
     )
 
 
@@ -286,3 +301,149 @@ def _of_the_search(saved: SavedServingFront) -> Check:
         fields = (*fields, "answers[].reasons")
     claim = "what the answer says of the search itself"
     return Check(claim, "not checked", tuple(facts), matters=False, fields=fields)
+
+
+_NEAR = 1e-9
+
+
+def comparison_problems(stated: SavedPoolComparison | None, answers: tuple[Examined, ...]) -> Iterator[str]:
+    """Yield what is wrong with a stated comparison: that it is missing, figures, the gain, the verdict.
+
+    With several numbers of devices it is that of the first with a plan.
+    """
+    answer = next((answer for answer in answers if answer.plans), answers[0])
+    job = answer.job
+    both_kinds = set(job.search.disaggregated) == {False, True}
+    if both_kinds != (stated is not None):
+        yield "pools are compared where the job does not let the planner choose, or are not where it does"
+    if stated is None or answer.costs is None:
+        return
+    plans: dict[str, ServingPlan | None] = {}
+    for name, saved in (("pools", stated.pools), ("both", stated.both)):
+        if saved is None:
+            plans[name] = None
+            continue
+        repriced = stated_plan(job, saved, f"the plan of {name}", answer.costs)
+        yield from (*repriced.wrong, *repriced.differing, *repriced.limits_broken)
+        plans[name] = repriced.plan
+        if repriced.plan is None:
+            return
+    pools, both = plans["pools"], plans["both"]
+    if stated.objective != job.objectives[0]:
+        yield f"they are compared by {stated.objective}, and the first objective is {job.objectives[0]}"
+        return
+    gain = None if pools is None or both is None else -loss(both, pools, stated.objective)
+    alike = stated.gain == gain or (
+        gain is not None and stated.gain is not None and isclose(gain, stated.gain, abs_tol=_NEAR)
+    )
+    if not alike:
+        yield f"the gain is stated as {stated.gain} and is {gain}"
+    if stated.worth_it != PoolComparison(stated.objective, pools, both, gain).worth_it:
+        yield "whether pools are worth it does not follow from the gain"
+
+
+Row = NDArray[np.float64]
+_POOLS = "pools"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """What serves: its devices and load, all but its size, its size, and its figures."""
+
+    load: tuple[int, object]
+    series: tuple[object, ...]
+    size: int
+    figures: Row
+    left_open: bool
+
+
+def menu_gap(job: ServingJob, space: ListedSpace) -> float:
+    """Return the most by which a size between two is better [1]; infinite where limits may need one."""
+    limits, counted = _limits(job), _objectives(job)
+    by_engine: dict[tuple[int, object], list[Row]] = defaultdict(list)
+    series: dict[object, list[_Sized]] = defaultdict(list)
+    for sized in _all(job, space):
+        series[sized.load, sized.series].append(sized)
+        if (sized.figures <= limits).all():
+            by_engine[sized.load].append(sized.figures[counted])
+    gap = 0.0
+    for several in series.values():
+        ordered = sorted(several, key=lambda sized: sized.size)
+        for a, b in pairwise(ordered):
+            between = _between(a.figures, b.figures)
+            if not a.left_open or b.size - a.size < 2 or (between > limits).any():
+                continue
+            rivals = by_engine[a.load]
+            if a.load[1] == _POOLS:
+                # They serve alone: those on fewer devices are as good.
+                pools = [rows for (n, load), rows in by_engine.items() if load == _POOLS and n <= a.load[0]]
+                rivals = [row for rows in pools for row in rows]
+            if not rivals:
+                return inf
+            if counted:
+                ratios = np.array(rivals) / between[counted]
+                gap = max(gap, float(ratios.max(axis=1).min()) - 1.0)
+    return gap
+
+
+def _all(job: ServingJob, space: ListedSpace) -> Iterator[_Sized]:
+    both = isinstance(job.search.max_num_seqs, str)
+    for option in space.options:
+        layout = option.engine.layout
+        load = option.devices, (option.share, option.classes)
+        yield _Sized(
+            load, (replace(layout, seqs=1),), layout.seqs, _figures(job, option.predicted), left_open=both
+        )
+    for listed in space.pools.pairs:
+        pools, sizes = listed.layout, job.search.decode.max_num_seqs
+        series = pools.prefill, replace(pools.decode, seqs=1)
+        left_open = isinstance(sizes, str) and both
+        yield _Sized(
+            (pools.devices, _POOLS),
+            series,
+            pools.decode.seqs,
+            _figures(job, listed.predicted),
+            left_open=left_open,
+        )
+
+
+def _figures(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Row:
+    """Return the inverse rate, then the times of all and of each class; of a maximum those of a token."""
+    loaded = predicted.load.kind != "maximum"
+    by_class = {requests.name: requests for requests in predicted.classes}
+    figures = [1 / max(predicted.output_tokens_per_second, 1e-9)]
+    for part in (predicted, *(by_class.get(requests.name) for requests in job.workload.classes)):
+        figures += [
+            max(getattr(part, name), 1e-9)
+            if part is not None and (loaded or name == "time_per_output_token")
+            else 0.0
+            for name in LIMITED_TIMES
+        ]
+    return np.array(figures)
+
+
+def _between(a: Row, b: Row) -> Row:
+    """Return what no size between two is better than: a latency is a first token and what follows it."""
+    least = np.minimum(a, b)
+    first, latency = map(LIMITED_TIMES.index, ("time_to_first_token", "request_latency"))
+    for part in range(1, len(least), len(LIMITED_TIMES)):
+        rest = min(x[part + latency] - x[part + first] for x in (a, b))
+        least[part + latency] = least[part + first] + rest
+    return least
+
+
+def _limits(job: ServingJob) -> Row:
+    given = [job.limits, *(requests.limits for requests in job.workload.classes)]
+    return np.array(
+        [inf, *(mean_limit(getattr(limits, name, None)) for limits in given for name in LIMITED_TIMES)]
+    )
+
+
+def _objectives(job: ServingJob) -> list[int]:
+    """Return the numbers of the figures that objectives look at."""
+    rates = {"throughput", "throughput_per_device", "cost", "energy"} & set(job.objectives)
+    times = [1 + number for number, name in enumerate(LIMITED_TIMES) if name in job.objectives]
+    loaded = job.workload.concurrency is not None or job.workload.request_rate is not None
+    if not loaded:
+        times = [number for number in times if LIMITED_TIMES[number - 1] == "time_per_output_token"]
+    return [*([0] if rates else []), *times]

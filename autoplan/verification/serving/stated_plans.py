@@ -1,4 +1,7 @@
-"""Plans of a saved serving answer, read and repriced."""
+"""Plans of a saved serving answer, read and repriced.
+
+Pools for prefill and decode of a saved serving answer, repriced.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
+from autoplan.costs.serving.disaggregated.paired_pools import pooled
+from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
+from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
 from autoplan.costs.serving.served_layouts import (
@@ -19,20 +26,18 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled
+from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
-from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
+from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
 from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
-from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.rules.pool_rules import broken_pool_rules
+from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
 from autoplan.rules.serving_limit_rules import broken_rate_limits
 from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.saved_serving import SavedServingPlan
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS
-from autoplan.verification.serving.stated_pools import broken_times, repriced_pools
 from autoplan.verification.value_comparison import differences
 
 __all__ = ["StatedServingPlan", "stated_plan"]
@@ -83,14 +88,14 @@ def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: Servin
     """Return a repriced plan with what the answer states otherwise."""
     # What documents omit for lack of a number is null in both.
     values = serving_plan_values(job, plan)
-    given = {
+    stated_values = {
         "layout": stated.layout,
         "layout_string": stated.layout_string,
         "predicted": stated.predicted,
         "engines": stated.engines,
         "broken_limits": list(stated.broken_limits),
     }
-    differing = [f"{name}: {text}" for text in differences(given, values, "plan")]
+    differing = [f"{name}: {text}" for text in differences(stated_values, values, "plan")]
     broken = [f"{name}: {text}" for text in _broken(job, plan)]
     return StatedServingPlan(plan, (), tuple(differing), tuple(broken))
 
@@ -120,14 +125,14 @@ def _layouts(
 
 
 def _names(job: ServingJob) -> list[str]:
-    return [known.name for known in job.workload.classes]
+    return [requests.name for requests in job.workload.classes]
 
 
 def _classes(job: ServingJob, group: dict[str, Any]) -> tuple[str, ...]:
     """Return the classes of requests that a group of engines gets; none where it gets all."""
     listed = group.get("classes")
-    known = listed if isinstance(listed, list) else []
-    names = tuple(str(entry.get("name")) for entry in known if isinstance(entry, dict))
+    classes = listed if isinstance(listed, list) else []
+    names = tuple(str(entry.get("name")) for entry in classes if isinstance(entry, dict))
     return () if set(names) == set(_names(job)) else names
 
 
@@ -205,8 +210,8 @@ def _broken(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
         yield from broken_rate_limits(job, plan.output_tokens_per_second, plan.devices)
         return
     for name in _names(job) or [""]:
-        own = [group for group in plan.groups if not group.classes or name in group.classes]
-        shares = sum(group.share / share_of_classes(job, group.classes) for group in own)
+        groups = [group for group in plan.groups if not group.classes or name in group.classes]
+        shares = sum(group.share / share_of_classes(job, group.classes) for group in groups)
         if abs(shares - 1) > _WHOLE:
             yield f"its engines get {shares:g} of the load" + (f" of class {name}" if name else "")
     for group in plan.groups:
@@ -219,3 +224,18 @@ def _broken(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
     numbers = allowed if isinstance(allowed, tuple) else (allowed,)
     if not isinstance(allowed, str) and plan.engines not in numbers:
         yield f"it has {plan.engines} engines, and search.replicas allows {allowed}"
+
+
+def repriced_pools(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> ServingPlan:
+    """Return the plan of pools, with its simulation."""
+    pair = engine_pair(job, layout, costs)
+    predicted = pooled(job, pair, engine_load(job, 1))
+    run = simulated_pools(job, pair, predicted, costs.trace, request_test(job))
+    return plan_of_pools(layout, settled_pools(replace(predicted, simulation=run)))
+
+
+def broken_times(job: ServingJob, predicted: PooledPrediction) -> Iterator[str]:
+    """Yield the limits on times that pools break."""
+    yield from broken_means(job, predicted)
+    if predicted.simulation is not None:
+        yield from broken_simulated(job, predicted.simulation.statistics)

@@ -10,8 +10,7 @@ import pytest
 from autoplan import load_job
 from autoplan.calibration import COEFFICIENTS, Observation, Refits, fit, leave_out
 from autoplan.calibration.coefficients import number_of, with_values
-from autoplan.calibration.curves import attention_curve, gemm_curve, memory_bound_curve
-from autoplan.calibration.kernelfile import measured_kernels
+from autoplan.calibration.kernelfile import attention_curve, gemm_curve, measured_kernels, memory_bound_curve
 from autoplan.calibration.least_squares import Scatter, _scatter
 from autoplan.calibration.outcome import calibrate
 from autoplan.calibration.points import collective_points, device_points, point_of

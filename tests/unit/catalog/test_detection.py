@@ -10,7 +10,7 @@ import pytest
 import autoplan
 from autoplan.answers.catalog.blocks import hardware_document, hardware_table
 from autoplan.catalog import detected, entry_names, load_entry, load_job
-from autoplan.catalog.detection import node_count
+from autoplan.catalog.detection import detected_hardware
 from autoplan.catalog.detection.detected_hardware import catalogue_name
 from autoplan.catalog.detection.device_query import FoundDevices
 from autoplan.errors import CatalogError
@@ -21,7 +21,7 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICE
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch):
-    for name in (*VARIABLES, *node_count._VARIABLES, *node_count._PROCESSES):
+    for name in (*VARIABLES, *detected_hardware._VARIABLES, *detected_hardware._PROCESSES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
@@ -226,7 +226,7 @@ def test_nodes_come_from_the_environment(environment, nodes, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert node_count.found_nodes() == nodes
+    assert detected_hardware.found_nodes() == nodes
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import entry_names, resolve_job
 from autoplan.errors import AutoplanError
+from autoplan.playground.answers import changed_query, job_of
 from autoplan.playground.job_questions import (
     KvFormats,
     LimitOn,
@@ -20,7 +21,6 @@ from autoplan.playground.job_questions import (
     WeightFormats,
 )
 from autoplan.playground.page_choices import page_choices
-from autoplan.playground.question_jobs import changed_query, job_of
 from autoplan.playground.questions import PlanAsk, UnknownNameError, ask_from, query_of
 from autoplan.playground.serving_question_jobs import changed_serving_query, serving_job_of
 from autoplan.results.front import Edit

@@ -7,8 +7,8 @@ import socket
 import pytest
 import uvicorn
 
-from autoplan.playground import timed_connection
-from autoplan.playground.timed_connection import TimedConnection
+from autoplan.playground import page_server
+from autoplan.playground.page_server import TimedConnection
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * 32 * 2**20
@@ -60,7 +60,7 @@ async def ended(reader):
 @pytest.mark.parametrize("first", [b"", REQUEST], ids=["at first", "after an answer"])
 def test_a_head_that_does_not_come_ends_the_connection(monkeypatch, said, first):
     """Silence, a part of a head, and a head that comes byte by byte; before a request, and after one."""
-    monkeypatch.setattr(timed_connection, "_HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(page_server, "_HEAD_SECONDS", 0.3)
 
     async def run():
         async with served() as (connect, _):
@@ -78,7 +78,7 @@ def test_a_head_that_does_not_come_ends_the_connection(monkeypatch, said, first)
 
 def test_a_question_may_take_longer_than_its_head(monkeypatch):
     """The limit is on the head alone: an answer that takes longer comes."""
-    monkeypatch.setattr(timed_connection, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(page_server, "_HEAD_SECONDS", 0.2)
 
     async def run():
         async with served() as (connect, _):
@@ -93,7 +93,7 @@ def test_a_question_may_take_longer_than_its_head(monkeypatch):
 
 def test_whoever_does_not_read_is_not_waited_for(monkeypatch):
     """An answer larger than every buffer, and nobody who takes it."""
-    monkeypatch.setattr(timed_connection, "_READING_SECONDS", 0.3)
+    monkeypatch.setattr(page_server, "_READING_SECONDS", 0.3)
 
     async def run():
         async with served() as (connect, server):
@@ -113,7 +113,7 @@ def test_whoever_does_not_read_is_not_waited_for(monkeypatch):
 
 def test_silent_connections_make_room_for_one_that_asks(monkeypatch):
     """However many there are: the ones that wait longest are closed, and the newest is answered."""
-    monkeypatch.setattr(timed_connection, "_MOST_WAITING", 4)
+    monkeypatch.setattr(page_server, "_MOST_WAITING", 4)
 
     async def run():
         async with served() as (connect, server):

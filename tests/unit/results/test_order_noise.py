@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan import evaluate, load_job, plan
-from autoplan.results.order_noise import order_noise, parts_of
+from autoplan.results.front import order_noise, parts_of
 from autoplan.schema.layout import parse_layout
 
 LAYOUTS = ("tp=2,dp=4,recompute=full", "dp=8,recompute=full", "tp=8,recompute=full")

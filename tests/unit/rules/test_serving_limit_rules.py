@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from autoplan.costs.core.serving.latencies import Distribution, LatencyStatistics
+from autoplan.costs.core.serving.served_prediction import Distribution, LatencyStatistics
 from autoplan.rules.serving_limit_rules import (
     broken_mean_limits,
     broken_rate_limits,

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.codes import ScheduleCode
+from autoplan.costs.core.candidates import Candidates, ScheduleCode
 from autoplan.costs.pipeline.schedules import pipeline_seconds
-from autoplan.verification.relaxation.schedule_floors import least_makespan, stage_weights
+from autoplan.verification.relaxation.choice_floors import least_makespan, stage_weights
 
 CASES = [
     (schedule, p, m, v)

@@ -28,10 +28,7 @@ def of_more_clients(
     N = X (W + z), each request then waits (N' - N) / X longer. A prediction that satisfies the law is of such
     an engine. Where blocks of the cache run short now and then, more clients change how often.
 
-    >>> from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-    >>> from autoplan.costs.serving.engine_scope import EngineScope
     >>> from autoplan.costs.serving.served_layouts import ServingCosts, priced_engine, served, unit_parts
-    >>> from autoplan.schema.serving.engine_layout import EngineLayout
     >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(seqs=4)
     >>> name = job.cluster.device.name
     >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))

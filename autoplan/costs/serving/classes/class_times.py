@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint
-from autoplan.costs.core.serving.served_prediction import ServedClass
+from autoplan.costs.core.serving.served_prediction import OperatingPoint, ServedClass
 from autoplan.costs.serving.accepted_tokens import AcceptedTokens
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
 from autoplan.costs.serving.queueing.request_load import RequestLoad

@@ -14,9 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from autoplan.costs.core.serving.latencies import OperatingPoint
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction, StepBound
+from autoplan.costs.core.serving.served_prediction import (
+    EngineLoad,
+    OperatingPoint,
+    ServedPrediction,
+    StepBound,
+)
 from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
 from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
@@ -64,7 +68,6 @@ def transfer_wait(pair: EnginePair, rate: float) -> float:
     Leaves out: prompts of unlike lengths; that engines send in the order in which prompts end.
     Source: Kleinrock 1975, Queueing Systems 1, section 5.7.
 
-    >>> from types import SimpleNamespace
     >>> sent = CacheTransfer(1e9, 1e9, 0.5, 0.5)
     >>> transfer_wait(SimpleNamespace(transfer=sent, senders=1, receivers=2), 1.0)  # half of the time busy
     0.25

@@ -21,7 +21,7 @@ from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, Pref
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
 from autoplan.costs.serving.queueing.event_simulation import Arrivals, SimulatedEngine
 from autoplan.costs.serving.queueing.request_load import RequestLoad
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun, StepCounts
+from autoplan.costs.serving.queueing.run_statistics import SimulatedRun, StepCounts
 from autoplan.costs.serving.served_layouts import PricedEngine
 
 __all__ = ["Sends", "proportional_sends", "simulate_pools"]
@@ -101,7 +101,6 @@ def simulate_pools(
     ``steps``: iterations of each answer, where they are not its tokens. Deterministic. Raises
     UnsupportedError for a request that is never admitted.
 
-    >>> from types import SimpleNamespace
     >>> rules = SchedulerRules(8, 64, BlockPool(99, 4))
     >>> first = SimpleNamespace(engine=SimpleNamespace(rules=rules, iteration=AffineIteration(2.0)))
     >>> ready = SimpleNamespace(rules=replace(rules, prefilled=True), iteration=AffineIteration(1.0))

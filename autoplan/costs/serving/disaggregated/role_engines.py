@@ -19,8 +19,7 @@ from functools import cached_property
 from math import exp, floor, inf
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.costs.core.serving.latencies import SaturationCause
-from autoplan.costs.core.serving.served_prediction import StepBound
+from autoplan.costs.core.serving.served_prediction import SaturationCause, StepBound
 from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit

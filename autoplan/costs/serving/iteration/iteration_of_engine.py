@@ -17,9 +17,14 @@ from autoplan.costs.serving.iteration.attention_prices import (
     decode_attention_seconds,
     prefill_attention_seconds,
 )
-from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
+from autoplan.costs.serving.iteration.engine_iteration import (
+    EngineIteration,
+    HostTimes,
+    Sheet,
+    line_of,
+    sheet_of,
+)
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, send_seconds
-from autoplan.costs.serving.iteration.lookup import Sheet, line_of, sheet_of
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
 from autoplan.costs.serving.iteration.token_prices import head_seconds, launched_kernels, token_seconds
 from autoplan.errors import UnsupportedError

@@ -16,14 +16,13 @@ import numpy as np
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.drafts import drafting_scope, joined_states
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes
+from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, HostTimes, Line, line_of
 from autoplan.costs.serving.iteration.iteration_of_engine import (
     decode_sheet,
     engine_iteration,
     kernel_prices,
 )
 from autoplan.costs.serving.iteration.layer_matrices import Matrix
-from autoplan.costs.serving.iteration.lookup import Line, line_of
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
@@ -58,7 +57,7 @@ class SpeculativeIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration [s]; prompts pass the model that drafts, too.
 
-        >>> from autoplan.costs.serving.iteration.lookup import Line, Sheet
+        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
         >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
         >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
         >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)
@@ -74,7 +73,7 @@ class SpeculativeIteration:
     def draft_seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time in which the drafts of the next iteration are made [s].
 
-        >>> from autoplan.costs.serving.iteration.lookup import Line, Sheet
+        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
         >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
         >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
         >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)
@@ -100,7 +99,7 @@ class SpeculativeIteration:
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]: Simpson's rule.
 
-        >>> from autoplan.costs.serving.iteration.lookup import Line, Sheet
+        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
         >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
         >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
         >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)

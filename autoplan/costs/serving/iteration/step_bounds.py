@@ -8,8 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint
-from autoplan.costs.core.serving.served_prediction import StepBound
+from autoplan.costs.core.serving.served_prediction import OperatingPoint, StepBound
 
 __all__ = ["step_bound"]
 
@@ -17,7 +16,6 @@ __all__ = ["step_bound"]
 def step_bound(iteration: Iteration, read_tokens: float, point: OperatingPoint) -> StepBound:
     """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long.
 
-    >>> from dataclasses import replace
     >>> point = replace(OperatingPoint.idle(), decodes=8.0, step_seconds=1.0, decode_step_seconds=1.0)
     >>> step_bound(AffineIteration(1.0), 100.0, point)
     'memory bandwidth'

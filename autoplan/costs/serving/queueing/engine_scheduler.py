@@ -20,8 +20,8 @@ from dataclasses import replace
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.queueing.decoding_set import DecodingSet, ReservedShare, shared_by_class
 from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.run_statistics import StepCounts
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.simulated_run import StepCounts
 
 __all__ = ["RunningRequests", "Scheduler"]
 

@@ -20,8 +20,8 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
 from autoplan.costs.serving.queueing.engine_scheduler import Scheduler
 from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
 
 __all__ = ["Arrivals", "SimulatedEngine", "simulate"]
 

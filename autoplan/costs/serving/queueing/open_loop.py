@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, inf, sqrt
 
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint
+from autoplan.costs.core.serving.served_prediction import OperatingPoint
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules

@@ -3,11 +3,18 @@
 Notation (this file only)::
 
     p50, p90, p99  quantiles of a duration over requests                             [s]
+
+The outcome of a simulation: when each request got its tokens, and what the iterations did.
+
+Notation (this file only)::
+
+    a gap is the time between two tokens of an answer                                [s]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import starmap
 from math import inf
 from typing import Protocol
@@ -15,13 +22,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.serving.latencies import (
+from autoplan.costs.core.serving.served_prediction import (
     ClassStatistics,
     Distribution,
     LatencyStatistics,
     SaturationCause,
 )
-from autoplan.costs.serving.queueing.simulated_run import SimulatedRun
+from autoplan.costs.serving.queueing.request_load import RequestLoad
 
 __all__ = ["ClosedForm", "Good", "closed_form_gaps", "distribution", "run_statistics"]
 
@@ -168,7 +175,6 @@ def closed_form_gaps(point: ClosedForm, run: LatencyStatistics, kind: str) -> tu
 
     The throughput of an open loop is its rate, but for the draw of arrivals.
 
-    >>> from types import SimpleNamespace
     >>> times = Distribution(0.5, 0.5, 0.5, 0.5)
     >>> run = SimpleNamespace(output_tokens_per_second=2.0, time_per_output_token=times,
     ...                       time_to_first_token=times)
@@ -189,3 +195,48 @@ def closed_form_gaps(point: ClosedForm, run: LatencyStatistics, kind: str) -> tu
 
 def _largest(pairs: list[tuple[float, float]]) -> float:
     return max((abs(closed / value - 1) for closed, value in pairs if value > 0), default=0.0)
+
+
+@dataclass(slots=True)
+class StepCounts:
+    """What the iterations of a run did, in sums."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    decoded: int = 0
+    prefilled: int = 0
+    preempted: int = 0
+    recomputed: int = 0
+    #: Least free blocks.
+    least_free: int = 0
+    #: Time in which requests waited for a block, for one of the most requests, for tokens of a step.
+    waited_blocks: float = 0.0
+    waited_seqs: float = 0.0
+    waited_tokens: float = 0.0
+
+    def wait(self, cause: str, seconds: float) -> None:
+        """Add to the time in which requests waited for ``cause``: blocks, seqs or tokens [s].
+
+        >>> counts = StepCounts()
+        >>> counts.wait("blocks", 0.5)
+        >>> counts.waited_blocks
+        0.5
+        """
+        name = f"waited_{cause}"
+        setattr(self, name, getattr(self, name) + seconds)
+
+
+@dataclass(slots=True)
+class SimulatedRun:
+    """When each request was sent, admitted, and got its first and last token [s]."""
+
+    load: RequestLoad
+    queued: list[float]
+    scheduled: list[float]
+    first: list[float]
+    last: list[float]
+    #: Gaps between two tokens [s], each with how many had it.
+    gaps: list[tuple[float, int]] = field(default_factory=list)
+    counts: StepCounts = field(default_factory=StepCounts)
+    #: Blocks that are free at the end.
+    free: int = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, floor, sqrt
 
-from autoplan.costs.core.serving.latencies import SaturationCause
+from autoplan.costs.core.serving.served_prediction import SaturationCause
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from math import ceil, exp, floor, inf
 
 from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.latencies import OperatingPoint, SaturationCause
+from autoplan.costs.core.serving.served_prediction import OperatingPoint, SaturationCause
 from autoplan.costs.serving.queueing.cache_shortage import CacheShortage, alike_at_the_edge
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit

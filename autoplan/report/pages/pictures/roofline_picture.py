@@ -21,7 +21,7 @@ from autoplan.report.pages.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.pictures.point_labels import PointLabel, add_labels
+from autoplan.report.pages.pictures.scatter_picture import PointLabel, add_labels
 from autoplan.report.pages.pictures.stacked_bars import share_cell
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 from autoplan.units import format_rate, format_seconds

@@ -96,9 +96,9 @@ def _zoomed(stages: int, pieces: Sequence[StepPiece], most_pieces: int) -> list[
     """Return the pieces of as many stages as a page has room for; none where that is not even one."""
     for most in (_MOST_ROWS, *_FEWER_ROWS):
         chosen = set(spread(stages, most))
-        own = [piece for piece in pieces if piece.stage in chosen]
-        if len(own) <= most_pieces:
-            return own
+        visible = [piece for piece in pieces if piece.stage in chosen]
+        if len(visible) <= most_pieces:
+            return visible
     return []
 
 

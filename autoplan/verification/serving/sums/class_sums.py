@@ -103,8 +103,8 @@ def _alone(
         for number in np.nonzero(column >= 0)[0].tolist():
             for total, choice in sums.items():
                 tokens = choice.tokens + int(column[number])
-                known = longer.get(total + number)
-                if total + number <= devices and (known is None or tokens > known.tokens):
+                longest = longer.get(total + number)
+                if total + number <= devices and (longest is None or tokens > longest.tokens):
                     longer[total + number] = ClassSum(tokens, (*choice.parts, ((name,), number, part)))
         sums = longer
     return sums

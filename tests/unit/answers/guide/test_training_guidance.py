@@ -342,7 +342,15 @@ def test_a_plan_that_may_not_be_the_fastest_speaks_for_no_choice(monkeypatch):
     """A search that is stopped at its first layout has an answer, which is not that of the whole choice."""
     job = load_job(SMALL)
     limit = Deadline(None)
-    monkeypatch.setattr(front_search, "fitting_candidates", lambda *_, **__: limit.stop() or check_deadline())
+    fitting = front_search.fitting_candidates
+
+    def stopped(*arguments, **options):
+        if limit.reason is None:
+            limit.stop()
+            check_deadline()
+        return fitting(*arguments, **options)
+
+    monkeypatch.setattr(front_search, "fitting_candidates", stopped)
     known = fastest_within(job, limit, best_known=True)
     limit = Deadline(None)
     stopped = fastest_within(job, limit)

@@ -324,7 +324,7 @@ def copied(tmp_path, monkeypatch):
         ("answers/sweep/blocks.py", True),
         ("answers/sweep/command.py", True),
         ("calibration/outcome.py", True),
-        ("costs/stage/stage_pricing.py", False),
+        ("costs/stage/mixed_stages.py", False),
         ("search/cp/constraint_model.py", False),
         ("schema/job.py", False),
         ("planning/plan_and_evaluate.py", False),

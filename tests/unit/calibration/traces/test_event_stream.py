@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.calibration.traces import byte_stream, read_trace, timeline_record, trace_files
+from autoplan.calibration.traces import event_stream, read_trace, timeline_record, trace_files
 from autoplan.calibration.traces.event_stream import trace_items
 from autoplan.errors import AutoplanError, CatalogError, SpecError
 from tests.support.trace_events import kernel, written
@@ -32,7 +32,7 @@ def test_a_trace_in_pieces_is_what_json_says(events, fields, piece, indent, tmp_
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     path.write_text(json.dumps({**fields, "traceEvents": events}, indent=indent), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(byte_stream, "_PIECE", piece)
+        patch.setattr(event_stream, "_PIECE", piece)
         items = list(trace_items(path))
 
     assert [value for key, value in items if key == "traceEvents"] == events
@@ -148,7 +148,7 @@ def test_a_gzip_file_that_is_damaged_is_said(tmp_path):
 
 def test_a_gzip_bomb_is_refused_early(tmp_path, monkeypatch):
     """A file that expands without end is refused before it fills anything."""
-    monkeypatch.setattr(byte_stream, "_SMALL", 2**20)
+    monkeypatch.setattr(event_stream, "_SMALL", 2**20)
     path = tmp_path / "trace.json.gz"
     with gzip.open(path, "wb") as file:
         file.write(b'{"traceEvents": [')

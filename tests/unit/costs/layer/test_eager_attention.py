@@ -10,7 +10,7 @@ import pytest
 from autoplan.catalog import load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.layer.eager_attention import eager_attention_seconds
+from autoplan.costs.layer.layer_time import eager_attention_seconds
 from autoplan.schema.layout import parse_layout
 from benchmarks.accuracy.outcomes import outcome_of
 from benchmarks.policies import with_block

@@ -16,10 +16,9 @@ from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.event import EVENTS
-from autoplan.costs.memory.gather_buffers import gather_buffers_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.memory.model_states import model_states_of
-from autoplan.costs.memory.timeline import saved_of
+from autoplan.costs.memory.timeline import gather_buffers_of, saved_of
 from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError

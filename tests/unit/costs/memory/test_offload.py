@@ -12,7 +12,7 @@ from autoplan.catalog import resolve_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules
 from autoplan.rules.user_constraints import breaks

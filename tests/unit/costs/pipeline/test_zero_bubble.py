@@ -17,7 +17,7 @@ from autoplan.costs.memory.weight_gradient_stash import stash_bytes_per_token
 from autoplan.costs.pipeline.schedule_simulation import orders
 from autoplan.costs.pipeline.schedules import deferred_weight_gradients, microbatches_in_flight
 from autoplan.costs.predict import predict
-from autoplan.costs.stage.stage_pricing import price_stages
+from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_weight
 from autoplan.errors import LayoutError
 from autoplan.rules import broken_rules

@@ -13,8 +13,7 @@ from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.errors import SpecError
 from autoplan.planning.serving.serving_plans import evaluate_serving
-from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.rules.pool_rules import no_pools
+from autoplan.rules.engine_rules import broken_engine_rules, no_pools
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingSpec
 

@@ -13,8 +13,8 @@ from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.moe_dispatch import hierarchical_dispatch_seconds
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import predict
+from autoplan.costs.stage.mixed_stages import price_with_parts
 from autoplan.costs.stage.per_microbatch import send_receive_seconds
-from autoplan.costs.stage.stage_pricing import price_with_parts
 from autoplan.planning import communication, evaluate
 from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout

@@ -6,9 +6,9 @@ import pytest
 
 from autoplan.playground.answers import Answer
 from autoplan.playground.job_questions import TrainingQuestion
+from autoplan.playground.page_server import MOST_BODY_BYTES, RequestGuard, body_of
 from autoplan.playground.questions import PlanAsk
 from autoplan.playground.refusals import RefusedRequestError
-from autoplan.playground.request_guard import MOST_BODY_BYTES, RequestGuard, body_of
 from autoplan.playground.solving.admission import Admission, Bounds
 
 

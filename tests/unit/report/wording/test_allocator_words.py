@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from autoplan import evaluate, load_job
-from autoplan.report.wording.allocator_words import near_limit_sentences
-from autoplan.report.wording.sentences import surety_sentences
+from autoplan.report.wording.sentences import near_limit_sentences, surety_sentences
 
 
 @pytest.fixture(scope="module")

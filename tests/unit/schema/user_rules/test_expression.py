@@ -15,8 +15,7 @@ from autoplan.rules.user_constraints import breaks, own_rules, what_is_left
 from autoplan.schema.job import JobSpec
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.user_rules.expression import FALSE, TRUE, Known, decided
-from autoplan.schema.user_rules.grammar import RelationError, parse_relation
-from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
+from autoplan.schema.user_rules.grammar import LISTS, NAMES, WORDS, RelationError, parse_relation
 from autoplan.schema.yaml.loader import load_model
 from autoplan.search.alternatives.stage_alternatives import Alternatives, step_ticks
 from autoplan.search.cp.constraint_model import solve

@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from autoplan.schema.user_rules.expression import Known, decided
-from autoplan.schema.user_rules.grammar import RelationError, parse_relation
-from autoplan.schema.user_rules.tokens import RuleSyntaxError, shape_of
-from autoplan.schema.user_rules.vocabulary import LISTS, NAMES, WORDS
+from autoplan.schema.user_rules.grammar import (
+    LISTS,
+    NAMES,
+    WORDS,
+    RelationError,
+    RuleSyntaxError,
+    parse_relation,
+    shape_of,
+)
 
 README = Path(__file__).resolve().parents[4] / "specs" / "jobs" / "README.md"
 

@@ -12,9 +12,9 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.rules.user_constraints import even_only
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.integer_scaling import Scale
+from autoplan.search.alternatives.stage_alternatives import Scale
 from autoplan.search.bounds.step_bound import bound
-from autoplan.search.fastest_layout import longest_seconds
+from autoplan.search.front_search import longest_seconds
 from autoplan.search.infeasibility import fitting_candidates
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.priced_candidates import all_priced

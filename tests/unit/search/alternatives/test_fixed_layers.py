@@ -9,7 +9,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.search.alternatives.fixed_layers import least_of_fixed_layers
+from autoplan.search.alternatives.domain_reduction import least_of_fixed_layers
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
     slowest_path_ticks,

@@ -12,8 +12,7 @@ from autoplan.costs.matmul.grids import Terms
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_time import forward_seconds
 from autoplan.search.matmul.choice_flips import break_even, changed_question, choice_flips
-from autoplan.search.matmul.scheme_choice import choose_scheme
-from autoplan.search.matmul.scheme_pricing import SchemeQuestion, priced_schemes, undominated
+from autoplan.search.matmul.scheme_choice import SchemeQuestion, choose_scheme, priced_schemes, undominated
 from autoplan.search.matmul.scheme_space import scheme_space
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.report.pages.pictures.point_labels import PointLabel, add_labels
+from autoplan.report.pages.pictures.scatter_picture import PointLabel, add_labels
 
 FRAME = (0.0, 0.0, 400.0, 300.0)
 places = st.tuples(st.floats(0, 400), st.floats(0, 300))
