@@ -101,11 +101,13 @@ class RLSpec(Frozen):
 
     @model_validator(mode="after")
     def _keys_of_the_method(self) -> Self:
-        rollouts = [name for name in self.model_fields_set if name.startswith("vllm")]
+        fields = type(self).model_fields
+        said = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        rollouts = [name for name in said if name.startswith("vllm")]
         if rollouts and self.method != "grpo":
-            raise ValueError(f"{min(rollouts)} needs method: grpo")
+            raise ValueError(f"{rollouts[0]} needs method: grpo")
         if self.vllm_mode != "colocate" and {*rollouts} - {"vllm_mode"}:
-            raise ValueError(f"{max(rollouts)} needs vllm_mode: colocate")
+            raise ValueError(f"{rollouts[-1]} needs vllm_mode: colocate")
         if self.precompute_ref_log_probs and self.method not in _COMPARING:
             raise ValueError("precompute_ref_log_probs needs method: dpo or kto")
         return self

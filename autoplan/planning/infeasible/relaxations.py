@@ -18,6 +18,7 @@ from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
+from autoplan.schema.packed_documents import long_document
 from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 
@@ -265,6 +266,19 @@ def _shorter_sequences(job: Job, _: float | None) -> Iterator[Changes]:
         yield (("workload.sequence_length", str(length * part // parts)),)
 
 
+def _shorter_packs(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield packed sequences that are shorter and as many times more: the same documents, tokens and step."""
+    work = job.workload
+    parts = 2
+    while work.documents is not None and not work.sequence_length % parts:
+        length = work.sequence_length // parts
+        if length < long_document(work.documents):
+            return
+        batch = work.global_batch_size * parts
+        yield (("workload.sequence_length", str(length)), ("workload.global_batch_size", str(batch)))
+        parts *= 2
+
+
 def _smaller_batch(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield smaller batch sizes with many divisors, the largest first."""
     batch = job.workload.global_batch_size
@@ -449,6 +463,7 @@ KINDS: Final = (
     RelaxationKind("the reference's log-probabilities before training", _precomputed_reference),
     RelaxationKind("rollouts that leave the devices", _rollouts_asleep, memory_only=True),
     RelaxationKind("another program", _other_programs),
+    RelaxationKind("shorter packed sequences", _shorter_packs, memory_only=True),
     RelaxationKind("an 8-bit or paged optimizer", _small_optimizers, costs_only=True),
     RelaxationKind("all in bf16", _pure_bf16, costs_only=True),
     RelaxationKind("updates in backward", _updates_in_backward, memory_only=True),

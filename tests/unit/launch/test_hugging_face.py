@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import autoplan
 from autoplan.catalog import load_entry, load_job
@@ -355,6 +356,30 @@ def test_what_may_be_several_methods_stays_open():
 
     assert "rl" in found.unspecified
     assert any("beta" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("target", "keys"),
+    [
+        ("axolotl", {"sample_packing": True, "pad_to_sequence_len": True}),
+        ("llama-factory", {"neat_packing": True}),
+        ("trainer", {"packing": True, "attn_implementation": "flash_attention_2"}),
+    ],
+)
+def test_packed_documents_are_emitted_and_noted_when_read(target, keys):
+    """Packed documents attend to themselves alone; how long they are no file says, so that a reader does."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-trainer"))
+    job = replace(job, adapters=AdapterSpec(rank=8))
+    packed = replace(job, workload=Workload(sequence_length=8192, global_batch_size=128, documents=(700,)))
+    layout = parse_layout("dp=8,recompute=full", layers=32, devices=8)
+    emit = find_target(target).emit
+    plain, text = (emit(PlannedRun(one, layout)).files[0].text for one in (job, packed))
+
+    assert keys.items() <= yaml.safe_load(text).items()
+    assert not keys.keys() & yaml.safe_load(plain).keys() - {"attn_implementation"}
+    assert any("workload.documents" in note for note in read(target, text, devices=8).warnings)
+    with pytest.raises(InexpressibleError, match="documents packed"):
+        emit(PlannedRun(replace(packed, rl=RLSpec(method="dpo")), layout))
 
 
 def test_adapters_of_trl_are_read_from_a_command():

@@ -39,7 +39,9 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     deepspeed_values,
     key_names,
     model_of,
+    note_packing,
     optimizer_of,
+    packing,
     precision_of,
     quantized_base,
     rl_of,
@@ -102,6 +104,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
+        **(packing(job) | {"filled": True} if job.workload.documents is not None else {}),
         **(_LIGER if job.stack.name.endswith("-liger") else {}),
     }
     return nested(AXOLOTL, values)
@@ -215,6 +218,7 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
     values |= _adapters(document) | _software(document) | _read_rl(document)
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     return assembled(

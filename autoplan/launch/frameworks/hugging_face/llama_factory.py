@@ -39,8 +39,10 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     key_names,
     model_of,
+    note_packing,
     offloads_parameters,
     optimizer_of,
+    packing,
     precision_of,
     rl_of,
     shipped_deepspeed,
@@ -99,6 +101,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
+        "packed": packing(job).get("packed"),
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
     return nested(LLAMA_FACTORY, values)
@@ -188,6 +191,7 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
     values |= _adapters(document) | _software(document) | _read_rl(document)
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     return assembled(

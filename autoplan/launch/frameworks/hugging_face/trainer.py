@@ -44,8 +44,10 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     deepspeed_values,
     key_names,
     model_of,
+    note_packing,
     offloads_parameters,
     optimizer_of,
+    packing,
     precision_of,
     quantized_base,
     recompute_of,
@@ -156,7 +158,7 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
 def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
     """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
     recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
-    return {"model": hub_name(job.model), **recompute}
+    return {"model": hub_name(job.model), **recompute, **packing(job)}
 
 
 def _rl(rl: RLSpec) -> dict[str, Any]:
@@ -230,6 +232,8 @@ def _start(job: Job) -> tuple[str, ...]:
     start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
     model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
     padding = "shorter samples are padded to the longest of a microbatch alone"
+    if job.workload.documents is not None:
+        return f"start it with: {start}", *model
     if job.rl is None:
         return f"start it with: {start}", *model, f"{padding}: --packing fills sequences"
     if job.rl.method != "grpo":
@@ -280,6 +284,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
     values |= _software(document) | _read_adapters(document) | _read_rl(document, file)
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)

@@ -15,7 +15,9 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
+from autoplan.schema.job import Job
 from autoplan.schema.post_training import RLSpec
 
 __all__ = [
@@ -27,8 +29,10 @@ __all__ = [
     "deepspeed_values",
     "key_names",
     "model_of",
+    "note_packing",
     "offloads_parameters",
     "optimizer_of",
+    "packing",
     "precision_of",
     "quantized_base",
     "read_rollouts",
@@ -254,6 +258,25 @@ def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
         **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
         **({"dropout": dropped} if 0 < dropped < 1 else {}),
     }
+
+
+def packing(job: Job) -> dict[str, Any]:
+    """Return the values of documents packed into sequences, which kernels of attention tell apart.
+
+    Raises InexpressibleError for pairs and completions, which no trainer packs.
+    """
+    if job.workload.documents is None:
+        return {}
+    if job.rl is not None:
+        raise InexpressibleError(f"documents packed into the sequences of {job.rl.method}")
+    return {"packed": True, "attention": "flash_attention_2"}
+
+
+def note_packing(document: WrittenDocument) -> None:
+    """Note where a file packs documents, whose lengths it does not say."""
+    packed = document.flag("packed")
+    if packed is not None and packed.value:
+        document.notes.append(f"{packed.words}: the job says how long its documents are (workload.documents)")
 
 
 def rollouts(rl: RLSpec) -> dict[str, Any]:
