@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, NamedTuple
 
 from autoplan.errors import CatalogError
 from autoplan.lazy import ImportedValues
@@ -58,47 +58,45 @@ EntryKind = Literal[
     "program",
 ]
 
-#: Folder of each kind of entry in a catalogue.
-FOLDERS: Final[dict[EntryKind, tuple[str, str]]] = {
-    "device": ("hardware", "devices"),
-    "node": ("hardware", "nodes"),
-    "cluster": ("hardware", "clusters"),
-    "model": ("specs", "models"),
-    "job": ("specs", "jobs"),
-    "serving": ("specs", "serving"),
-    "grid": ("specs", "grids"),
-    "kernels": ("costmodels", "kernels"),
-    "stack": ("costmodels", "stacks"),
-    "engine": ("costmodels", "engines"),
-    "engine-kernels": ("costmodels", "engine_kernels"),
-    "intervals": ("costmodels", "intervals"),
-    "program": ("specs", "programs"),
-}
 
-_SCHEMA: Final = "autoplan.schema"
-#: Home of the model class of each kind of entry: a job for training needs none of those for serving.
-_HOMES: Final[dict[EntryKind, tuple[str, str]]] = {
-    "device": (f"{_SCHEMA}.hardware", "DeviceSpec"),
-    "node": (f"{_SCHEMA}.hardware", "NodeSpec"),
-    "cluster": (f"{_SCHEMA}.hardware", "ClusterSpec"),
-    "model": (f"{_SCHEMA}.model", "ModelSpec"),
-    "job": (f"{_SCHEMA}.job", "JobSpec"),
-    "serving": (f"{_SCHEMA}.serving.serving_spec", "ServingSpec"),
-    "grid": (f"{_SCHEMA}.grids.grid_spec", "GridSpec"),
-    "kernels": (f"{_SCHEMA}.costmodel.kernel_spec", "KernelSpec"),
-    "stack": (f"{_SCHEMA}.costmodel.stack", "StackSpec"),
-    "engine": (f"{_SCHEMA}.serving.engine_stack", "EngineSpec"),
-    "engine-kernels": (f"{_SCHEMA}.costmodel.engine_kernels", "EngineKernelSpec"),
-    "intervals": (f"{_SCHEMA}.costmodel.interval_spec", "IntervalSpec"),
-    "program": (f"{_SCHEMA}.program", "ProgramSpec"),
+class EntryHome(NamedTuple):
+    """Where entries of a kind lie in a catalogue, and the model class of their files."""
+
+    folder: tuple[str, str]
+    module: str
+    name: str
+
+
+#: The kinds of entries: folder of a catalogue, module and name of the model class.
+KINDS: Final[dict[EntryKind, EntryHome]] = {
+    "device": EntryHome(("hardware", "devices"), "hardware", "DeviceSpec"),
+    "node": EntryHome(("hardware", "nodes"), "hardware", "NodeSpec"),
+    "cluster": EntryHome(("hardware", "clusters"), "hardware", "ClusterSpec"),
+    "model": EntryHome(("specs", "models"), "model", "ModelSpec"),
+    "job": EntryHome(("specs", "jobs"), "job", "JobSpec"),
+    "serving": EntryHome(("specs", "serving"), "serving.serving_spec", "ServingSpec"),
+    "grid": EntryHome(("specs", "grids"), "grids.grid_spec", "GridSpec"),
+    "kernels": EntryHome(("costmodels", "kernels"), "costmodel.kernel_spec", "KernelSpec"),
+    "stack": EntryHome(("costmodels", "stacks"), "costmodel.stack", "StackSpec"),
+    "engine": EntryHome(("costmodels", "engines"), "serving.engine_stack", "EngineSpec"),
+    "engine-kernels": EntryHome(
+        ("costmodels", "engine_kernels"), "costmodel.engine_kernels", "EngineKernelSpec"
+    ),
+    "intervals": EntryHome(("costmodels", "intervals"), "costmodel.interval_spec", "IntervalSpec"),
+    "program": EntryHome(("specs", "programs"), "program", "ProgramSpec"),
 }
+#: Folder of each kind of entry in a catalogue.
+FOLDERS: Final = {kind: home.folder for kind, home in KINDS.items()}
+
+#: A job for training needs no model class of serving: each is imported when it is asked for.
+_HOMES: Final = {kind: (f"autoplan.schema.{home.module}", home.name) for kind, home in KINDS.items()}
 
 #: Model class of each kind of entry.
 CLASSES: Final[Mapping[EntryKind, type[Frozen]]] = ImportedValues(_HOMES)
 
 #: Model class of the file of each kind of entry.
 FILES: Final[Mapping[EntryKind, type[Frozen]]] = ImportedValues(
-    {**_HOMES, "stack": (f"{_SCHEMA}.costmodel.stack", "StackFile")}
+    {**_HOMES, "stack": ("autoplan.schema.costmodel.stack", "StackFile")}
 )
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")

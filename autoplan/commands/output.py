@@ -31,7 +31,6 @@ __all__ = [
     "Format",
     "FormatOption",
     "JobArgument",
-    "KindName",
     "OutputOption",
     "asks_for_page",
     "asks_for_trace",
@@ -78,24 +77,6 @@ class DataFormat(StrEnum):
 
     json = "json"
     yaml = "yaml"
-
-
-class KindName(StrEnum):
-    """The kinds of catalogue entries."""
-
-    device = "device"
-    node = "node"
-    cluster = "cluster"
-    model = "model"
-    job = "job"
-    serving = "serving"
-    grid = "grid"
-    kernels = "kernels"
-    stack = "stack"
-    engine = "engine"
-    engine_kernels = "engine-kernels"
-    intervals = "intervals"
-    program = "program"
 
 
 JobArgument = Annotated[

@@ -9,7 +9,7 @@ from autoplan.answers.plan import command as plan_command
 from autoplan.catalog import resolve_serving_job
 from autoplan.errors import UnsupportedError
 from autoplan.planning.serving.serving_plans import plan_serving
-from autoplan.search.serving import plans_so_far
+from autoplan.search.serving import serving_front_search
 from tests.support.deadlines import Looks
 from tests.support.serving_jobs import serving_spec
 
@@ -29,7 +29,7 @@ search: {{disaggregated: [false, true]}}
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
     """Plans so far may take as long as a busy machine needs: what they are counts here, not when."""
-    monkeypatch.setattr(plans_so_far, "GRACE_SECONDS", 120.0)
+    monkeypatch.setattr(serving_front_search, "GRACE_SECONDS", 120.0)
 
 
 def job(**more):

@@ -17,7 +17,7 @@ from autoplan.commands.progress import Progress
 from autoplan.deadline import Deadline
 from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
-from autoplan.search import first_layout, search
+from autoplan.search import front_search, search
 from autoplan.search.cp.cp_sat import status_of
 from tests.support.deadlines import Looks
 
@@ -27,7 +27,7 @@ JOB = "llama3-8b-8x-a100"
 @pytest.fixture
 def unhurried(monkeypatch):
     """A first layout may take as long as a busy machine needs: what it is counts here, not when."""
-    monkeypatch.setattr(first_layout, "GRACE_SECONDS", 120.0)
+    monkeypatch.setattr(front_search, "GRACE_SECONDS", 120.0)
 
 
 @pytest.mark.usefixtures("unhurried")

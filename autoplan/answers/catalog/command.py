@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from autoplan.catalog.roots import KINDS, EntryKind
 from autoplan.commands.output import (
     BAD_INPUT,
     Format,
     FormatOption,
-    KindName,
     OutputOption,
     escaped,
     present,
@@ -22,16 +22,16 @@ __all__ = [
 ]
 
 
-_KINDS = ", ".join(kind.value for kind in KindName)
+_NAMES = ", ".join(KINDS)
 
 KindArgument = Annotated[
-    KindName | None,
-    typer.Argument(metavar="[KIND]", help=f"One of {_KINDS}. Default: all.", show_default=False),
+    EntryKind | None,
+    typer.Argument(metavar="[KIND]", help=f"One of {_NAMES}. Default: all.", show_default=False),
 ]
 
 KindOption = Annotated[
-    KindName | None,
-    typer.Option("--kind", metavar="KIND", help=f"One of {_KINDS}. Default: any.", show_default=False),
+    EntryKind | None,
+    typer.Option("--kind", metavar="KIND", help=f"One of {_NAMES}. Default: any.", show_default=False),
 ]
 
 app = typer.Typer(
@@ -47,10 +47,10 @@ def list_entries(
 ) -> None:
     """List the entries of one kind or of all, with their key facts."""
     from autoplan.answers.catalog.blocks import catalog_document, catalog_table
-    from autoplan.catalog import FOLDERS, entry_names
+    from autoplan.catalog import entry_names
     from autoplan.planning import parameter_counts
 
-    kinds = [folder for folder in FOLDERS if kind is None or folder == kind.value]
+    kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
     present(
         form,
@@ -76,7 +76,7 @@ def show(
     from autoplan.catalog import find_entries
     from autoplan.planning import parameter_counts
 
-    entries = find_entries(name, None if kind is None else kind.value)
+    entries = find_entries(name, kind)
     parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
     present(
         form,

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
-from autoplan.commands.output import DataFormat, DataFormatOption, KindName, OutputOption, write
+from autoplan.catalog.roots import KINDS, EntryKind
+from autoplan.commands.output import DataFormat, DataFormatOption, OutputOption, write
 
 __all__ = [
     "schema",
 ]
 
 
-class File(StrEnum):
-    """Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``."""
-
-    device = KindName.device
-    node = KindName.node
-    cluster = KindName.cluster
-    model = KindName.model
-    job = KindName.job
-    serving = KindName.serving
-    grid = KindName.grid
-    kernels = KindName.kernels
-    stack = KindName.stack
-    engine = KindName.engine
-    engine_kernels = KindName.engine_kernels
-    intervals = KindName.intervals
-    program = KindName.program
-    runs = "runs"
-    plan = "plan"
-
-
-_KINDS = ", ".join(File)
+#: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
+FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]
+_NAMES = ", ".join((*KINDS, "runs", "plan"))
 
 
 def schema(
     kind: Annotated[
-        File, typer.Argument(metavar="[KIND]", help=f"Kind of file: one of {_KINDS}.")
-    ] = File.job,
+        FileKind, typer.Argument(metavar="[KIND]", help=f"Kind of file: one of {_NAMES}.")
+    ] = "job",
     form: DataFormatOption = DataFormat.json,
     output: OutputOption = None,
 ) -> None:
@@ -51,6 +33,6 @@ def schema(
     from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.yaml.loader import json_schema
 
-    others: dict[File, object] = {File.runs: RunsSpec, File.plan: SavedFront}
-    read = others[kind] if kind in others else FILES[KindName(kind).value]
+    others: dict[str, object] = {"runs": RunsSpec, "plan": SavedFront}
+    read = others[kind] if kind in others else FILES[cast("EntryKind", kind)]
     write(dump(json_schema(read), form.value), output)
