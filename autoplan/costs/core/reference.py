@@ -49,6 +49,14 @@ def forward_passes(job: Job) -> ForwardPasses:
 def keeps_reference(job: Job) -> bool:
     """Return whether a step has a reference that is a model of its own: without adapters.
 
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.adapters import AdapterSpec
+    >>> from autoplan.schema.post_training import RLSpec
+    >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo"))
+    >>> keeps_reference(job), keeps_reference(replace(job, adapters=AdapterSpec(rank=8)))
+    (True, False)
+
     Source: huggingface/trl, trl/trainer/dpo_trainer.py: ref_model is None for a PEFT model and with
     precompute_ref_log_probs; LLaMA-Factory, train/trainer_utils.py, create_ref_model; axolotl, train.py,
     setup_reference_model.
@@ -84,6 +92,13 @@ def reference_bytes(scope: Scope, part: Part) -> Array | float:
 def gathered_whole(job: Job) -> bool:
     """Return whether a sharded reference is one unit, which all ranks gather at once.
 
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.schema.post_training import RLSpec
+    >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo"))
+    >>> [gathered_whole(replace(job, stack=stack(name))) for name in ("hf-fsdp2", "deepspeed")]
+    [True, False]
+
     Source: the stack's file.
     """
     policy = job.stack.fine_tuning
@@ -95,6 +110,17 @@ def reference_in_use_bytes(scope: Scope) -> Array:
 
     c N where they are gathered whole or cast by autocast, which keeps its casts for the length of a forward.
     Otherwise a layer at a time, in the buffers of the policy's.
+
+    >>> from dataclasses import replace
+    >>> from autoplan.catalog import load_job, stack
+    >>> from autoplan.costs.core.candidates import Candidates
+    >>> from autoplan.costs.core.scope import scope_of
+    >>> from autoplan.schema.layout import parse_layout
+    >>> from autoplan.schema.post_training import RLSpec
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("hf-fsdp2"), rl=RLSpec(method="dpo"))
+    >>> scope = scope_of(job, Candidates.of([parse_layout("dp=8,zero=3", layers=32, devices=8)]))
+    >>> float(reference_in_use_bytes(scope)[0, 0])  # 8,030,261,248 x 2
+    16060522496.0
 
     Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast; huggingface/trl, trl/models/utils.py,
     prepare_fsdp, whose fully_shard is of the model alone.
