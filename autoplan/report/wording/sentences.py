@@ -40,6 +40,7 @@ __all__ = [
     "only_at_centre",
     "peaks_sentence",
     "proof_sentence",
+    "rejected_rows",
     "rejected_sentence",
     "risk_sentence",
     "space_sentence",
@@ -306,6 +307,13 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     if others:
         shown.append(f"{number_words(others, 'other reason')}")
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
+
+
+def rejected_rows(rejected: Sequence[Rejection]) -> list[tuple[str, str]]:
+    """Return the counts of rejected layouts with their reasons, the most frequent first."""
+    ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
+    shown = [x for x in ranked if x.layouts and x.kind != "not on the front"]
+    return [(count_words(x.layouts), x.reason) for x in shown]
 
 
 #: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
