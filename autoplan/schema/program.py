@@ -167,6 +167,7 @@ def _lacking_rl(way: ProgramWay, job: Job) -> dict[str, bool]:
         f"no log-probabilities of the reference before training ({method})": (
             job.rl.precompute_ref_log_probs and f"{method}-precomputed" not in way.rl
         ),
+        f"no software.loss with {method}": job.software.loss is not None,
         f"no packed documents with {method}": job.workload.documents is not None,
         f"no {method} on a quantised base ({way.title})": quantised and not way.rl_bases,
     }

@@ -13,6 +13,7 @@ from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.post_training import RLSpec
@@ -380,6 +381,21 @@ def test_packed_documents_are_emitted_and_noted_when_read(target, keys):
     assert any("workload.documents" in note for note in read(target, text, devices=8).warnings)
     with pytest.raises(InexpressibleError, match="documents packed"):
         emit(PlannedRun(replace(packed, rl=RLSpec(method="dpo")), layout))
+
+
+def test_a_chunked_loss_of_axolotl_is_emitted_and_read_back():
+    """Liger's plugin has that loss alone; other losses, and those of pairs, have no key."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
+    chunked = replace(job, software=SoftwareSpec(loss="chunked"))
+    layout = parse_layout("dp=8,zero=3,recompute=full", layers=32, devices=8)
+    emit = find_target("axolotl").emit
+    found = read("axolotl", emit(PlannedRun(chunked, layout)).files[0].text, devices=8)
+
+    assert (found.layout, found.job["software"]) == (layout, {"loss": "chunked"})
+    fused = replace(job, software=SoftwareSpec(loss="fused"))
+    for other in (fused, replace(chunked, rl=RLSpec(method="dpo"))):
+        with pytest.raises(InexpressibleError, match="the loss"):
+            emit(PlannedRun(other, layout))
 
 
 def test_adapters_of_trl_are_read_from_a_command():

@@ -91,7 +91,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
     offloads = ("offload_parameters",) if kind == "fsdp" else ()
-    refuse_software(job, ("compile", *offloads), adapters=True, rl=RL_METHODS)
+    refuse_software(job, ("compile", "loss", *offloads), adapters=True, rl=RL_METHODS)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
         **_model(job, kind),
@@ -105,7 +105,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
         **(packing(job) | {"filled": True} if job.workload.documents is not None else {}),
-        **(_LIGER if job.stack.name.endswith("-liger") else {}),
+        **(_LIGER if job.stack.name.endswith("-liger") else _loss(job, layout)),
     }
     return nested(AXOLOTL, values)
 
@@ -132,6 +132,17 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
+
+
+def _loss(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the keys of Liger's chunked loss alone; raises InexpressibleError for another one."""
+    if job.software.loss is None:
+        return {}
+    if job.software.loss != "chunked" or job.rl is not None:
+        raise InexpressibleError(f"the loss {job.software.loss}{f' of {job.rl.method}' if job.rl else ''}")
+    if layout.tp > 1:
+        raise InexpressibleError("a chunked loss with tensor parallelism")
+    return {"plugins": _LIGER["plugins"], "liger_loss": True}
 
 
 def _rl(job: Job, rl: RLSpec, kind: str) -> dict[str, Any]:
