@@ -20,8 +20,8 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
-from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
+from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingSpec
 

@@ -22,9 +22,9 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, G
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.engine_facts import StepFacts
