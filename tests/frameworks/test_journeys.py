@@ -135,6 +135,30 @@ def test_a_fine_tune_starts_with_what_is_emitted(tmp_path):
     assert found["losses"][-1] < found["losses"][0]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not (wheel("trl") and has_module("peft")), reason="TRL's wheel is not there")
+def test_dpo_starts_with_what_is_emitted(tmp_path):
+    """TRL's own program learns from pairs on the CPU, two steps of a tiny Llama with the file's adapters."""
+    config, file = ROOT / "examples/fine_tune/config.json", tmp_path / "training_args.json"
+    job = ("--model", config, *LINE, "--rl", "dpo", "--sequence-length", 64, "--batch", 8)
+    done = run_here("emit", *job, "--program", "trainer", "--for", "trainer", "--output", file)
+    assert done.exit_code == 0, done.stderr
+    assert "-m trl.scripts.dpo --config" in done.stderr
+    made = subprocess.run([PYTHON, str(HERE / "tiny_model.py"), str(config), str(tmp_path)], check=False)
+    assert made.returncode == 0
+    with zipfile.ZipFile(wheel("trl")) as archive:
+        archive.extractall(tmp_path / "trl")
+    here = ("--use_cpu", "true", "--report_to", "none", "--max_steps", "2", "--output_dir", tmp_path / "out")
+    data = ("--model_name_or_path", tmp_path, "--dataset_name", tmp_path / "data")
+    words = map(str, (PYTHON, "-m", "trl.scripts.dpo", "--config", file, *data, *here))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "trl"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(list(words), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((tmp_path / "out/checkpoint-2/trainer_state.json").read_text(encoding="utf-8"))
+    assert (state["global_step"], state["train_batch_size"]) == (2, 8)
+    assert (tmp_path / "out/adapter_config.json").exists()
+
+
 #: Trains a tiny model on the CPU, profiles three steps, and fetches each batch with a delay.
 PROFILED = """
 import sys, time
