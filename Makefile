@@ -8,8 +8,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FRAMEWORKS := $(VENV)/.frameworks
 BROWSER := $(VENV)/.browser
-# Frameworks whose own requirements exclude each other: tests import from their wheels what they need.
-WHEELS := axolotl==0.19.0 llamafactory==0.9.5 megatron-bridge==0.3.1 trl==1.16.0 torchtune==0.6.1
+# Frameworks whose own requirements exclude each other, or need kernels: tests import from their wheels what they need.
+# Those of megatron-core have Megatron-LM's megatron.training: its newest release and the one before.
+WHEELS := axolotl==0.19.0 llamafactory==0.9.5 trl==1.16.0 torchtune==0.6.1 unsloth==2026.10.9 skypilot==0.14.1 \
+	megatron-bridge==0.6.2 megatron-core==0.19.2 megatron-core==0.18.0 sglang==0.5.23 vllm==0.33.0 \
+	litgpt==0.5.13 lightning==2.6.1 lightning-utilities==0.15.3 torchmetrics==1.9.0 jsonargparse==4.53.0 \
+	docstring-parser==0.18.0
 
 .DEFAULT_GOAL := help
 .PHONY: help plan test test-slow test-frameworks test-browser mutants check lint types floors docs bench clean compiled
@@ -79,8 +83,9 @@ $(READY): pyproject.toml
 $(FRAMEWORKS): $(READY)
 	@echo "installing the frameworks that tests run against into $(VENV) (once)" >&2
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[frameworks]'
-	@$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps \
-		--dest $(VENV)/framework-wheels $(WHEELS) || echo "their wheels were not found: tests that need them are skipped" >&2
+	@for wheel in $(WHEELS); do \
+		$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.12 \
+			--dest $(VENV)/framework-wheels $$wheel || echo "$$wheel was not found: tests that need it are skipped" >&2; done
 	@touch $@
 
 $(BROWSER): $(READY)

@@ -116,8 +116,12 @@ def calibrated_stack(
     *,
     kind: NumberKind = "fitted",
     reason: str = "",
+    slower: float | None = None,
 ) -> StackSpec:
-    """Return ``stack`` with the changed numbers and the width of its interval, ``interval`` times as wide."""
+    """Return ``stack`` with the changed numbers and the width of its interval, ``interval`` times as wide.
+
+    ``slower`` is the new ratio of the width above to the one below; None leaves it.
+    """
     by_coefficient = _by_coefficient(changes, "stack")
     key = _free_key(stack.sources)
     changed = stack
@@ -130,6 +134,14 @@ def calibrated_stack(
         note = f"{share} as wide as the {format_share(number.value)} ({number.kind}) of {stack.name}{reason}"
         fields = {"value": width, "kind": kind, "source": key, "note": note}
         changed = with_number(changed, ("uncertainty", name), **fields)
+    if slower is not None and stack.uncertainty.slower is not None:
+        ratio = {
+            "value": float(f"{slower:.3g}"),
+            "kind": kind,
+            "source": key,
+            "note": reason.strip(", ") or None,
+        }
+        changed = with_number(changed, ("uncertainty", "slower"), **ratio)
     title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
     sources = {**stack.sources, key: source}
     update = {"name": _name(stack.name), "title": title, "sources": sources}

@@ -36,7 +36,7 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--task": JobOption("", TASKS, "TASK", "train (all of the model), lora, qlora or serve."),
     "--devices": JobOption("devices", TASKS, "N", "Devices to use; all if left out."),
     "--stack": JobOption(
-        "stack", TASKS, "NAME", "The training software, or the engine; the usual one if left out."
+        "stack", TASKS, "NAME", "What prices the job, or the engine; left out: each program's own stack."
     ),
     "--program": JobOption(
         "program",

@@ -12,19 +12,20 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from autoplan.catalog.entries import device, engine_entry, hardware, model
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
 from autoplan.catalog.look_ups import clusters_of
 from autoplan.catalog.model_names import model_called, published_format
-from autoplan.catalog.programs import USUAL
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_limits import ServingObjective
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "ASSUMED_BATCH_TOKENS",
@@ -65,7 +66,7 @@ _CALLED: Final = {
     **dict.fromkeys(("serving", "inference", "infer", "generate"), "serve"),
 }
 
-J = TypeVar("J", Job, ServingJob)
+J = TypeVar("J", Job, "ServingJob")
 
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 
@@ -221,8 +222,6 @@ class _JobWriter:
             given = self.values["workload.sequence_length"]
             batch = assumed_batch(int(given) if _NUMBERS.fullmatch(given) and int(given) else length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
-        if "stack" not in self.values and "program" not in self.values:
-            self.values["program"] = USUAL
         if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
         if self.task == "qlora":

@@ -6,14 +6,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from autoplan.catalog.entries import loaded, stack
+from autoplan.catalog.entries import assumed_stack, loaded, stack
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
 
-__all__ = ["ANY_LAYOUT", "USUAL", "program", "rules_of", "with_programs", "with_programs_again"]
+__all__ = [
+    "ANY_LAYOUT",
+    "USUAL",
+    "any_layout",
+    "program",
+    "rules_of",
+    "targets_of",
+    "with_programs",
+    "with_programs_again",
+    "written_for",
+]
 
 #: What a job says for the programs that are usual for its task and devices, and for layouts of no program.
 USUAL: Final = "usual"
@@ -50,20 +60,77 @@ class _Runs:
 
 
 def with_programs(job: Job, wanted: str | Sequence[str] | None, *, stack_named: bool) -> Job:
-    """Return ``job`` with one choice for each way in which an ``wanted`` program runs it.
+    """Return ``job`` with one choice for each way in which a ``wanted`` program runs it.
 
-    A job that names its stack is priced by it under every program. Raises CatalogError for an unknown
-    program, UnsupportedError where none of those that are named can run the job.
+    Where neither a program nor a stack is named, these are the programs that are usual, or where none of them
+    can run the job all others. A job that names its stack is priced by it under every program. Raises
+    CatalogError for an unknown program, UnsupportedError where none of those that are named can run the job.
     """
-    if wanted is None or wanted == ANY_LAYOUT:
+    if wanted == ANY_LAYOUT or (wanted is None and stack_named):
         return job
-    names = _usual(job) if wanted == USUAL else (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    if wanted is None or wanted == USUAL:
+        return _as_usual(job, stack_named=stack_named)
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     runs = _runs(job, names, stack_named=stack_named)
     if runs.jobs:
         return _chosen(job, runs, None if stack_named else wanted)
-    if wanted == USUAL:
-        return replace(job, lacking=runs.lacking)
     raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
+
+
+def _as_usual(job: Job, *, stack_named: bool) -> Job:
+    """Return ``job`` as the usual programs run it, or else as others do; as it is where none can."""
+    names = _usual(job)
+    runs = _runs(job, names, stack_named=stack_named)
+    if not runs.jobs:
+        others = [name for name in entry_names("program") if name not in names]
+        runs = _Runs(_runs(job, others, stack_named=stack_named).jobs, runs.lacking)
+    programs = None if stack_named else USUAL
+    if runs.jobs:
+        return _chosen(job, runs, programs)
+    return replace(job, lacking=runs.lacking, programs=programs)
+
+
+def any_layout(job: Job) -> Job:
+    """Return ``job`` for layouts that no program need express, priced by its stack.
+
+    Where programs were chosen for it, that is the stack which is assumed on its node.
+    """
+    sizes = {(one.cluster.devices, one.workload.global_batch_size): one for one in reversed(job.choices)}
+    priced_by, assumed = job.stack, job.stack_assumed
+    if job.programs is not None:
+        priced_by, assumed = with_software(assumed_stack(job.cluster.node), job.software), True
+
+    def free(one: Job) -> Job:
+        return replace(one, stack=priced_by, stack_assumed=assumed, program=None, choices=())
+
+    choices = tuple(free(one) for one in reversed(sizes.values()))
+    return replace(free(job), choices=choices if len(choices) > 1 else (), programs=None, lacking=())
+
+
+def targets_of(chosen: ChosenProgram) -> frozenset[str]:
+    """Return the launch targets that write what ``chosen`` runs: those of programs alike, too."""
+    targets = {chosen.target}
+    for name in entry_names("program"):
+        if (entry := program(name)).title in chosen.alike:
+            targets.update(way.target for way in entry.ways)
+    return frozenset(target for target in targets if target is not None)
+
+
+def written_for(job: Job, target: str | None = None, name: str | None = None) -> Job:
+    """Return ``job`` for the programs that ``target`` writes, or for the one called ``name``.
+
+    A job that names its stack or its programs is returned as it is, unless a program is named. Raises
+    CatalogError for an unknown program, UnsupportedError where no such program can run the job.
+    """
+    if name is None and job.programs != USUAL:
+        return job
+    if name is not None:
+        stack_named = job.programs is None and not job.stack_assumed
+        return with_programs(any_layout(job), name, stack_named=stack_named)
+    names = tuple(
+        other for other in entry_names("program") if target in {way.target for way in program(other).ways}
+    )
+    return with_programs_again(replace(job, programs=names)) if names else job
 
 
 def _usual(job: Job) -> tuple[str, ...]:
@@ -136,24 +203,24 @@ def with_programs_again(job: Job) -> Job:
     """
     if job.programs is None:
         return job
-    sizes = {(one.cluster.devices, one.workload.global_batch_size): one for one in reversed(job.choices)}
-    choices = tuple(replace(one, program=None) for one in reversed(sizes.values()))
-    several = choices if len(choices) > 1 else ()
-    base = replace(job, program=None, choices=several, lacking=())
-    chosen = with_programs(base, job.programs, stack_named=False)
+    chosen = with_programs(any_layout(job), job.programs, stack_named=False)
     return replace(chosen, source=job.source)
 
 
-def _chosen(job: Job, runs: _Runs, asked: str | Sequence[str] | None) -> Job:
-    """Return the first of the jobs of ``runs``, with all of them as choices where there are several."""
-    jobs = list(_with_each_size(job, runs))
-    wanted = asked if asked is None or isinstance(asked, str) else tuple(asked)
-    first = replace(jobs[0], lacking=runs.lacking, programs=wanted)
+def _chosen(job: Job, runs: _Runs, wanted: str | Sequence[str] | None) -> Job:
+    """Return the first of the jobs of ``runs``, with all of them as choices where there are several.
+
+    Those that the stack of ``job`` prices come first.
+    """
+    alike = sorted(runs.jobs, key=lambda one: one.stack.name != job.stack.name)
+    jobs = list(_with_each_size(job, alike))
+    programs = wanted if wanted is None or isinstance(wanted, str) else tuple(wanted)
+    first = replace(jobs[0], lacking=runs.lacking, programs=programs)
     return replace(first, choices=tuple(jobs)) if len(jobs) > 1 else first
 
 
-def _with_each_size(job: Job, runs: _Runs) -> Iterator[Job]:
-    """Yield the jobs of ``runs`` for each number of devices and each batch of ``job``."""
-    for one in runs.jobs:
+def _with_each_size(job: Job, runs: Sequence[Job]) -> Iterator[Job]:
+    """Yield the jobs ``runs`` for each number of devices and each batch of ``job``."""
+    for one in runs:
         for choice in job.choices or (job,):
             yield replace(one, cluster=choice.cluster, workload=choice.workload)

@@ -1,4 +1,4 @@
-"""The deadline of a command: how it is written, and what its clock counts, which is the whole command.
+"""Options that several commands have: the deadline, whose clock counts the whole command, and the device.
 
 This module imports no more than typer needs, so that ``autoplan --help`` is fast.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,8 +22,23 @@ __all__ = [
     "DEADLINE_METAVAR",
     "CacheOption",
     "DeadlineOption",
+    "TorchDevice",
+    "TorchDeviceOption",
     "command_deadline",
     "seconds_from",
+]
+
+
+class TorchDevice(StrEnum):
+    """Device of measurements in PyTorch."""
+
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+TorchDeviceOption = Annotated[
+    TorchDevice,
+    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm), or cpu for a trial."),
 ]
 
 

@@ -23,30 +23,39 @@ __all__ = [
 ]
 
 
-def asked_plan(
+def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     job: str,
     number: int | None,
     layout: str | None,
     deadline: float | None,
     *,
+    target: str,
+    program: str | None = None,
     choose: Callable[[Front], int],
     cache: bool | None = False,
 ) -> tuple[Job, Plan, int]:
     """Return the plan that a command line asks for, after its job, and its number on the front.
 
-    ``job`` is a job to plan, or a saved answer; with ``layout`` nothing is searched. Without a ``number``
-    the one that ``choose`` takes of the front.
+    ``job`` is a job to plan, or a saved answer; with ``layout`` nothing is searched. A job that leaves its
+    program open is planned for those that ``target`` writes, or for ``program``; the ``number`` of a plan is
+    that of the whole front, unless ``program`` is named. Without a ``number`` it is the one that ``choose``
+    takes of the front.
     """
     from autoplan import planning
     from autoplan.catalog import load_job
+    from autoplan.catalog.programs import written_for
     from autoplan.errors import InfeasibleError
     from autoplan.results.merged_front import at_batch
 
     if planning.is_saved_plan(job):
         if layout is not None:
             raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
-        return *planning.saved_plan(job, number or 1), number or 1
+        if number is None:
+            number = planning.saved_number(job, target=target, program=program)
+        return *planning.saved_plan(job, number), number
     loaded = load_job(job)
+    if program is not None or number is None:
+        loaded = written_for(loaded, target, program)
     if layout is not None:
         loaded = planning.chosen(loaded, layout)
         return loaded, planning.evaluate(loaded, layout), 1

@@ -136,7 +136,8 @@ def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine:
     """Return what a step may take longer on the slowest links of its kind [s].
 
     Hosts through whose memory devices copy differ by ten times with their lanes and root complexes, so that
-    exposed communication inside such a node may take W / W' times as long, with the slowest rate W'. Sends
+    exposed communication inside such a node may take W / W' times as long, with the slowest rate W', where
+    nobody measured its own. Sends
     between the nodes of a pipeline go through one connection, where a collective has many:
     2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
 
@@ -150,7 +151,9 @@ def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine:
     """
     spec, links = job.stack.uncertainty, machine.links
     slower = 0.0
-    if spec.slowest_host_copy is not None and job.cluster.node.fabric.topology == "host":
+    fabric = job.cluster.node.fabric
+    unknown = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
+    if spec.slowest_host_copy is not None and unknown:
         slower += exposed_seconds * max(0.0, links.fabric_bandwidth / spec.slowest_host_copy.value - 1.0)
     one = Candidates.of([layout])
     group = pipeline_group(one)

@@ -14,11 +14,20 @@ if TYPE_CHECKING:
         calibrated_files,
         measure,
         measured_file,
+        measured_hardware,
     )
     from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
     from autoplan.answers.capacity.ask import capacity
     from autoplan.answers.compare.ask import compare, compare_engines
-    from autoplan.answers.configure.ask import emit, is_saved_plan, read, read_text, read_values, saved_plan
+    from autoplan.answers.configure.ask import (
+        emit,
+        is_saved_plan,
+        read,
+        read_text,
+        read_values,
+        saved_number,
+        saved_plan,
+    )
     from autoplan.answers.configure.comparing_files import compare_file, evaluate_file, file_notes
     from autoplan.answers.diagnose.ask import diagnose, predicted_step, run_record
     from autoplan.answers.explain.ask import explain, explain_choice
@@ -70,6 +79,7 @@ __all__ = [
     "is_saved_plan",
     "measure",
     "measured_file",
+    "measured_hardware",
     "parameter_counts",
     "placement",
     "plan",
@@ -81,6 +91,7 @@ __all__ = [
     "remaining",
     "remedied",
     "run_record",
+    "saved_number",
     "saved_plan",
     "suggested",
     "sweep",
@@ -120,6 +131,7 @@ _HOMES: Final = {
     "is_saved_plan": "autoplan.answers.configure.ask",
     "measure": "autoplan.answers.calibrate.ask",
     "measured_file": "autoplan.answers.calibrate.ask",
+    "measured_hardware": "autoplan.answers.calibrate.ask",
     "parameter_counts": "autoplan.planning.listing",
     "placement": "autoplan.planning.communicating",
     "plan": "autoplan.planning.plan_and_evaluate",
@@ -131,6 +143,7 @@ _HOMES: Final = {
     "remaining": "autoplan.planning.elastic.remaining_devices",
     "remedied": "autoplan.answers.explain.remedies",
     "run_record": "autoplan.answers.diagnose.ask",
+    "saved_number": "autoplan.answers.configure.ask",
     "saved_plan": "autoplan.answers.configure.ask",
     "suggested": "autoplan.planning.infeasible.smallest_relaxations",
     "sweep": "autoplan.answers.sweep.ask",

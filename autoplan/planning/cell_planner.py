@@ -10,6 +10,7 @@ from autoplan.errors import AutoplanError
 from autoplan.kinds import kind_of
 from autoplan.planning.caching.planner_identity import planner_name
 from autoplan.results.front import Front
+from autoplan.results.merged_front import at_batch
 from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, answer_type
 from autoplan.schema.grids.grid_spec import JobKind
 from autoplan.schema.job import Job
@@ -51,11 +52,12 @@ def training_answer(front: Front) -> CellAnswer:
             certificate=status,
         )
     best = front.plans[0]
-    predicted = best.predicted
+    predicted, run = best.predicted, at_batch(job, best)
     return CellAnswer(
         "planned",
         devices_used=best.layout.devices,
-        stack_used=job.stack.name,
+        stack_used=run.stack.name,
+        program_used=None if run.program is None else run.program.name,
         layout=best.layout_string,
         layers=sum(best.layout.layers),
         step_seconds=predicted.step_seconds,

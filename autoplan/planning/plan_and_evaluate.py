@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.catalog import entry_names, load_job, stack
+from autoplan.catalog.programs import USUAL, any_layout
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
@@ -21,10 +22,11 @@ from autoplan.kinds import kind_of
 from autoplan.planning.caching.cached_search import cache_folder, cached
 from autoplan.results import Certificate, Front, Plan, Rejection
 from autoplan.results.front import RejectionKind
-from autoplan.results.merged_front import at_batch, question_words, values_of
+from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
 from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
 from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
+from autoplan.rules.user_constraints import breaks
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job, RoutingSpec
@@ -127,13 +129,17 @@ def plan_training(
 
     deadline, folder = Deadline.of(deadline, job.deadline), cache_folder(cache)
 
-    def front(choice: Job, *, may_be_empty: bool = False) -> Front:
+    def front(
+        choice: Job, *, may_be_empty: bool = False, others: Sequence[tuple[float, float]] = ()
+    ) -> Front:
         def searched() -> Front:
             from autoplan.search import search
 
-            return search(choice, progress=progress, deadline=deadline, may_be_empty=may_be_empty)
+            return search(
+                choice, progress=progress, deadline=deadline, may_be_empty=may_be_empty, others=others
+            )
 
-        return searched() if folder is None else cached(choice, folder, deadline, searched)
+        return searched() if folder is None else cached(choice, folder, deadline, searched, others)
 
     if not job.choices:
         return _with_stacks(front(job))
@@ -186,12 +192,23 @@ def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Fro
     for number, choice in enumerate(job.choices):
         last = number == len(job.choices) - 1 and not any(one.plans for one in fronts)
         with deadline.share(len(job.choices) - number):
-            fronts.append(front(choice, may_be_empty=not (last and _unsolved(fronts))))
+            may_be_empty = not (last and _unsolved(fronts))
+            fronts.append(front(choice, may_be_empty=may_be_empty, others=_points(choice, fronts)))
     unsolved = _unsolved(fronts)
     if unsolved and not any(one.plans for one in fronts):
         reason = unsolved[0].certificate.stopped
         raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
     return fronts
+
+
+def _points(job: Job, fronts: Sequence[Front]) -> list[tuple[float, float]]:
+    """Return steps [s] and memory [byte] of the plans of ``fronts`` on the devices and batch of ``job``."""
+    return [
+        (plan.predicted.step_seconds, plan.predicted.peak_memory_bytes_per_device)
+        for front in fronts
+        if choice_key(front.job)[:2] == choice_key(job)[:2]
+        for plan in front.plans
+    ]
 
 
 def _unsolved(fronts: Sequence[Front]) -> list[Front]:
@@ -344,21 +361,47 @@ def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout |
 
 
 def evaluate_training(job: Job | str | Path, layout: Layout | EngineLayout | str) -> tuple[Job, Plan]:
-    """Return the choice of a training job that ``layout`` is for, and the plan that ``evaluate`` returns."""
+    """Return the choice of a training job that ``layout`` is for, and the plan that ``evaluate`` returns.
+
+    The plan says which program it is for where the job has several.
+    """
     if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
-    job = chosen(plannable(job), layout)
+    whole = plannable(job)
+    job = chosen(whole, layout)
     layout = valid_layout(job, layout)
-    return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout))
+    run = job.program if whole.choices else None
+    return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout), run)
 
 
-def chosen(job: Job, layout: Layout | str) -> Job:
-    """Return the choice of ``job`` with as many devices as ``layout``, and the first program that runs it.
+def chosen(job: Job, *layouts: Layout | str) -> Job:
+    """Return the choice of ``job`` that ``layouts`` are for: their devices, and the fastest program for them.
 
-    Raises LayoutError where there is none, UnsupportedError where the job has several batch sizes.
+    That is the program which can express all of them, and has the shortest step of those that fit. Where the
+    job leaves the program open and none can, it is the job for any layout, under the stack that is assumed;
+    ``lacking`` says of either what is against the other programs. Raises LayoutError where no choice has as
+    many devices, UnsupportedError where the job has several batch sizes.
     """
+    choices = _of_size(job, layouts[0])
+    if len(choices) == 1 and job.programs != USUAL:
+        return choices[0]
+    running = [one for one in choices if all(not broken_rules(one, read_layout(one, x)) for x in layouts)]
+    if running:
+        return _fastest(choices, running, layouts) if len(choices) > 1 else choices[0]
+    if job.programs != USUAL:
+        return choices[0]
+    (free,) = _of_size(any_layout(job), layouts[0])
+    try:
+        plannable(free)
+    except UnsupportedError:
+        return choices[0]  # whose rules say what is wrong with the layout
+    return replace(free, lacking=tuple(_against(choices, layouts)))
+
+
+def _of_size(job: Job, layout: Layout | str) -> list[Job]:
+    """Return the choices of ``job`` with as many devices as ``layout``."""
     if not job.choices:
-        return job
+        return [job]
     batches = dict.fromkeys(choice.workload.global_batch_size for choice in job.choices)
     if len(batches) > 1:
         raise UnsupportedError(
@@ -366,19 +409,57 @@ def chosen(job: Job, layout: Layout | str) -> Job:
             + ", ".join(map(str, batches))
         )
     devices = layout.devices if isinstance(layout, Layout) else devices_of(layout)
-    numbers = [choice.cluster.devices for choice in job.choices]
+    numbers = dict.fromkeys(choice.cluster.devices for choice in job.choices)
+    if len(numbers) == 1 and devices not in numbers:
+        # Of one number of devices, ``dp`` is what is left, and the reader of the layout says what is wrong.
+        (devices,) = numbers
     fitting = [choice for choice in job.choices if choice.cluster.devices == devices]
     if fitting:
-        choice = next((one for one in fitting if _runs(one, layout)), fitting[0])
-        return replace(choice, source=job.source)
+        return [replace(choice, source=job.source) for choice in fitting]
     raise LayoutError(
         [f"the layout is for {devices} devices and the job for {', '.join(map(str, numbers))}: give dp too"]
     )
 
 
-def _runs(job: Job, layout: Layout | str) -> bool:
-    """Return whether ``layout`` keeps the rules of ``job``, those of its program among them."""
-    return not broken_rules(job, read_layout(job, layout))
+def _fastest(choices: Sequence[Job], running: Sequence[Job], layouts: Sequence[Layout | str]) -> Job:
+    """Return the one of ``running`` with the fastest step of ``layouts``, those that fit first."""
+
+    def order(one: Job) -> tuple[bool, float]:
+        predicted = [predict(one, read_layout(one, layout)) for layout in layouts]
+        return not all(each.fits for each in predicted), min(each.step_seconds for each in predicted)
+
+    ranked = sorted(((order(one), number) for number, one in enumerate(running)))
+    (fits_not, least), first = ranked[0]
+    said: dict[str, str] = {}
+    for (other_fits_not, seconds), number in ranked:
+        title = _title(running[number])
+        slower = (
+            f"{100 * (seconds / least - 1):.1f} % slower" if other_fits_not == fits_not else "does not fit"
+        )
+        said.setdefault(title, slower)
+    said |= {
+        title: why
+        for title, why in _against([x for x in choices if x not in running], layouts)
+        if title not in said
+    }
+    del said[_title(running[first])]
+    return replace(running[first], lacking=tuple(said.items()))
+
+
+def _title(job: Job) -> str:
+    return job.program.title if job.program else job.stack.title
+
+
+def _against(choices: Sequence[Job], layouts: Sequence[Layout | str]) -> Iterator[tuple[str, str]]:
+    """Yield each program of ``choices``, with why its last way cannot run one of ``layouts``."""
+    said: dict[str, str] = {}
+    for one in choices:
+        rules = one.program.rules if one.program else ()
+        read = [read_layout(one, layout) for layout in layouts]
+        because = [rule.because or rule.rule for rule in rules for x in read if breaks(one, rule.relation, x)]
+        broken = (sentence for layout in read for sentence in broken_rules(one, layout))
+        said[_title(one)] = next(iter(because), "") or next(broken)
+    yield from said.items()
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from autoplan import planning
 from autoplan.catalog.job_files import job_of_text
+from autoplan.catalog.programs import written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
@@ -288,7 +289,8 @@ def _row(plan: Plan) -> dict[str, Any]:
     predicted, screen = plan.predicted, Terminal()
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
     size = predicted.peak_memory_bytes_per_device
-    layout = f" {screen.dot} ".join(layout_parts(plan.layout, screen))
+    run = [plan.program.words] if plan.program else []
+    layout = f" {screen.dot} ".join([*layout_parts(plan.layout, screen), *run])
     step, memory = format_seconds(predicted.step_seconds), format_bytes(size)
     return {
         "layout": layout,
@@ -316,7 +318,7 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
 
 
 def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
-    job = job_of(question)
+    job = written_for(job_of(question), request.target)
     plan = planning.evaluate(job, request.layout)
     line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 

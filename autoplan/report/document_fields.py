@@ -250,6 +250,7 @@ def _answer(front: Front, answer: Front) -> Document:
             }
             for plan in answer.plans
         ],
+        "cut_by_others": answer.cut_by_others,
         "certificate": _certificate(answer.certificate),
         "rejected": plain(answer.rejected),
         "reasons": plain(answer.reasons),

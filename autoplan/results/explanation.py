@@ -33,7 +33,7 @@ class Remedy:
 class BottleneckShare:
     """Seconds of a step that one class of work takes, their share of it, and what would shorten them.
 
-    ``bound`` is what the class waits for: compute, HBM bandwidth, host, network or pipeline.
+    ``bound`` is what the class waits for: compute, HBM bandwidth, host, network, PCIe, experts or pipeline.
     """
 
     name: str

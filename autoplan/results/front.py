@@ -208,6 +208,8 @@ class Front(ParetoFront[Job, Plan, Certificate]):
     suggestions: tuple[Suggestion, ...] = ()
     #: What ended the search for these before it was complete, such as a deadline.
     suggestions_stopped: str | None = None
+    #: Whether smaller layouts are left out because plans of other programs dominate them.
+    cut_by_others: bool = False
     #: The fastest layout under each stack that may be meant, where the job names none.
     stacks: tuple[StackStep, ...] = ()
 

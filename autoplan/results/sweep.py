@@ -31,8 +31,8 @@ CellStatus = Literal["planned", "infeasible", "invalid", "failed"]
 class CellAnswer:
     """The fastest plan of one job in base units, or the reasons why there is none.
 
-    ``devices_used`` and ``stack_used`` also tell what the job leaves to its hardware. ``plans`` counts the
-    front, ``certificate`` says what is proven of it. ``planning_seconds`` is time that passed, and
+    ``devices_used``, ``stack_used`` and ``program_used`` also tell what the job leaves open. ``plans`` counts
+    the front, ``certificate`` says what is proven of it. ``planning_seconds`` is time that passed, and
     ``planner`` the program that planned.
     """
 
@@ -40,6 +40,7 @@ class CellAnswer:
     reasons: tuple[str, ...] = ()
     devices_used: int | None = None
     stack_used: str | None = None
+    program_used: str | None = None
     layout: str | None = None
     layers: int | None = None
     step_seconds: float | None = None

@@ -19,7 +19,7 @@ from autoplan.costs.core.rank_strides import axis_stride, expert_stride
 from autoplan.rules.fine_tuning_rules import fine_tuning_rules
 from autoplan.rules.memory_rules import memory_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
-from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, remainders_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
 from autoplan.schema.linear_attention import LinearAttention
@@ -60,7 +60,12 @@ def rules_before_placement(job: Job) -> list[Rule]:
 
 
 def _not_broken(job: Job, relation: Node) -> Callable[[Candidates], Mask]:
-    return lambda c: np.array([left != FALSE for left in what_is_left(job, relation, c)], dtype=bool)
+    def keeps(candidates: Candidates) -> Mask:
+        remainders, numbers = remainders_of(job, relation, candidates)
+        kept: Mask = np.array([node != FALSE for node in remainders], dtype=bool)[numbers]
+        return kept
+
+    return keeps
 
 
 def _model_rules(job: Job) -> Iterator[Rule]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, ScheduleCode
+from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import OFFLOADS, ORDERS, Layout
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
 from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
@@ -24,6 +24,7 @@ __all__ = [
     "names_of",
     "own_rules",
     "recompute_menu",
+    "remainders_of",
     "what_is_left",
     "without_layers",
     "without_rules",
@@ -95,25 +96,39 @@ def embedding_and_loss_counted(job: Job, pp: int, vpp: int) -> bool:
 
 
 def what_is_left(job: Job, relation: Node, candidates: Candidates) -> list[Node]:
-    """Return the remainder of ``relation`` for each candidate, with its degrees substituted.
+    """Return the remainder of ``relation`` for each candidate; equal ones of equal degrees are one object.
+
+    See ``remainders_of``.
+    """
+    remainders, numbers = remainders_of(job, relation, candidates)
+    return [remainders[number] for number in numbers.tolist()]
+
+
+def remainders_of(job: Job, relation: Node, candidates: Candidates) -> tuple[list[Node], Ints]:
+    """Return what remains of ``relation`` with the degrees of candidates substituted, and which is whose [C].
 
     TRUE or FALSE if the degrees decide it, else a relation between layers and recompute of the stages. The
     layers of a stage are known for pp = 1, and for even stages.
     """
-    fixed, pp = _job_names(job) | {"pp": candidates.pp}, candidates.pp
-    columns = {
-        name: values for name, values in _columns(job, candidates).items() if name in names_in(relation)
-    }
-    rows = zip(candidates.vpp.tolist(), *columns.values(), strict=True)
-    remainders: dict[tuple[Any, ...], Node] = {}
-    result = []
-    for row in rows:
-        if row not in remainders:
-            vpp, *values = row
-            names = fixed | dict(zip(columns, values, strict=True))
-            remainders[row] = left_of(relation, Known(names, pp, _fixed_counts(job, pp, vpp)))
-        result.append(remainders[row])
-    return result
+    pp, names = candidates.pp, names_in(relation)
+    columns = {name: column for name, column in _columns(job, candidates).items() if name in names}
+    first, numbers = distinct_rows([candidates.vpp, *(column.codes for column in columns.values())])
+    fixed = [(name, value) for name, value in (_job_names(job) | {"pp": pp}).items() if name in names]
+    counts = {vpp: tuple(_fixed_counts(job, pp, vpp).items()) for vpp in distinct(candidates.vpp).tolist()}
+    rows = zip(candidates.vpp[first].tolist(), *(x.at(first) for x in columns.values()), strict=True)
+    remainders = [
+        _remainder(relation, (*fixed, *zip(columns, values, strict=True)), pp, counts[vpp])
+        for vpp, *values in rows
+    ]
+    return remainders, numbers
+
+
+@lru_cache(maxsize=2**14)
+def _remainder(
+    relation: Node, names: tuple[tuple[str, Value], ...], stages: int, counts: tuple[tuple[Place, int], ...]
+) -> Node:
+    # Candidates are asked for several times, and programs share rules.
+    return left_of(relation, Known(dict(names), stages, dict(counts)))
 
 
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
@@ -127,9 +142,11 @@ def breaks(job: Job, relation: Node, layout: Layout) -> bool:
 def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
     """Return the values of all names of users' rules, for each candidate."""
     fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates)
-    return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    values = (column.at(np.arange(len(candidates))) for column in columns.values())
+    return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
+@lru_cache(maxsize=256)
 def names_in(relation: Node) -> frozenset[str]:
     """Return the names that ``relation`` uses."""
     if isinstance(relation, Name):
@@ -137,33 +154,38 @@ def names_in(relation: Node) -> frozenset[str]:
     return frozenset(name for part in relation.below() for name in names_in(part))
 
 
-def _columns(job: Job, c: Candidates) -> dict[str, Sequence[Value]]:
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A name of users' rules for each candidate: numbers, or indices of ``words``."""
+
+    codes: Ints
+    words: Sequence[str] | None = None
+
+    def at(self, index: Ints) -> list[Value]:
+        """Return the values at ``index``."""
+        codes: list[Value] = self.codes[index].tolist()
+        return codes if self.words is None else [self.words[code] for code in self.codes[index].tolist()]
+
+
+def _columns(job: Job, c: Candidates) -> dict[str, _Column]:
     """Return the values of the names in which candidates of one pipeline depth differ."""
-    numbers = {
-        "tp": c.tp,
-        "dp": c.dp,
-        "cp": c.cp,
-        "ep": c.ep,
-        "etp": c.etp,
-        "mbs": c.microbatch,
-        "zero": c.zero,
-        "vpp": c.vpp,
-        "recompute_num_layers": c.recompute_num_layers,
-        "dp_shard": np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp),
-        "offload_every": c.offload_every,
-        "microbatches": job.workload.global_batch_size // (c.dp * c.microbatch),
-    }
     return {
-        **{name: column.tolist() for name, column in numbers.items()},
-        "schedule": [ScheduleCode(i).schedule for i in c.schedule.tolist()],
-        "sp": ["on" if on else "off" for on in c.sequence_parallel.tolist()],
-        "offload": [
-            OFFLOADS[states + 2 * activations]
-            for states, activations in zip(
-                c.optimizer_offload.tolist(), c.activation_offload.tolist(), strict=True
-            )
-        ],
-        "order": [ORDERS[i] for i in c.order.tolist()],
+        "tp": _Column(c.tp),
+        "dp": _Column(c.dp),
+        "cp": _Column(c.cp),
+        "ep": _Column(c.ep),
+        "etp": _Column(c.etp),
+        "mbs": _Column(c.microbatch),
+        "zero": _Column(c.zero),
+        "vpp": _Column(c.vpp),
+        "recompute_num_layers": _Column(c.recompute_num_layers),
+        "dp_shard": _Column(np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp)),
+        "offload_every": _Column(c.offload_every),
+        "microbatches": _Column(job.workload.global_batch_size // (c.dp * c.microbatch)),
+        "schedule": _Column(c.schedule, SCHEDULES),
+        "sp": _Column(c.sequence_parallel, ("off", "on")),
+        "offload": _Column(c.optimizer_offload + 2 * c.activation_offload, OFFLOADS),
+        "order": _Column(c.order, ORDERS),
     }
 
 

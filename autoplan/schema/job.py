@@ -274,7 +274,7 @@ class JobSpec(Frozen):
         default=None,
         min_length=1,
         description="whose cost model prices the job: a name in costmodels/stacks or a path to such a file;"
-        " the hardware's default if left out",
+        " if left out, that of each program",
     )
     program: (
         Annotated[str, Field(min_length=1)]
@@ -283,7 +283,8 @@ class JobSpec(Frozen):
     ) = Field(
         default=None,
         description="what is started: a name in specs/programs, a list of them, usual (those that are usual"
-        " for the task and the devices) or any-layout (also layouts that no program runs)",
+        " for the task and the devices) or any-layout (also layouts that no program runs); if left out"
+        " without a stack, usual",
     )
     software: SoftwareSpec = Field(
         default_factory=SoftwareSpec, description="what the run's software does unlike its stack's defaults"
@@ -415,7 +416,7 @@ class Job:
     rules: tuple[RuleSpec, ...] = ()
     objectives: tuple[Objective, ...] = ("step_time", "peak_memory")
     price: PriceSpec | None = None
-    #: Whether the job names no stack: ``stack`` is then the usual one of the node, less surely predicted.
+    #: Whether nothing says which stack: ``stack`` is then the usual one of the node, less surely predicted.
     stack_assumed: bool = False
     #: What starts it; None where any layout that the stack can run is searched.
     program: ChosenProgram | None = None
@@ -425,7 +426,7 @@ class Job:
     choices: tuple[Job, ...] = ()
     #: What the job says of programs, where they are chosen for it; not compared.
     programs: str | tuple[str, ...] | None = field(default=None, compare=False)
-    #: Programs that were looked at and cannot run the job, each with what it lacks; not compared.
+    #: Other programs that were looked at, each with what is against it; not compared.
     lacking: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     #: How long a search of this job may take [s]; no part of the question, so it is not compared.
     deadline: float = field(default=DEFAULT_SECONDS, compare=False)

@@ -7,7 +7,8 @@ rules, and lists of optimizers, precisions and other choices. Search, ``verify``
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,11 +19,74 @@ from autoplan.schema.job import Job, Optimizer, OwnRule
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Precision
 
-__all__ = ["ProgramSpec", "ProgramWay", "lacks"]
+__all__ = ["ProgramSpec", "ProgramWay", "lacks", "missing_part"]
 
 Task = Literal["pretrain", "fine-tune", "adapters"]
 AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]
 RLChoice = RLMethod | Literal["dpo-precomputed", "kto-precomputed"]
+Part = Literal[
+    "geglu",
+    "reglu",
+    "relu",
+    "silu",
+    "alibi",
+    "parallel block",
+    "gate of attention",
+    "norms behind sublayers",
+    "norm of embedding",
+    "no final norm",
+    "bias of head",
+    "bias of MLP alone",
+    "bias of attention alone",
+    "LayerNorm without bias",
+    "RMSNorm with bias",
+    "norms of queries beside latents",
+    "no bias of router",
+    "capacity of experts",
+]
+
+#: Parts of jobs that a program may lack: in words, and whether a job has them.
+_PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
+    "geglu": ("activation geglu", lambda job: job.model.activation == "geglu"),
+    "reglu": ("activation reglu", lambda job: job.model.activation == "reglu"),
+    "relu": ("activation relu", lambda job: job.model.activation == "relu"),
+    "silu": ("activation silu", lambda job: job.model.activation == "silu"),
+    "alibi": ("alibi positions", lambda job: job.model.positions == "alibi"),
+    "parallel block": ("attention and MLP in parallel", lambda job: job.model.parallel_block),
+    "gate of attention": ("output gate of attention", lambda job: job.model.attention_output_gate),
+    "norms behind sublayers": ("norms after attention and MLP", lambda job: job.model.post_norms),
+    "norm of embedding": ("norm after the embedding", lambda job: job.model.embedding_norm),
+    "no final norm": ("model without a final norm", lambda job: not job.model.final_norm),
+    "bias of head": ("bias of the projection onto the vocabulary", lambda job: job.model.bias.head),
+    "bias of MLP alone": (
+        "biases of the MLP without those of attention",
+        lambda job: job.model.bias.mlp and not (job.model.bias.qkv and job.model.bias.attention_output),
+    ),
+    "bias of attention alone": (
+        "bias after attention alone",
+        lambda job: job.model.bias.attention_output and not job.model.bias.mlp,
+    ),
+    "LayerNorm without bias": (
+        "LayerNorm without a bias",
+        lambda job: job.model.norm == "layernorm" and not job.model.bias.norm,
+    ),
+    "RMSNorm with bias": (
+        "RMSNorm with a bias",
+        lambda job: job.model.norm == "rmsnorm" and job.model.bias.norm,
+    ),
+    "norms of queries beside latents": (
+        "norms of queries and keys in addition to those of latents",
+        lambda job: job.model.qk_norm and job.model.mla is not None,
+    ),
+    "no bias of router": (
+        "biases of experts without one of the router",
+        lambda job: job.model.moe is not None and job.model.bias.mlp and not job.model.moe.router_bias,
+    ),
+    "capacity of experts": (
+        "capacity of experts (routing.capacity_factor)",
+        lambda job: job.routing.capacity_factor is not None,
+    ),
+}
 
 
 class ProgramWay(Frozen):
@@ -74,6 +138,9 @@ class ProgramWay(Frozen):
     )
     like: str | None = Field(
         default=None, description="PROGRAM/WAY whose rules hold, too: those of a library that both build on"
+    )
+    without: tuple[Part, ...] = Field(
+        default=(), description="parts of models and of routing that its configuration does not have"
     )
     rules: tuple[OwnRule, ...] = Field(
         default=(), max_length=50, description="relations that a layout satisfies where it can express it"
@@ -140,7 +207,20 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
         for name in type(job.software).model_fields
         if name not in way.software
     }
+    if (part := missing_part(job, way.without)) is not None:
+        parts[f"no {part}"] = True
     return next((words for words, missing in parts.items() if missing), None)
+
+
+def missing_part(job: Job, without: Iterable[Part]) -> str | None:
+    """Return the first part of ``job`` among those that a program is ``without``, in words.
+
+    Of positions that are learned, no program has more than the model.
+    """
+    length, rows = job.workload.sequence_length, job.model.max_positions
+    if job.model.positions == "learned" and rows is not None and length > rows:
+        return f"sequences of {length} tokens with {rows} learned positions"
+    return next((_PARTS[name][0] for name in without if _PARTS[name][1](job)), None)
 
 
 def _lacking_choices(way: ProgramWay, adapters: AdapterSpec | None) -> dict[str, bool]:

@@ -134,6 +134,10 @@ class SavedAnswer(SavedPart):
     global_batch_size: int = Field(description="sequences of a step")
     program: str | None = Field(default=None, description="PROGRAM/WAY that runs the plans")
     plans: tuple[SavedShort, ...] = Field(description="its plans, fastest first")
+    cut_by_others: bool = Field(
+        default=False,
+        description="whether smaller layouts are left out because plans of other programs dominate them",
+    )
     certificate: SavedCertificate = Field(description="what is proven of them")
     rejected: tuple[SavedRejection, ...] = Field(description="counts of all other layouts by reason")
     reasons: tuple[str, ...] = Field(description="why nothing is feasible")

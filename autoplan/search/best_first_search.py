@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoplan.costs.core.candidates import Array
 from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
@@ -55,6 +56,10 @@ _LOOKAHEAD = 2.0
 _STEP_GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
 #: Share of a step that is shorter than half a tick.
 _HALF_A_TICK = 1e-12
+
+
+#: Lower bounds of candidates by group, and of their cases of uniform recompute.
+Bounds: TypeAlias = tuple[list[Array], dict[tuple[int, int], Array]]
 
 
 class CandidateSolver:
@@ -135,6 +140,15 @@ class _CandidateOpening:
     def forget_bounds(self) -> None:
         """Forget the bounds of cases: they hold for the tightest limit so far and for tighter ones only."""
         self._cases = {}
+
+    def saved_bounds(self) -> dict[tuple[int, int], Array]:
+        """Return the bounds of cases as they are."""
+        return {key: cases.bounds.copy() for key, cases in self._cases.items()}
+
+    def restore_bounds(self, saved: dict[tuple[int, int], Array]) -> None:
+        """Take back bounds that ``saved_bounds`` returned; those of cases that are new since begin anew."""
+        for key, cases in self._cases.items():
+            cases.bounds = saved[key] if key in saved else cases.floor.copy()
 
     def begin(self, batch: Bound, best: float) -> None:
         """Expect candidates of ``batch`` next, for steps of up to ``best`` seconds."""
@@ -275,6 +289,15 @@ class BestFirstSearch:
         """Reset all lower bounds: they hold for the tightest limit so far and for tighter ones only."""
         self._bounds = [least_steps(group) for group in self._groups]
         self._opening.forget_bounds()
+
+    def saved_bounds(self) -> Bounds:
+        """Return all lower bounds as they are, for ``restore_bounds`` after a tighter limit."""
+        return [bounds.copy() for bounds in self._bounds], self._opening.saved_bounds()
+
+    def restore_bounds(self, saved: Bounds) -> None:
+        """Take back bounds that ``saved_bounds`` returned."""
+        self._bounds = saved[0]
+        self._opening.restore_bounds(saved[1])
 
     @property
     def bound_seconds(self) -> float:

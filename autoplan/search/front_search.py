@@ -13,24 +13,18 @@ block of all.
 The fastest layout of priced candidates, and an upper bound on the step of all of them.
 
 Certificates: what is proven of a front, and by what.
-
-ε-constraint sweep of the Pareto front: minimise step time under a memory limit, then tighten the limit.
-
-Each solve covers the candidates whose lower bound does not exceed the incumbent.
-
-One point of the Pareto front, as the solver found it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, distinct
+from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
@@ -52,136 +46,17 @@ from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.search_menus import unsearched
 from autoplan.rules.user_constraints import OwnRule, even_only, own_rules
 from autoplan.schema.job import Job
-from autoplan.schema.layout import Layout
-from autoplan.schema.recompute import MODES, listed_modes
+from autoplan.schema.recompute import listed_modes
 from autoplan.schema.resolved_job import hashes
-from autoplan.search.alternatives.domain_reduction import OpenCandidate
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic
-from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, step_ticks
-from autoplan.search.best_first_search import BestFirstSearch, CandidateSolver
-from autoplan.search.cp.constraint_model import Solution, SolverStoppedError
+from autoplan.search.alternatives.stage_alternatives import Scale
+from autoplan.search.cp.constraint_model import SolverStoppedError
 from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.search.front_sweep import FrontPoint, FrontSweep
 from autoplan.search.infeasibility import fitting_candidates, reasons_of
 from autoplan.search.space.candidate_space import NO_SPACE, Space, space_of
 from autoplan.search.space.choices import candidate_blocks, usual_candidates
 from autoplan.search.space.priced_candidates import PricedCandidates, all_priced, open_conjuncts, priced
 from autoplan.search.space.rank_orders import with_rank_orders
-
-#: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
-_PROBES = 48
-_TRIES = 2
-
-
-class FrontSweep:
-    """State of the ε-constraint sweep of one job: its candidates, and counters for the certificate."""
-
-    def __init__(self, groups: Sequence[PricedCandidates], scale: Scale, ceiling_seconds: float) -> None:
-        self.groups = groups
-        self.scale = scale
-        self.solver = CandidateSolver(groups, scale, int(ceiling_seconds / scale.tick_seconds))
-        self.candidates = BestFirstSearch(groups, self.solver)
-        self.stopped = False
-        self.solved: set[tuple[int, int]] = set()
-
-    def reset_bounds(self) -> None:
-        """Reset all lower bounds, so that a looser limit may follow."""
-        self.candidates.reset_bounds()
-
-    @property
-    def bound_seconds(self) -> float:
-        """Lower bound on the step of every layout within the tightest memory limit so far [s]."""
-        return self.candidates.bound_seconds
-
-    def front(self, limit_ticks: int, thinning: float) -> Iterator[FrontPoint]:
-        """Yield Pareto-optimal layouts, fastest first.
-
-        Each needs at most 1 - thinning of the memory of the one before it, and less where that costs at most
-        ``thinning`` in step time.
-        """
-        incumbent = np.inf
-        while limit_ticks > 0:
-            try:
-                point = self.fastest(limit_ticks, incumbent)
-            except SolverStoppedError:
-                self.stopped = True
-                return
-            if point is None:
-                return
-            yield point
-            self.stopped = self.stopped or current_deadline().over
-            if self.stopped:
-                return
-            try:
-                limit_ticks, incumbent = self._next_limit(point, thinning)
-            except DeadlineOver:
-                self.stopped = True
-                return
-
-    def _next_limit(self, point: FrontPoint, thinning: float) -> tuple[int, float]:
-        """Return the next memory limit [ticks], and the step of an incumbent within it [s], else infinite.
-
-        The limit is as low as costs at most ``thinning`` in step time. A layout whose memory lies between the
-        two limits is dominated, within ``thinning``, by the next plan.
-        """
-        step_down = min(point.memory_ticks - 1, int(point.memory_ticks * (1.0 - thinning)))
-        if thinning <= 0 or step_down <= 0:
-            return step_down, np.inf
-        most = point.step_ticks * self.scale.tick_seconds * (1.0 + thinning)
-        limits = distinct(np.linspace(step_down / 2, step_down, _PROBES).astype(np.int64))
-        quick = self.candidates.quick_incumbents(point.group, point.position, limits, most, _TRIES)
-        return (step_down, np.inf) if quick is None else quick
-
-    def fastest(self, limit_ticks: int, incumbent: float = np.inf) -> FrontPoint | None:
-        """Return the fastest layout within the memory limit; None where the problem is infeasible.
-
-        ``incumbent`` is the step of a layout within the limit, where the caller has one [s]. When the
-        deadline in force passes, the best layout so far is returned. Raises SolverStoppedError without one.
-        """
-        self.candidates.live = []
-        try:
-            return self._proven_fastest(limit_ticks, incumbent)
-        except (DeadlineOver, SolverStoppedError):
-            self.stopped = True
-            return self._best_known()
-
-    def first(self, limit_ticks: int) -> FrontPoint | None:
-        """Return a layout within the memory limit, by the primal heuristic alone; None where it has none."""
-        self.candidates.live = []
-        try:
-            self.candidates.open_candidates(limit_ticks * self.scale.tick_bytes, np.inf)
-            return self._best_known()
-        except SolverStoppedError:
-            return None
-
-    def _proven_fastest(self, limit_ticks: int, incumbent: float) -> FrontPoint | None:
-        limit = limit_ticks * self.scale.tick_bytes
-        best = self.candidates.open_candidates(limit, incumbent)
-        domains = self.solver.reduced(self.candidates.live, best, limit)
-        if not domains.live:
-            return None
-        self.solved.update((c.group, c.position) for c in domains.live)
-        solution = self.solver.solution(domains, limit_ticks)
-        if solution is None:
-            return None
-        return FrontPoint.of(domains.live[solution.candidate], solution)
-
-    def _best_known(self) -> FrontPoint:
-        """Return the fastest layout of the primal heuristic among the candidates opened so far."""
-        for best in sorted(self.candidates.live, key=lambda c: c.incumbent_seconds):
-            chosen = primal_heuristic(best.alternatives, self.solver.layers)
-            if chosen is None or (step := step_ticks(best.alternatives, chosen)) > self.solver.ceiling:
-                continue
-            seconds = min(self.bound_seconds, self.solver.ceiling_seconds)
-            return FrontPoint(
-                group=best.group,
-                position=best.position,
-                chosen=chosen,
-                step_ticks=step,
-                memory_ticks=max(o.memory_ticks for o in chosen),
-                bound_ticks=min(step, int(seconds / self.scale.tick_seconds)),
-            )
-        raise SolverStoppedError
-
 
 __all__ = ["THINNING", "Progress", "search"]
 
@@ -201,6 +76,7 @@ def search(
     deadline: Deadline = ENDLESS,
     fastest_only: bool = False,
     may_be_empty: bool = False,
+    others: Sequence[tuple[float, float]] = (),
 ) -> Front:
     """Return the Pareto front of ``job`` over step time and peak memory, thinned to ``thinning``.
 
@@ -209,6 +85,9 @@ def search(
     the fastest alone, and no reasons where there is none. When ``deadline`` ends, or the one in force, the
     plans so far are returned. Raises UnsupportedError where there is none yet; with ``may_be_empty`` the
     front is empty then, and its certificate says that the search was stopped.
+
+    ``others`` are steps [s] and memory [byte] of plans of other programs for the same question: where they
+    dominate all layouts smaller than a plan, the front ends with that plan, and says so.
     """
     if deadline is ENDLESS:
         deadline = current_deadline()
@@ -218,7 +97,7 @@ def search(
     if most_devices is not None and job.cluster.devices > most_devices:
         reason = f"limits.devices allows {most_devices}, and this asks for {job.cluster.devices}"
         return Front(job, (), infeasible_certificate(job, NO_SPACE), (), (reason,), facts=facts_of(job))
-    current, front = _Search(job, thinning, fastest_only=fastest_only), None
+    current, front = _Search(job, thinning, fastest_only=fastest_only, others=others), None
     with deadline.in_force(), suppress(DeadlineOver, SolverStoppedError):
         front = current.front(progress)
     return front or current.first_known(stop_reason(deadline), may_be_empty=may_be_empty)
@@ -231,6 +110,7 @@ class _Search:
     job: Job
     thinning: float
     fastest_only: bool
+    others: Sequence[tuple[float, float]] = ()
     space: Space = NO_SPACE
     rejected: tuple[Rejection, ...] = ()
     fitting: Sequence[PricedCandidates] = ()
@@ -248,8 +128,10 @@ class _Search:
         machine, most, limit = machine_of(job), step_limit(job), memory_limit_bytes(job)
         self.fitting = all_priced(job, fits, machine)
         ceiling = most[0] if most else longest_seconds(self.fitting)
-        self.sweep = FrontSweep(self.fitting, Scale.of(ceiling, limit), ceiling)
-        one = self.fastest_only or inner_objectives(job.objectives) == {"step_time"}
+        objectives = inner_objectives(job.objectives)
+        others = self.others if len(objectives) > 1 else ()
+        self.sweep = FrontSweep(self.fitting, Scale.of(ceiling, limit), ceiling, others)
+        one = self.fastest_only or objectives == {"step_time"}
         points = _swept(self.sweep, limit, self.thinning, progress, one=one)
         if points:
             return self._of_points(self.sweep, points)
@@ -273,10 +155,13 @@ class _Search:
         job, facts, first = self.job, facts_of(self.job), points[0]
         points = _selected(job, sweep, points)
         layouts = [point.layout(self.fitting) for point in points]
-        plans = [Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True)]
+        plans = tuple(Plan(*pair, facts) for pair in zip(layouts, predict_all(job, layouts), strict=True))
         fastest = plans[0].predicted.step_seconds
         certificate = sweep_certificate(job, self.space, sweep, [first, *points], self.thinning, fastest)
-        return _with_remainder(Front(job, _undominated(plans), certificate, self.rejected, facts=facts))
+        plans = _undominated(plans)
+        return _with_remainder(
+            Front(job, plans, certificate, self.rejected, facts=facts, cut_by_others=sweep.cut)
+        )
 
     def first_known(self, reason: str, *, may_be_empty: bool) -> Front:
         """Return a front of one layout that is found soon; see ``search`` where none is."""
@@ -544,33 +429,3 @@ def stopped_certificate(
 def _of_the_fastest(job: Job, distance: float) -> float:
     """Return the distance of the fastest plan from the bound; 0 where the least memory alone is asked for."""
     return distance if "step_time" in inner_objectives(job.objectives) else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class FrontPoint:
-    """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
-
-    group: int
-    position: int
-    chosen: tuple[Alternative, ...]
-    step_ticks: int
-    memory_ticks: int
-    bound_ticks: int
-
-    def layout(self, groups: Sequence[PricedCandidates]) -> Layout:
-        """Return the layout, of one of ``groups``."""
-        recomputed = {mode.name: tuple(o.count(mode.name) for o in self.chosen) for mode in MODES}
-        layers = tuple(o.layers for o in self.chosen)
-        return groups[self.group].candidates.layout(self.position, layers, recomputed)
-
-    @staticmethod
-    def of(candidate: OpenCandidate, solution: Solution) -> FrontPoint:
-        """Return the point of a candidate's ``solution``."""
-        return FrontPoint(
-            group=candidate.group,
-            position=candidate.position,
-            chosen=solution.chosen,
-            step_ticks=solution.step_ticks,
-            memory_ticks=solution.memory_ticks,
-            bound_ticks=solution.bound_ticks,
-        )

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Candidates, joined, taken
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, distinct_rows, joined, taken
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
@@ -57,9 +57,7 @@ def fitting_candidates(
         for group in sized(job, possible, modes, even=even) if len(possible) else ():
             check_deadline()
             # Memory does not depend on the order of ranks.
-            _, first, inverse = np.unique(
-                order_classes(group.candidates), return_index=True, return_inverse=True
-            )
+            first, inverse = distinct_rows([order_classes(group.candidates)])
             fits = can_fit(group.take(first), limit)[inverse]
             if not fits.all():
                 rejected += layout_counts(job, group.candidates.take(~fits)).total()

@@ -44,6 +44,7 @@ def optimal_boxes(answer: StatedAnswer, thinning: float) -> list[Box]:
         limit=memory_limit_bytes(job),
         longest=most[0] if most else float("inf"),
         objectives=inner_objectives(job.objectives),
+        others=answer.others,
     )
 
 

@@ -51,7 +51,11 @@ class StatedPlan:
 
 @dataclass(frozen=True, slots=True)
 class StatedAnswer:
-    """Answer for one number of devices and one batch; ``words`` name it among several."""
+    """Answer for one number of devices and one batch; ``words`` name it among several.
+
+    Where it says that plans of other programs dominate what it leaves out, ``others`` are their steps [s] and
+    memory [byte].
+    """
 
     words: str
     job: Job
@@ -59,6 +63,7 @@ class StatedAnswer:
     certificate: SavedCertificate
     rejected: tuple[SavedRejection, ...]
     reasons: tuple[str, ...]
+    others: tuple[tuple[float, float], ...] = ()
 
     @property
     def points(self) -> list[tuple[float, float]]:
@@ -81,14 +86,26 @@ def answers_of(saved: SavedFront, job: Job) -> tuple[tuple[StatedAnswer, ...], l
     wrong = []
     if keys != wanted:
         wrong.append(f"there are answers for (devices, batch, program) {keys}, and the job asks for {wanted}")
-    saved_by_key, answers = dict(zip(keys, saved.answers, strict=True)), []
+    saved_by_key, answers, cut = dict(zip(keys, saved.answers, strict=True)), [], []
     for choice, key in zip(job.choices, wanted, strict=True):
         if key in saved_by_key:
             stated, words = saved_by_key[key], question_words(choice, job.choices)
             plans = _read(choice, stated.plans)
             rest = (stated.certificate, stated.rejected, stated.reasons)
             answers.append(StatedAnswer(words, choice, plans, *rest))
-    return tuple(answers), wrong
+            cut.append(stated.cut_by_others)
+    with_others = (
+        replace(answer, others=_others(answer, answers)) if is_cut else answer
+        for answer, is_cut in zip(answers, cut, strict=True)
+    )
+    return tuple(with_others), wrong
+
+
+def _others(answer: StatedAnswer, answers: Sequence[StatedAnswer]) -> tuple[tuple[float, float], ...]:
+    """Return steps [s] and memory [byte] of the plans of other programs with its devices and batch."""
+    size = choice_key(answer.job)[:2]
+    alike = (one for one in answers if one is not answer and choice_key(one.job)[:2] == size)
+    return tuple(point for one in alike for point in one.points)
 
 
 def _single(saved: SavedFront, job: Job) -> StatedAnswer:

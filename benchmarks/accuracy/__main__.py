@@ -18,6 +18,7 @@ from benchmarks.accuracy.fitting.leaving import (
     KEYS,
     LeftOut,
     Observation,
+    as_shipped,
     left_out,
     observations_of,
     shared_fitter,
@@ -44,11 +45,15 @@ from benchmarks.accuracy.report import render
 from benchmarks.accuracy.summary import row_of, summary_of
 from benchmarks.command import parser_of, run
 
-__all__ = ["DEFAULT_RUNS", "main"]
+__all__ = ["DEFAULT_RUNS", "UNSEEN_RUNS", "main"]
 
 _DATA = Path(__file__).parent / "data"
 
 DEFAULT_RUNS = (_DATA / "training.yaml", _DATA / "training_2.yaml")
+
+#: Runs of publications that no fit sees.
+UNSEEN_RUNS = (_DATA / "training_3.yaml", _DATA / "strangers.yaml")
+_UNSEEN = "unseen"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--without-keyed-facts",
         action="store_true",
-        help="leave out facts keyed to a publication or to runs by name, as for rows of a new publication",
+        help="leave out facts keyed to a publication, as for rows of a new one",
     )
     parser.add_argument("--recorded", type=Path, help="file of recorded figures")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw predicted against measured (SVG)")
@@ -103,9 +108,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     either.add_argument(
         "--leave-out",
-        choices=sorted(KEYS),
+        choices=[*sorted(KEYS), _UNSEEN],
         nargs="+",
-        help="predict runs of each with coefficients fitted on the others; one after another where several",
+        help="predict runs of each with coefficients fitted on the others, one after another where several;"
+        f" {_UNSEEN}: the runs of files that no fit sees, as they are predicted now",
     )
     parser.add_argument(
         "--keep",
@@ -141,12 +147,16 @@ def _leave_out_by(
     return run(
         options.runs,
         options.format,
-        read=lambda _: left_out(observed(), by, lambda _: fitter()),
+        read=lambda _: _unseen() if by == _UNSEEN else left_out(observed(), by, lambda _: fitter()),
         row_of=asdict,
         summary_of=left_out_summary,
         render=render_left_out,
         then=lambda rows, _: _keep(options, by, rows),
     )
+
+
+def _unseen() -> list[LeftOut]:
+    return as_shipped(observations_of(outcomes_of_files(UNSEEN_RUNS, complete=True)))
 
 
 def _keep(options: argparse.Namespace, by: str, rows: Sequence[LeftOut]) -> int:

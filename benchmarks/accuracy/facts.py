@@ -27,10 +27,8 @@ __all__ = ["FACTS", "Fact", "Told", "facts", "told_of", "with_knobs", "without_k
 
 FACTS: Final = Path(__file__).parent / "data" / "facts.yaml"
 
-#: Whether facts that are keyed to a publication or to runs by their names apply.
+#: Whether facts that are keyed to a publication apply.
 _KEYED: ContextVar[bool] = ContextVar("keyed", default=True)
-
-Attention = Literal["flash", "flash2", "flash1", "flash1-triton"]
 
 
 class Runs(Frozen):
@@ -41,30 +39,21 @@ class Runs(Frozen):
     stack_like: str = Field(default="", description="a regular expression found in the row's stack")
     model: str = Field(default="", description="what the model's name starts with")
     gpu: str | None = Field(default=None, description="the row's device")
-    note: str = Field(default="", description="what the note on its hardware holds")
-    id: str = Field(default="", description="a regular expression; its groups tell numbers")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
 
     @property
     def keyed(self) -> bool:
-        """Whether it holds for named publications or runs only, so that a new publication would lack it."""
-        return bool(self.source or self.id or self.note)
+        """Whether it holds for named publications only, so that a new publication would lack it."""
+        return bool(self.source)
 
-    def match(self, run: Run) -> dict[str, int] | None:
-        """Return the numbers that the name of ``run`` tells; None where the fact is not about it."""
-        named = re.search(self.id, run.id)
-        if named is None or not self._holds(run):
-            return None
-        return {key: int(text) for key, text in named.groupdict().items() if text is not None}
-
-    def _holds(self, run: Run) -> bool:
+    def hold(self, run: Run) -> bool:
+        """Return whether they include ``run``."""
         return (
             run.source.startswith(self.source)
             and self.stack in {None, run.stack}
             and re.search(self.stack_like, run.stack, re.IGNORECASE) is not None
             and run.model.name.startswith(self.model)
             and self.gpu in {None, run.hardware.gpu}
-            and self.note in (run.hardware.note or "")
             and all(getattr(run.layout, key) == value for key, value in self.layout.items())
         )
 
@@ -76,11 +65,9 @@ class Fact(Frozen):
     source: str = Field(min_length=3, description="how it is known")
     priced_as: str | None = Field(default=None, description="the stack of the catalogue that prices them")
     knobs: dict[str, Any] = Field(default_factory=dict, description="what a stack that extends it would say")
-    attention: Attention | None = Field(default=None, description="generation of fused attention kernels")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the layout as they were")
     node: str | None = Field(default=None, description="the node of the catalogue")
     usual_node: str | None = Field(default=None, description="the node where none has the row's devices")
-    sharing_ranks: int | None = Field(default=None, description="ranks of the data axis that share state")
     counted_layers: tuple[int, int] | None = Field(
         default=None, description="layers as which embedding and head count"
     )
@@ -109,10 +96,8 @@ class Told:
     layout: RunLayout
     priced_as: str
     knobs: tuple[Mapping[str, Any], ...] = ()
-    attention: Attention | None = None
     node: str | None = None
     usual_node: str | None = None
-    sharing_ranks: int = 0
     counted_layers: tuple[int, int] = (0, 0)
     balanced: bool = False
     architecture: Mapping[str, Any] | None = None
@@ -123,10 +108,8 @@ class Told:
 #: What a later fact says in the place of an earlier one.
 _SINGLE: Final = (
     "priced_as",
-    "attention",
     "node",
     "usual_node",
-    "sharing_ranks",
     "counted_layers",
     "balanced",
     "latent_attention_of",
@@ -161,17 +144,16 @@ def _told(run: Run, *, keyed: bool) -> Told:
     for fact in facts():
         if fact.runs.keyed and not keyed:
             continue
-        numbers = fact.runs.match(run.model_copy(update={"layout": told.layout}))
-        if numbers is not None:
-            told = _amended(told, fact, numbers)
-    return told
+        if fact.runs.hold(run.model_copy(update={"layout": told.layout})):
+            told = _amended(told, fact)
+    return replace(told, priced_as=run.cost_model or told.priced_as, node=run.hardware.node or told.node)
 
 
-def _amended(told: Told, fact: Fact, numbers: Mapping[str, int]) -> Told:
+def _amended(told: Told, fact: Fact) -> Told:
     single = {name: value for name in _SINGLE if (value := getattr(fact, name)) is not None}
     return replace(
         told,
-        **{**single, **numbers},
+        **single,
         layout=told.layout.model_copy(update=fact.layout),
         knobs=(*told.knobs, fact.knobs) if fact.knobs else told.knobs,
         architecture={**(told.architecture or {}), **fact.architecture},

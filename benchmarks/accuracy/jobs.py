@@ -294,7 +294,7 @@ def _with_a_layer_each(stages: tuple[int, ...]) -> tuple[int, ...]:
 
 def sharing_ranks(run: Run) -> int:
     """Return how many of the ranks on the data axis of ``run`` share state; 0 for all of them."""
-    told = told_of(run).sharing_ranks
+    told = run.layout.zero_group or 0
     ranks = run.layout.dp * run.layout.cp
     return told if 1 < told < ranks and ranks % told == 0 else 0
 

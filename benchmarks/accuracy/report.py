@@ -40,6 +40,7 @@ def _section(title: str, section: Mapping[str, Any]) -> list[str]:
             [[*_errors(x), x["source"][:80]] for x in section["by_source"]],
         ),
         _differences(section["order_by_difference"]),
+        _slopes(section["parts"]),
         _quantiles(section["error_quantile_90"]),
         _coverage(section["coverage"]),
         _memory(section["memory"]),
@@ -83,6 +84,26 @@ def _differences(rows: list[Mapping[str, Any]]) -> str:
         for x in rows
     ]
     return table("Order of pairs inside groups", ["predicted difference", "pairs", "in order"], body)
+
+
+def _slopes(rows: list[Mapping[str, Any]]) -> str:
+    """Return which parts of a step the errors between layouts go with."""
+    body = [
+        [
+            x["stack"],
+            x["part"],
+            x["groups"],
+            x["rows"],
+            percent(x["deviation"]),
+            f"{x['alone']:+.2f}",
+            f"{x['error']:.2f}",
+            percent(x["explained"]),
+            None if x["jointly"] is None else f"{x['jointly']:+.2f}",
+        ]
+        for x in rows
+    ]
+    title = "log(measured / predicted) by the share of a part, within groups of three layouts and more"
+    return table(title, ["stack", "part", "groups", "n", "sd", "slope", "+-", "explained", "jointly"], body)
 
 
 def _quantiles(quantiles: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autoplan.schema.costmodel.software import SoftwareSpec
+
 __all__ = ["Experts", "Hardware", "Lora", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
 
 PeakKind = Literal["allocated", "reserved", "device", "unstated"]
@@ -28,6 +30,8 @@ class Hardware(_Part):
     gpus_per_node: Count
     internode_gbit_per_gpu: Positive | None = None
     note: str | None = None
+    #: The node of the catalogue.
+    node: str | None = None
 
 
 class Experts(_Part):
@@ -77,6 +81,12 @@ class RunLayout(_Part):
     kernel: str | None = None
     overlap: str | None = None
     compile: bool | None = None
+    #: Ranks of the data axis that share state; None is all of them.
+    zero_group: Count | None = None
+    #: Tensor-parallel collectives in chunks that overlap with their products (torchtitan).
+    async_tp: bool | None = None
+    #: What has a scale of its own in products in 8 bits.
+    fp8_scales: Literal["tensor", "row"] | None = None
 
 
 class Tuning(_Part):
@@ -116,9 +126,13 @@ class Run(_Part):
     source: str = "unstated"
     task: str = "pretrain"
     stack: str
+    #: The catalogue's stack that prices it, where the release or the recipe decides which.
+    cost_model: str | None = None
     hardware: Hardware
     model: Model
     layout: RunLayout
+    #: Settings of the software in the words of a job.
+    software: SoftwareSpec = SoftwareSpec()
     tuning: Tuning | None = None
     lora: Lora | None = None
     measured: Measured

@@ -30,6 +30,9 @@ __all__ = [
 #: Measured throughputs closer than this are a tie: releases of the same software differ by as much.
 NOISE: Final = 0.03
 
+#: Runs that a group needs at least for its order to count.
+LEAST_MEMBERS: Final = 3
+
 #: Classes of the predicted difference of two runs.
 _DIFFERENCES: Final = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2, float("inf"))
 
@@ -129,11 +132,14 @@ def kendall(measured: Sequence[float], predicted: Sequence[float]) -> tuple[int,
 def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return what the entry predicted best loses against the best, a share of the best.
 
-    >>> regret([100.0, 90.0, 80.0], [1.0, 3.0, 2.0])
-    0.1
+    Of several that are predicted equal any may be taken: the mean of what they lose.
+
+    >>> regret([100.0, 90.0, 80.0], [1.0, 3.0, 2.0]), regret([100.0, 90.0, 80.0], [3.0, 1.0, 3.0])
+    (0.1, 0.1)
     """
-    chosen = measured[int(np.argmax(predicted))]
-    return round(1.0 - chosen / max(measured), 12)
+    most = max(predicted)
+    taken = [m for m, p in zip(measured, predicted, strict=True) if p == most]
+    return round(1.0 - sum(taken) / len(taken) / max(measured), 12)
 
 
 def grouped(
@@ -147,13 +153,16 @@ def grouped(
 
 
 def order(outcomes: Iterable[Outcome]) -> Order:
-    """Return how well runs are ordered by tokens/s/device inside the groups of ``outcomes``."""
+    """Return how well runs are ordered by tokens/s/device inside the groups of ``outcomes``.
+
+    Groups of less than ``LEAST_MEMBERS`` are not ranked: of two, either order is right half of the time.
+    """
     regrets: list[float] = []
     score = pairs = burnt = 0
     for members in grouped(outcomes, lambda x: (x.group or "",)).values():
         rates = [pair for pair in map(_rates, members) if pair is not None]
         burnt += _picks_out_of_memory(members)
-        if len(rates) < 2:
+        if len(rates) < LEAST_MEMBERS:
             continue
         measured, predicted = [m for m, _ in rates], [p for _, p in rates]
         regrets.append(regret(measured, predicted))

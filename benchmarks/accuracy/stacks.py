@@ -29,8 +29,6 @@ def stack_of(run: Run) -> StackSpec:
     found = with_software(adapted, _software(run, adapted))
     for knobs in told.knobs:
         found = with_knobs(found, knobs)
-    if told.attention is not None and found.block.attention != "eager":
-        found = with_block(found, attention=told.attention)
     return _permitted(found, run.layout)
 
 
@@ -83,7 +81,7 @@ def _software(run: Run, of: StackSpec) -> SoftwareSpec:
         "cuda_graphs": "CUDA graphs" in notes or None,
         "optimizer_kernels": "loop" if "foreach=False" in notes else None,
     }
-    told = run.tuning.software if run.tuning else {}
+    told = run.software.model_dump(exclude_unset=True) | (run.tuning.software if run.tuning else {})
     try:
         return SoftwareSpec.model_validate(
             {key: value for key, value in said.items() if value is not None} | told

@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.accuracy.coverage import coverage, coverage_by_mechanism
 from benchmarks.accuracy.fitting.coefficients import coefficients_of
 from benchmarks.accuracy.outcomes import Outcome
+from benchmarks.accuracy.parts import parts_of
 from benchmarks.accuracy.scores import (
     fitting,
     grouped,
@@ -69,6 +70,7 @@ def _section(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "skip_reasons": count_reasons(x.skipped for x in outcomes if x.skipped),
         "step_time": _errors(outcomes),
         "order": asdict(order(outcomes)),
+        "parts": parts_of(outcomes),
         "order_by_difference": [_finite(asdict(x)) for x in order_by_difference(outcomes)],
         "by_stack_and_device": _by_stack_and_device(outcomes),
         "by_source": [

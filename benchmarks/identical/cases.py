@@ -21,6 +21,8 @@ _SERVES: Final = _ROOT / "tests" / "support" / "public_serves.yaml"
 
 _SMALL: Final = "llama3.2-1b-2x-rtx3090"
 _LARGE: Final = "llama3-8b-8x-h100"
+#: The same job with the stack of most targets, so that its answers are those of one stack.
+_STACKED: Final = "megatron-core"
 _CHAT: Final = "llama3.1-8b-1x-h100"
 _FRONT: Final = "front.json"
 #: Stacks that targets run, where that is not the job's own.
@@ -91,7 +93,7 @@ def write_inputs(folder: Path) -> None:
     """Write the files that the commands read: jobs of each stack, and what others wrote."""
     training = yaml.safe_load((_ROOT / "specs" / "jobs" / f"{_LARGE}.yaml").read_text(encoding="utf-8"))
     serving = yaml.safe_load((_ROOT / "specs" / "serving" / f"{_CHAT}.yaml").read_text(encoding="utf-8"))
-    for stack in (*_STACKS.values(), *_ENGINES.values()):
+    for stack in (_STACKED, *_STACKS.values(), *_ENGINES.values()):
         job = {**(serving if stack in _ENGINES.values() else training), "stack": stack}
         (folder / f"{stack}.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
     for i in range(len(_MESH)):  # several files, which go into a folder that exists
@@ -122,7 +124,9 @@ def _plans() -> Iterator[Case]:
         yield Case(f"plan-{job}", ("plan", job, "--no-cache", "--format", "json"))
     for job in (_SMALL, _CHAT):
         yield Case(f"table-{job}", ("plan", job, "--no-cache"))
-    yield Case("front", ("plan", _LARGE, "--no-cache", "--format", "json", "--output", _FRONT), _FRONT)
+    yield Case(
+        "front", ("plan", f"{_STACKED}.yaml", "--no-cache", "--format", "json", "--output", _FRONT), _FRONT
+    )
 
 
 def _shipped(folder: str) -> list[str]:
@@ -144,7 +148,7 @@ def _questions() -> Iterator[Case]:
     for job, layout in (
         (_SMALL, "tp=2,mbs=2"),
         ("llama2-7b-2x-a100", "tp=2,mbs=4"),
-        (_LARGE, "tp=3"),
+        (f"{_STACKED}.yaml", "tp=3"),
         (_CHAT, "tp=1"),
     ):
         yield Case(f"explain-{job}-layout", ("explain", job, "-l", layout))
@@ -179,7 +183,7 @@ def _pages() -> Iterator[Case]:
 
 def _emitted() -> Iterator[Case]:
     for target in target_names(emitted=True):
-        job = f"{_STACKS[target]}.yaml" if target in _STACKS else _LARGE
+        job = f"{_STACKS.get(target, _STACKED)}.yaml"
         for i, layout in enumerate(_LAYOUTS.get(_STACKS.get(target, ""), _MESH)):
             name = f"emit-{target}-{i}"
             more = _IMAGE if target in _CONTAINERS else ()

@@ -34,6 +34,7 @@ __all__ = [
     "bench_of",
     "engine_name",
     "engine_of",
+    "facts_of_runs",
     "is_odd",
     "is_plain",
     "served_job",
@@ -212,13 +213,19 @@ def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
     settings = _recipes().get(run.id)
     if settings is not None:
         run = run.model_copy(update={"engine": settings[role]})
-    adp = worker.attention_dp
-    group = worker.tp * adp
+    adp, tp = worker.attention_dp, _worker_tp(run, worker)
+    group = tp * adp
     ep = worker.moe_ep or 1
     shape = EngineLayout(
-        tp=worker.tp, pp=worker.pp, adp=adp, ep=ep if group % ep == 0 else 1, replicas=worker.workers
+        tp=tp, pp=worker.pp, adp=adp, ep=ep if group % ep == 0 else 1, replicas=worker.workers
     )
     return _with_job(run, shape, shape.devices)
+
+
+def _worker_tp(run: ServedRun, worker: WorkerLayout) -> int:
+    """Return the tensor-parallel degree of a pool's worker: what its source ran where a row has another."""
+    own = (x["tp"] for x in facts_of_runs("workers") if re.search(x["rows"], run.id))
+    return next(own, worker.tp)
 
 
 def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
@@ -280,6 +287,12 @@ class _Setting:
 @cache
 def _facts() -> dict[str, Any]:
     return _data("served_facts.yaml")
+
+
+def facts_of_runs(kind: str) -> list[dict[str, Any]]:
+    """Return what is known of runs beside their rows, of one kind of ``served_facts.yaml``."""
+    entries: list[dict[str, Any]] = _facts()[kind]
+    return entries
 
 
 def _data(name: str) -> dict[str, Any]:

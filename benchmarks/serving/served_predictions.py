@@ -37,6 +37,7 @@ from autoplan.schema.serving.request_lengths import (
 )
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
+from benchmarks.serving.clients import early_ends, hit_rate
 from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, template_seconds
 from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
@@ -126,11 +127,17 @@ def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) ->
 
 def _rules(run: ServedRun, served: ServedJob, *, grow: bool = False) -> SchedulerRules:
     """Return the rules of the scheduler; a step that may not divide prompts holds at least one."""
-    rules = scheduler_rules(served.scope)
+    rules = _with_hits(scheduler_rules(served.scope), run, served.layout.replicas)
     if grow or not rules.chunked:
         most = max(rules.max_num_batched_tokens, run.workload.input_len or 1)
         return replace(rules, max_num_batched_tokens=most)
     return rules
+
+
+def _with_hits(rules: SchedulerRules, run: ServedRun, engines: int) -> SchedulerRules:
+    """Return rules with a prefix cache that has what earlier runs of the same client left in it."""
+    capacity = rules.pool.blocks // rules.pool.groups * rules.pool.block_tokens
+    return replace(rules, hit_rate=hit_rate(run, engines, capacity))
 
 
 def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeLength:
@@ -179,7 +186,8 @@ def _rounds_of_clients(run: ServedRun, job: ServingJob, clients: int, own: int) 
     """Return the requests of ``own`` of all clients; of a long run as many rounds as are simulated."""
     simulated = max(2, min(ceil(_rounds(run, clients)), max(3, _SIMULATED // own)))
     away = CLIENT_SECONDS + _front_end(run, job)
-    return replace(drawn_load(_loop(run, own), own * simulated), client_seconds=away)
+    load = replace(drawn_load(_loop(run, own), own * simulated), client_seconds=away)
+    return replace(load, outputs=early_ends(run, len(load)) or load.outputs)
 
 
 def _loop_values(
@@ -379,12 +387,14 @@ def _disaggregated(run: ServedRun) -> Served:
     job, pair = pools_of(run, loop)
     if pair.shortage is not None:
         return Served(dict.fromkeys(METRICS), saturated=False, fits=False)
+    rules = _with_hits(pair.prefill.engine.rules, run, pair.prefill_engines)
+    prefill = replace(pair.prefill, engine=replace(pair.prefill.engine, rules=rules))
     parts = gcd(pair.senders, pair.receivers)
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, job, clients, own)
     result = simulate_pools(
         load,
-        (pair.prefill, pair.senders // parts),
+        (prefill, pair.senders // parts),
         (pair.decode, pair.receivers // parts),
         proportional_sends(pair.transfer, load.mean_input),
     )

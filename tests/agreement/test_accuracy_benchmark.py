@@ -9,7 +9,7 @@ import math
 import pytest
 
 from benchmarks import policies, reading, skips, tables
-from benchmarks.accuracy import jobs, outcomes, recorded, scores, stacks
+from benchmarks.accuracy import jobs, outcomes, parts, recorded, scores, stacks
 from benchmarks.accuracy.__main__ import DEFAULT_RUNS, main
 from benchmarks.accuracy.fitting import coefficients
 from benchmarks.accuracy.outcomes import outcome_of
@@ -355,6 +355,52 @@ def test_regret_is_what_the_choice_loses():
     """Choosing the best loses nothing; choosing a run at 60 % of the best loses 40 %."""
     assert regret([100.0, 60.0], [2.0, 1.0]) == 0.0
     assert regret([100.0, 60.0], [1.0, 2.0]) == pytest.approx(0.4)
+
+
+def test_of_layouts_that_are_predicted_equal_any_may_be_taken():
+    """The mean of what they lose; in a group of two no order counts."""
+    assert regret([100.0, 60.0, 50.0], [2.0, 2.0, 1.0]) == pytest.approx(0.2)
+
+
+def measured_with(row, factor, **layout):
+    """Return the outcome of ``row`` with another layout, measured as predicted but for ``factor`` of it."""
+    told = {f"layout__{key}": value for key, value in layout.items()}
+    first = outcome_of(changed(row, **told), 0)
+    step = first.predicted.step_seconds * factor(first)
+    measured = {"measured__step_time_s": step, "measured__tokens_per_s_per_gpu": None}
+    return outcome_of(changed(row, **told, **measured), 0)
+
+
+def bubble_twice(outcome):
+    """Return what a step takes over its prediction where the bubble is twice as long."""
+    return 1.0 + outcome.predicted.time.bubble / outcome.predicted.step_seconds
+
+
+@pytest.fixture(scope="module")
+def on_eight():
+    """A run of Megatron-LM on eight devices."""
+    entries = read_entries(DATA / "training.yaml", "runs")
+    return next(x for x in entries if x["stack"] == "megatron-lm" and x["hardware"]["gpus"] == 8)
+
+
+def test_a_part_that_takes_twice_as_long_is_found(on_eight):
+    """Runs that differ in the depth of their pipeline, whose bubble takes once more what is predicted."""
+    depths = ((8, 1), (4, 2), (2, 4), (1, 8))
+    group = [measured_with(on_eight, bubble_twice, tp=1, dp=dp, pp=pp, micro_batch=1) for dp, pp in depths]
+    found = {x.part: x for x in parts.slopes("some", [group])}
+
+    assert found["bubble"].alone == pytest.approx(1.0, abs=0.25)
+    assert found["bubble"].explained > 0.95
+    assert all(x.rows == len(depths) and x.groups == 1 for x in found.values())
+
+
+def test_two_layouts_are_no_group_whose_parts_say_anything(on_eight):
+    """The constant of a group and a slope take two runs already."""
+    told = {"tp": 1, "micro_batch": 1}
+    pair = [measured_with(on_eight, bubble_twice, dp=dp, pp=pp, **told) for dp, pp in ((8, 1), (4, 2))]
+
+    assert parts.part_slopes(pair) == []
+    assert scores.order(pair).groups == 0
 
 
 def test_spread_tells_size_and_sign():

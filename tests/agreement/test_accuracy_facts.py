@@ -1,8 +1,5 @@
 """Facts that amend rows of measured runs: data that names what there is, applied alike to every row."""
 
-import re
-from dataclasses import fields
-
 import pytest
 
 from autoplan.catalog import entry_names, stack
@@ -10,7 +7,9 @@ from autoplan.errors import SpecError
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import load_model
 from benchmarks.accuracy.facts import FactsFile, Told, facts, told_of, with_knobs, without_keyed_facts
+from benchmarks.accuracy.jobs import sharing_ranks
 from benchmarks.accuracy.runs import Run, RunLayout
+from benchmarks.accuracy.stacks import stack_of
 
 PLAIN = {
     "id": "somebody-1",
@@ -38,15 +37,12 @@ def run_of(**changes):
 
 def test_facts_name_what_there_is():
     """Stacks, nodes and models are in the catalogue; fields are those of layouts, models and facts."""
-    told = {field.name for field in fields(Told)}
     for fact in facts():
-        named = set(re.compile(fact.runs.id).groupindex)
         assert {fact.priced_as} - {None} <= set(entry_names("stack"))
         assert {fact.node, fact.usual_node} - {None} <= set(entry_names("node"))
         assert {fact.latent_attention_of} - {None} <= set(entry_names("model"))
         assert fact.layout.keys() | fact.runs.layout.keys() <= RunLayout.model_fields.keys()
         assert fact.architecture.keys() <= ModelSpec.model_fields.keys()
-        assert named <= told
 
 
 def test_a_stranger_has_no_keyed_facts():
@@ -68,7 +64,7 @@ def test_every_fact_says_something():
     silent = {"runs", "source"}
 
     for fact in facts():
-        assert fact.model_fields_set - silent or re.compile(fact.runs.id).groupindex
+        assert fact.model_fields_set - silent
 
 
 @pytest.mark.parametrize("name", entry_names("stack"))
@@ -94,30 +90,24 @@ def test_a_run_that_no_fact_is_about_stays_as_it_is():
     assert told_of(run) == Told(run.layout, run.stack)
 
 
-def test_later_facts_go_over_earlier_ones():
-    """A table's own kernels are those of its rows, not those of the publication's other tables."""
-    source = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
-    large = f"{source} H100 80GB BF16 (Large Scale, >= 128 GPUs)"
-    found = [
-        told_of(run_of(source=x, layout__recompute="none")).attention for x in (source, large, "somebody")
-    ]
-
-    assert found == ["flash1-triton", "flash2", None]
-
-
 def test_a_fact_sees_what_those_before_it_have_said():
-    """A table that was compiled as a whole is priced as compiled although its rows do not say so."""
-    table = "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers"
-    told = told_of(run_of(stack="fsdp2", source=table))
+    """A later fact is about the layout as earlier ones have left it: compiled, with asynchronous tensors."""
+    told = told_of(run_of(stack="fsdp2", layout__compile=True))
+    both = told_of(run_of(stack="fsdp2", layout__compile=True, layout__async_tp=True))
 
-    assert (told.layout.compile, told.priced_as) == (True, "fsdp2-compile")
+    assert told.layout.sequence_parallel
+    assert (told.priced_as, both.priced_as) == ("fsdp2-compile", "fsdp2-async-tp")
 
 
-def test_a_name_may_tell_a_number():
-    """A group of the pattern is the field that it is called after."""
-    names = ("internevo-7b-x-zero18", "internevo-7b-x-zero1-1", "internevo-7b-x")
+def test_rows_say_what_their_software_was():
+    """What a publication ran is in its rows, in the words of a job, so that a stranger can say it as well."""
+    ran = run_of(stack="fsdp1", software={"attention": "flash1-triton", "recompute_early_stop": False})
+    plain, told = stack_of(run_of(stack="fsdp1")), stack_of(ran)
 
-    assert [told_of(run_of(id=name)).sharing_ranks for name in names] == [8, -1, 0]
+    assert (plain.block.attention, told.block.attention) == ("flash2", "flash1-triton")
+    assert not told.block.checkpoint_early_stop
+    assert sharing_ranks(run_of(layout__dp=16, layout__zero_group=8)) == 8
+    assert sharing_ranks(run_of(layout__dp=16)) == 0
 
 
 def test_a_mistake_in_a_file_of_facts_is_told_at_its_line():

@@ -174,7 +174,7 @@ TOLD_APART = 1.03
 @pytest.fixture(scope="module")
 def least():
     """The rows that widths are computed on, of unknown stacks and others, with the widths of least score."""
-    keys = {"analytic": ["stack"], "": ["source", "device"]}
+    keys = {"analytic": ["stack"], "": ["source", "unseen"]}
     rows = {name: [x for key in of for x in load_left_out(KEPT / f"{key}.csv")] for name, of in keys.items()}
     return {name: (found, widths_of(found)) for name, found in rows.items()}
 

@@ -9,6 +9,7 @@ import pytest
 
 from autoplan import evaluate, plan
 from autoplan.catalog import kernels_for, load_entry, load_job, resolve_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.search.space.candidate_space import space_of
 from tests.support.quick_cases import slow_after
@@ -101,7 +102,7 @@ BOXES = ("qwen3-1.7b-2x-rtx3090", "qwen3-1.7b-2x-rtx3090-nvlink")
 @pytest.fixture(scope="module", params=["megatron-core", "fsdp2"])
 def boxes(request):
     """Qwen3 1.7B on two RTX 3090 without a bridge and with one."""
-    return [replace(load_job(name), stack=stack(request.param)) for name in BOXES]
+    return [replace(any_layout(load_job(name)), stack=stack(request.param)) for name in BOXES]
 
 
 def test_the_two_boxes_differ_in_their_link_only(boxes):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job, resolve_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.errors import UnsupportedError
@@ -64,7 +65,7 @@ def test_formats_are_in_the_published_order(predicted):
 
 def test_scales_of_rows_change_nothing_in_bf16():
     """The two stacks differ in fp8 alone, in time as in memory."""
-    job = load_job("llama3-8b-8x-h100")
+    job = any_layout(load_job("llama3-8b-8x-h100"))
     one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     both = [replace(job, stack=stack(name)) for name in ("fsdp2-compile", "fsdp2-rowwise")]
 
@@ -81,7 +82,7 @@ def test_scales_of_rows_change_nothing_in_bf16():
 
 def test_gathered_inputs_are_cast_after_they_were_gathered():
     """Split sequences put a gather between the norm and the product: its cast is a kernel of its own."""
-    job = replace(load_job("llama3-8b-8x-h100"), precision="fp8", stack=stack("fsdp2-rowwise"))
+    job = replace(any_layout(load_job("llama3-8b-8x-h100")), precision="fp8", stack=stack("fsdp2-rowwise"))
     split, whole = (
         Candidates.of([parse_layout(f"tp=2,sp={x},zero=3", layers=32, devices=8)]) for x in ("on", "off")
     )
@@ -93,7 +94,7 @@ def test_gathered_inputs_are_cast_after_they_were_gathered():
 
 def test_blocks_of_32_cost_less_to_cast_than_rows():
     """The largest of 32 elements is there when they are read: 1.5 trips, not 2.5."""
-    rows = replace(load_job("llama3-8b-8x-h100"), stack=stack("fsdp2-rowwise"))
+    rows = replace(any_layout(load_job("llama3-8b-8x-h100")), stack=stack("fsdp2-rowwise"))
     one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     row, block = (
         np.sum([np.max(x) for x in cast_elements(replace(rows, precision=p), one)]) for p in ("fp8", "mxfp8")
@@ -104,7 +105,7 @@ def test_blocks_of_32_cost_less_to_cast_than_rows():
 
 def test_only_units_that_apply_scales_of_blocks_run_mxfp8():
     """A Hopper does not, and says what it has; a Blackwell does as many operations as in fp8."""
-    hopper = replace(load_job("llama3-8b-8x-h100"), precision="mxfp8")
+    hopper = replace(any_layout(load_job("llama3-8b-8x-h100")), precision="mxfp8")
     with pytest.raises(UnsupportedError, match=r"no mxfp8 matrix rate.*bf16, fp16, fp32, fp8$"):
         evaluate(hopper, parse_layout("zero=1", layers=32, devices=8))
 

@@ -11,6 +11,7 @@ import pytest
 
 import autoplan.costs.serving
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
+from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import decode_step
@@ -75,6 +76,16 @@ def test_a_decode_step_is_the_scaled_sum_of_its_kernels():
     assert f"{64 / step.seconds:,.0f} tokens/s" in PAGE
     whole = engine_iteration(scope, *costs).seconds(64, 64 * 1024)
     assert step.seconds == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_step_of_more_tokens_than_a_graph_holds_is_launched_kernel_by_kernel():
+    """8 decodes and 504 tokens of a prompt are 512, what vLLM captures; one more token takes the launches."""
+    scope, costs = scope_and_costs()
+    iteration = engine_iteration(scope, *costs)
+    launches = [iteration.device_and_launches(8, 8192, [Chunk(tokens, 0)])[1] for tokens in (504, 505)]
+
+    assert launches == pytest.approx([0.0, 32 * 9 * 8e-6])
+    assert f"= {1e3 * launches[1]:.2f} ms of" in PAGE
 
 
 def test_the_host_counts_where_the_scheduler_is_not_asynchronous():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_job
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.device.machine import machine_of
@@ -36,7 +37,7 @@ FINE_TUNES = (
 
 def both(name, tp):
     """Return a training job with its layout, and the serving job of the same model on the same hardware."""
-    job = load_job(name)
+    job = any_layout(load_job(name))
     layout = parse_layout(f"tp={tp},mbs=1", layers=job.model.layers, devices=job.cluster.devices)
     serving = serving_job(job.model.name, job.cluster.node.name, job.cluster.devices, "vllm@0.24")
     return job, Candidates.of([layout]), serving, EngineLayout(tp=tp)

@@ -9,6 +9,7 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_entry, resolve_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.device.machine import ideal, machine_of, serial
@@ -244,6 +245,34 @@ def test_an_all_reduce_on_the_wire_takes_bytes_over_bandwidth():
     assert whole == pytest.approx(sum(halves), rel=1e-12)
 
 
+def test_two_nodes_all_reduce_faster_than_rings_would():
+    """Two DGX A100 with 8 x 200 Gb/s: NVIDIA measures 192 GB/s of bus bandwidth (NVIDIA/nccl issue 812).
+
+    A ring sends 2 x 15/16 S over 138 GB/s of network; a tree S, so that the links in the node decide.
+    """
+    links, size = machine_of(job_of()).links, np.array(2.0**33)
+
+    def bus_bandwidth(ranks):
+        group = Group(np.array(float(ranks)), np.array(1.0))
+        seconds = float(collective_seconds("all_reduce", size, group, links))
+        return float(bus_bandwidth_factor("all_reduce", group.ranks) * size) / seconds
+
+    network = 8 * links.network_bandwidth
+    assert bus_bandwidth(16) == pytest.approx(192 * GB, rel=0.08)
+    assert bus_bandwidth(32) == pytest.approx(network, rel=0.01)
+    assert bus_bandwidth(16) > network
+
+
+def test_a_tree_of_two_nodes_with_a_device_each_is_a_ring():
+    """Two ranks send each other S either way, and NCCL takes what is faster."""
+    links = machine_of(job_of()).links
+    apart = Group(np.array(2.0), np.array(8.0))
+    size = np.array(2.0**33)
+    seconds = float(collective_seconds("all_reduce", size, apart, links))
+
+    assert seconds == pytest.approx(float(size) / links.network_bandwidth, rel=0.01)
+
+
 def test_tensor_parallelism_reduces_four_times_a_layer():
     """4 x 2048 tokens x 8192 wide in bf16 are 128 MiB: twice forward, twice backward, no recompute."""
     job = job_of("llama3-70b", sequence=2048, batch=64)
@@ -367,7 +396,7 @@ def test_zero1_and_zero2_pay_for_gathering(zero):
 def test_70b_does_not_fit_on_eight_devices_of_80_gb():
     """Wrong: '70B trains in 14 GB a device'. 16 bytes x 70e9 / 8 = 140 GB; 14 GB is a 7B under ZeRO-3."""
     assert 16 * B70 / 8 == 140 * GB
-    front = autoplan.plan("llama3-70b-8x-a100")
+    front = autoplan.plan(any_layout(autoplan.load_job("llama3-70b-8x-a100")))
     assert not front.feasible
     assert front.plans == ()
     assert front.certificate.status == "infeasible"

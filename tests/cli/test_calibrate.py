@@ -20,6 +20,7 @@ JOB = """
 kind: training
 model: llama3-8b
 hardware: dgx-a100-80gb
+stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: 128}
 """
 LAYOUTS = ("tp=2", "tp=8", "tp=1,pp=4,recompute=full")

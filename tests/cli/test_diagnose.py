@@ -74,7 +74,7 @@ def test_the_record_goes_into_calibrate(run, trace, tmp_path):
     job = tmp_path / "jobs" / "job.yaml"
     job.parent.mkdir()
     job.write_text(
-        "kind: training\nmodel: llama3-8b\nhardware: dgx-a100-80gb\ndevices: 8\n"
+        "kind: training\nmodel: llama3-8b\nhardware: dgx-a100-80gb\ndevices: 8\nstack: megatron-core\n"
         "workload: {sequence_length: 8192, global_batch_size: 128}\n",
         encoding="utf-8",
     )
@@ -211,7 +211,7 @@ def test_without_a_plan_there_is_no_trace(run, tmp_path):
     path = tmp_path / "trace.json"
     job = tmp_path / "job.yaml"
     job.write_text(
-        "kind: training\nmodel: llama3-70b\nhardware: 2x-rtx3090\n"
+        "kind: training\nmodel: llama3-70b\nhardware: 2x-rtx3090\nstack: fsdp2\n"
         "workload: {sequence_length: 4096, global_batch_size: 8}\n",
         encoding="utf-8",
     )

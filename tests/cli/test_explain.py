@@ -24,6 +24,7 @@ schema: 1
 kind: training
 model: llama3-8b
 hardware: dgx-a100-80gb
+stack: megatron-core
 workload: {sequence_length: 8192, global_batch_size: 128}
 limits: {peak_memory: 3 GiB}
 """

@@ -57,13 +57,29 @@ def test_programs_and_what_cannot_be_told_apart_stand_above_the_front(run, monke
 
 def test_the_interval_says_what_narrows_it(run, monkeypatch):
     """A run that is measured narrows any interval, and a stack that is named that of an assumed one."""
-    said = " ".join(" ".join(screen(run, monkeypatch, 100, "llama2-13b-8x-l40s")).split())
+    line = ("--model", "llama2-13b", "--hardware", "8x-l40s", "--batch", "128", "--program", "any-layout")
+    said = " ".join(" ".join(screen(run, monkeypatch, 100, *line)).split())
     assert "name the program or the stack, fsdp2 is assumed: " in said
-    assert "calibrate with one run (autoplan calibrate JOB --log FILE): " in said
+    assert "calibrate with one run (autoplan calibrate JOB --layout L --log FILE): " in said
     low, high = ends(said.split("90 % interval: ")[1])
     named = ends(said.split("is assumed: ")[1])
     measured = ends(said.split("--log FILE): ")[1])
     assert low < named[0] < measured[0] < measured[1] < named[1] < high
+
+
+COPIES = ("--model", "llama3.2-1b", "--hardware", "8x-rtx4090", "--stack", "fsdp2", "--batch", "64")
+
+
+def test_where_the_choice_hangs_on_copies_through_the_host_it_is_said(run, monkeypatch):
+    """At the ends of the rates that hosts have other layouts win; a switch has one rate."""
+    options = (*COPIES, "--sequence-length", "1024")
+    said = " ".join(" ".join(screen(run, monkeypatch, 100, *options)).split())
+    words = said.split("the choice hangs on the rate between devices over PCIe, ")[1]
+    assert words.startswith("12 GB/s is taken: at 4.2 GB/s ")
+    assert "autoplan hardware --measure" in words
+
+    switched = " ".join(screen(run, monkeypatch, 100, "llama3-8b-8x-h100"))
+    assert "the choice hangs" not in switched
 
 
 def ends(text):

@@ -15,29 +15,29 @@ from autoplan.schema.yaml.loader import load_model
 from tests.support.quick_cases import slow_but
 
 LLAMA_70B = """
-schema: 1
 kind: training
 model: llama3-70b
 hardware: dgx-h100
 devices: 8
+program: any-layout
 workload: {sequence_length: 8192, global_batch_size: 128}
 """
 
 SMALL = """
-schema: 1
 kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: %s
+program: any-layout
 workload: {sequence_length: 4096, global_batch_size: %s}
 """
 
 PIPELINE = """
-schema: 1
 kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: 2
+program: any-layout
 workload: {sequence_length: 8192, global_batch_size: 8}
 search: {schedule: 1f1b, pipeline_parallel: 2, recompute: [none, full]}
 """

@@ -15,6 +15,7 @@ schema: 1
 kind: training
 model: llama3.2-1b
 hardware: 2x-rtx3090
+stack: fsdp2
 workload: {sequence_length: 4096, global_batch_size: 64}
 """
 

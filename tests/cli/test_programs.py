@@ -4,14 +4,26 @@ import json
 import shlex
 
 import pytest
+import yaml
 
 from autoplan import planning
-from autoplan.catalog import entry_names, load_job, resolve_job
-from autoplan.catalog.programs import program
+from autoplan.answers.configure.ask import expressible_number
+from autoplan.answers.plan.blocks import front_table
+from autoplan.catalog import entry_names, entry_text, load_job, resolve_job
+from autoplan.catalog.programs import any_layout, program, targets_of
+from autoplan.errors import UnsupportedError
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.merged_front import at_batch, target_of
+from autoplan.rules import broken_rules
 from autoplan.schema.job import JobSpec, Workload
+from autoplan.schema.layout import parse_layout
+from tests.support.quick_cases import slow_after, slow_but
+from tests.support.random_jobs import random_job
+
+#: Jobs on two devices, which are planned for all their programs in a moment.
+QUICK = ("llama2-7b-2x-a100", "qwen3-1.7b-2x-rtx3090")
 
 LINE = ("--model", "gpt2", "--hardware", "2x-rtx4090", "--batch", "16", "--sequence-length", "1024")
 
@@ -61,15 +73,6 @@ def test_what_a_program_lacks_is_said(run):
     assert (unknown.exit_code, "torchtitan" in unknown.stderr) == (2, True)
 
 
-def test_a_layout_is_evaluated_as_the_program_that_runs_it():
-    """Of several programs, the first one whose rules the layout keeps runs it."""
-    job = load_job(shlex.join(LINE))
-    sharded = planning.chosen(job, "dp=2,mbs=1,zero=3")
-    assert sharded.program.way == "FSDP2"
-    alone = load_job(shlex.join((*LINE, "--program", "trainer")))
-    assert planning.chosen(alone, "dp=2,mbs=1,zero=0").program.way == "DDP"
-
-
 @pytest.mark.parametrize("name", entry_names("program"))
 def test_rules_of_a_program_are_about_layouts(name):
     """Every way has rules, and the stack that prices it runs some layout that keeps them."""
@@ -81,23 +84,155 @@ def test_rules_of_a_program_are_about_layouts(name):
     assert written(planning.plan(job))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", entry_names("job"))
-def test_every_plan_of_a_shipped_job_is_written_by_its_program(name):
-    """No plan of the front over the usual programs is refused by the target of its program."""
-    job = load_job(name)
-    if job.choices or job.cluster.devices > 64:
-        pytest.skip("of one number of devices, and not of thousands")
-    keys = {"sequence_length": job.workload.sequence_length, "global_batch_size": 64}
-    spec = JobSpec(
-        kind="training",
-        model=job.model,
-        hardware=job.cluster.node.name,
-        devices=job.cluster.devices,
-        adapters=job.adapters,
-        precision=job.precision,
-        program="usual",
-        workload=Workload(**keys),
-    )
-    front = planning.plan(resolve_job(spec))
+def without_stack(name, folder):
+    """Write the shipped job ``name`` without what it says of its stack and programs, and return its path."""
+    document = yaml.safe_load(entry_text("job", name)[0])
+    kept = {key: value for key, value in document.items() if key not in {"stack", "program"}}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(kept), encoding="utf-8")
+    return path
+
+
+def assert_every_plan_is_started(run, path):
+    """Each plan of the front is written by its program's target, and the printed command runs as printed."""
+    front = planning.plan(load_job(path))
     assert written(front) or front.reasons
+    assert {at_batch(front.job, plan).program for plan in front.plans} <= programs_of(front.job)
+    if front.plans and front.job.program is not None:
+        screen = front_table(front, Terminal(), emitted=expressible_number(front)).splitlines()
+        done = run(*shlex.split(screen[-1].removeprefix("next: autoplan ")))
+        assert done.exit_code == 0, done.stderr
+
+
+def programs_of(job):
+    """Return the programs, each in its ways, that a job is planned for."""
+    return {choice.program for choice in job.choices or (job,)}
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, entry_names("job")))
+def test_every_plan_of_a_shipped_job_is_written_by_its_program(run, name, tmp_path):
+    """No plan of the front over the usual programs is refused by the target of its program."""
+    assert_every_plan_is_started(run, without_stack(name, tmp_path))
+
+
+@pytest.mark.parametrize("seed", slow_after(6, range(200)))
+def test_every_plan_of_a_random_job_is_written_by_its_program(run, seed, tmp_path):
+    """The same holds for models, devices, limits and rules at random."""
+    assert_every_plan_is_started(run, random_job(seed).changed(stack=None).written(tmp_path))
+
+
+JOB = """
+kind: training
+model: gpt2
+hardware: 2x-rtx4090
+workload: {sequence_length: 1024, global_batch_size: 16}
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return a function that writes a job file with more lines, which names no program by itself."""
+
+    def write(*lines):
+        path = tmp_path / "job.yaml"
+        path.write_text("\n".join([JOB, *lines, ""]), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_job_file_that_names_neither_program_nor_stack_is_for_the_usual_programs(job):
+    """It is the job of ``program: usual``; a stack, or any layout, is what is asked for where it is named."""
+    usual = load_job(job())
+    assert usual == load_job(job("program: usual"))
+    assert len({choice.program.name for choice in usual.choices}) > 1
+    free, named = load_job(job("program: any-layout")), load_job(job("stack: fsdp2"))
+    assert (free.program, free.choices, free.stack.name, free.stack_assumed) == (None, (), "fsdp2", True)
+    assert (named.program, named.choices, named.stack.name, named.stack_assumed) == (None, (), "fsdp2", False)
+    assert any_layout(usual) == free
+
+
+def test_programs_that_are_not_usual_run_what_the_usual_ones_cannot(run, job):
+    """Where none of the usual programs has an optimizer, others are tried before any layout."""
+    paged = load_job(job("optimizer: paged-adamw", "adapters: {rank: 8, base: int8, dropout: 0.1}"))
+    assert paged.programs == "usual"
+    assert None not in {choice.program for choice in paged.choices or (paged,)}
+    path = job("precision: fp8")
+    path.write_text(path.read_text(encoding="utf-8").replace("2x-rtx4090", "8x-mi300x"), encoding="utf-8")
+    narrow = load_job(path)
+    assert (narrow.program, narrow.stack_assumed) == (None, True)
+    assert dict(narrow.lacking)["torchtitan"] == "no fp8"
+    assert run("plan", path).stdout.splitlines()[-1].startswith("next: no program runs this job")
+
+
+def test_a_layout_is_of_the_fastest_program_that_has_it(run, job):
+    """``evaluate`` says which program runs a layout, what is against others, and that none does."""
+    path, layout = job(), "dp=2,mbs=4,zero=3"
+    plan = planning.evaluate(path, layout)
+    steps = [
+        planning.evaluate(choice, layout).predicted.step_seconds
+        for choice in load_job(path).choices
+        if not broken_rules(choice, parse_layout(layout, layers=12, devices=2))
+    ]
+    assert plan.predicted.step_seconds == min(steps)
+    said = run("evaluate", path, "-l", layout).stdout
+    assert f"program: {plan.program.words}, the fastest that has this layout" in " ".join(said.split())
+
+    free = run("evaluate", path, "-l", "pp=2,recompute=full:2/none")
+    assert free.exit_code == 0
+    assert "no program starts it" in free.stdout
+    assert "stack: fsdp2, assumed" in " ".join(free.stdout.split())
+    named = run("evaluate", job("program: torchtitan"), "-l", "pp=2,recompute=full:2/none")
+    assert (named.exit_code, "one mode of recompute holds for all layers" in named.stderr) == (2, True)
+
+
+def test_emit_plans_for_the_programs_that_its_target_writes(run, job):
+    """The fastest plan of the target's program is written, also where another program's plans are faster."""
+    path = job()
+    for target in ("torchtitan", "trainer", "accelerate", "deepspeed"):
+        done = run("emit", path, "--for", target)
+        assert done.exit_code == 0, done.stderr
+    own = run("emit", path, "--for", "trainer", "--program", "trainer")
+    assert (own.exit_code, own.stdout) == (0, run("emit", path, "--for", "trainer").stdout)
+    other = run("emit", path, "--for", "trainer", "--program", "torchtitan")
+    assert (other.exit_code, "which torchtitan writes, and not trainer" in other.stderr) == (2, True)
+    unknown = run("emit", path, "--for", "trainer", "--program", "trainr")
+    assert (unknown.exit_code, "trainer" in unknown.stderr) == (2, True)
+    started = run("emit", path, "--for", "slurm", "--program", "trainer")
+    assert (started.exit_code, "transformers" in started.stdout) == (0, True)
+
+
+def test_a_front_is_emitted_for_the_program_of_a_plan(job):
+    """The library takes the fastest plan of a program that the target writes, and refuses one of another."""
+    path = job()
+    front = planning.plan(path)
+    run = front.fastest.program
+    assert planning.emit(front, run.target).files
+    others = {choice.program.target for choice in front.job.choices} - targets_of(run)
+    for target in others - {plan.program.target for plan in front.plans}:
+        with pytest.raises(UnsupportedError, match=f"no plan of the front is one that {target} writes"):
+            planning.emit(front, target)
+    for target in others:
+        with pytest.raises(UnsupportedError, match=f"the plan is one of .*, and not {target}"):
+            planning.emit(front, target, number=1)
+
+
+@pytest.mark.parametrize("command", [("guide", "gpt2", "2x-rtx4090"), ("compare", "JOB", "--axes")])
+def test_answers_for_one_stack_say_which(run, job, command):
+    """A guide is that of the program whose plan is the fastest; kinds of layouts are of the assumed stack."""
+    done = run(*[job() if word == "JOB" else word for word in command])
+    assert done.exit_code == 0, done.stderr
+    title = "(assumed)"
+    if "--axes" not in command:
+        title = planning.plan(planning.guided_job("gpt2", "2x-rtx4090")[0]).fastest.program.words
+    assert title in " ".join(done.stdout.split())
+
+
+def test_a_lost_node_leaves_the_programs(job):
+    """What is left of a job without nodes is planned for the same programs."""
+    text = JOB.replace("2x-rtx4090", "dgx-a100-80gb\ndevices: 16")
+    path = job()
+    path.write_text(text, encoding="utf-8")
+    left = planning.remaining(path, 1)
+    assert {choice.program for choice in left.choices} == programs_of(load_job(path))
+    assert {choice.cluster.devices for choice in left.choices} == {8}

@@ -16,6 +16,7 @@ kind: training
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: [2, 4, 8]
+stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: 32}
 """
 

@@ -151,6 +151,7 @@ kind: training
 model: llama3.1-405b
 hardware: dgx-h100
 devices: 16384
+stack: megatron-core
 workload: {sequence_length: 8192, global_batch_size: 2048}
 search:
   recompute_num_layers: any

@@ -36,6 +36,7 @@ base:
   kind: training
   model: gpt2
   hardware: 2x-rtx3090-nvlink
+  stack: fsdp2
   workload: {sequence_length: 512, global_batch_size: 16}
   search: {pipeline_parallel: 1, microbatch_size: 1, recompute: none}
   objectives: [step_time]

@@ -433,7 +433,7 @@ def test_an_answer_of_python_states_no_conflicts(tmp_path):
     """``plan`` looks for no conflicts: that they are missing is listed as not checked, not as false."""
     job = tmp_path / "job.yaml"
     job.write_text(
-        "{kind: training, model: gpt2, hardware: 2x-rtx3090, devices: 1,"
+        "{kind: training, model: gpt2, hardware: 2x-rtx3090, devices: 1, stack: fsdp2,"
         " workload: {sequence_length: 512, global_batch_size: 1},"
         " limits: {peak_memory: 1 MiB, step_time: 1 us}}"
     )

@@ -21,6 +21,7 @@ kind: training
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: 2
+stack: megatron-core
 workload: {{sequence_length: 4096, global_batch_size: 8}}
 {more}
 """

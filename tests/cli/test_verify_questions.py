@@ -16,6 +16,7 @@ kind: training
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: 2
+stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: 8}
 search: {microbatch_size: 1, schedule: 1f1b, recompute: [none, full], zero_stage: [0, 1]}
 rules:
@@ -29,6 +30,7 @@ kind: training
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: [1, 2]
+stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: [4, 8]}
 search: {microbatch_size: 1, schedule: 1f1b, recompute: [none, full], zero_stage: 1}
 rules: [recompute is uniform]

@@ -7,6 +7,16 @@ import sys
 from unittest.mock import MagicMock
 
 
+class _Absent(MagicMock):
+    """A module, class or function that is not there: it has every attribute, and is any type to pydantic."""
+
+    def __get_pydantic_core_schema__(self, source, handler):
+        """Return the schema of any value."""
+        from pydantic_core import core_schema
+
+        return core_schema.any_schema()
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Find modules of absent packages, whose every attribute is there and does nothing."""
 
@@ -16,13 +26,13 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name, path=None, target=None):
         """Return the spec of a module of an absent package."""
         del path, target
-        if name.partition(".")[0] in self.packages:
+        if any(name == package or name.startswith(f"{package}.") for package in self.packages):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec):
         """Return a module that has every attribute."""
-        module = MagicMock(name=spec.name)
+        module = _Absent(name=spec.name)
         module.__path__, module.__spec__, module.__name__ = [], spec, spec.name
         module.__version__ = "0"
         return module
@@ -32,6 +42,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def stand_in(*packages):
-    """Have those ``packages`` imported as stand-ins that are not installed; no kernel of them runs here."""
-    absent = {name for name in packages if importlib.util.find_spec(name) is None}
+    """Have those ``packages`` imported as stand-ins that are not installed; no kernel of them runs here.
+
+    A part of a package, ``a.b``, is taken to be absent.
+    """
+    absent = {name for name in packages if "." in name or importlib.util.find_spec(name) is None}
     sys.meta_path.append(_Finder(absent))

@@ -1,13 +1,18 @@
 """What launchers' own parsers make of what is emitted, run by the Python that has them.
 
+SkyPilot's schemas are imported from the folder of its wheel, the first argument.
+
 A case has the ``kind`` of parser and the ``words`` or the ``text``; the answer to each is what was read, or
 the ``error`` that refused it.
 """
 
 import contextlib
+import functools
 import io
 import json
 import sys
+import types
+from unittest.mock import MagicMock
 
 import yaml
 
@@ -28,13 +33,25 @@ def torchrun(case):
     }
 
 
+@functools.cache
+def sky_schemas():
+    """Return SkyPilot's modules of schemas and of their validator, without its server and its clouds."""
+    sky = types.ModuleType("sky")
+    sky.__path__ = [f"{sys.argv[1]}/sky"]
+    sys.modules["sky"] = sky
+    for name in ("utils.common_utils", "skylet.autostop_lib", "server.daemons", "sky_logging"):
+        sys.modules[f"sky.{name}"] = MagicMock()
+    from sky.utils import schemas, validator
+
+    return schemas, validator
+
+
 def skypilot(case):
     """Return the nodes and accelerators of a task that SkyPilot's schema accepts."""
-    from sky.utils import common_utils, schemas
-
+    schemas, validator = sky_schemas()
     task = yaml.safe_load(case["text"])
-    common_utils.validate_schema(task, schemas.get_task_schema(), "task: ")
-    common_utils.validate_schema(task["resources"], schemas.get_resources_schema(), "resources: ")
+    validator.get_schema_validator()(schemas.get_task_schema()).validate(task)
+    validator.get_schema_validator()(schemas.get_resources_schema()).validate(task["resources"])
     return {"nodes": task["num_nodes"], "accelerators": task["resources"]["accelerators"]}
 
 
@@ -60,6 +77,21 @@ def pytorchjob(case):
     return {"replicas": {name: spec.replicas for name, spec in specs.items()}, "kept": kept}
 
 
+def workload(case):
+    """Return the replicas of a Deployment, or the ports of a Service, that Kubernetes' client accepts."""
+    from kubernetes import client
+
+    document = yaml.safe_load(case["text"])
+
+    class Response:
+        data = json.dumps(document)
+
+    api = client.ApiClient()
+    made = api.deserialize(Response, f"V1{document['kind']}")
+    plain = api.sanitize_for_serialization(made)
+    return {"kept": as_text(plain) == as_text(document)}
+
+
 def trainjob(case):
     """Return the nodes of a TrainJob that the models of Kubeflow Trainer accept."""
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
@@ -70,7 +102,14 @@ def trainjob(case):
     return {"nodes": job.spec.trainer.num_nodes, "kept": plain == document}
 
 
-PARSERS = {"torchrun": torchrun, "skypilot": skypilot, "pytorchjob": pytorchjob, "trainjob": trainjob}
+PARSERS = {
+    "torchrun": torchrun,
+    "skypilot": skypilot,
+    "pytorchjob": pytorchjob,
+    "trainjob": trainjob,
+    "Deployment": workload,
+    "Service": workload,
+}
 
 
 def answer(case):

@@ -1,23 +1,29 @@
 """Ask Megatron Bridge's own ConfigContainer about cases on standard input.
 
-The first argument is Megatron Bridge's wheel, which is imported from and not installed. A case has
-``world_size``, the ``sizes`` of a model, and the ``text`` of a YAML file or ``arguments``. They override a
-recipe that sets much else. The answer to each is what the container has after its own validation, with the
-layers that virtual stages would build; or why it refuses. The Python that runs this has megatron-core, torch,
-hydra-core, omegaconf, six and regex. Kernels of Transformer Engine are not there, and stand-ins are.
+The arguments are folders of the wheels of Megatron Bridge and of the megatron-core that it asks for, which
+are imported from and not installed, under an older Python than theirs as well. A case has ``world_size``, the
+``sizes`` of a model, and the ``text`` of a YAML file or ``arguments``. They override a recipe that sets much
+else. The answer to each is what the container has after its own validation, with the layers that virtual
+stages would build; or why it refuses. The Python that runs this has torch, hydra-core, omegaconf, six and
+regex. Kernels of Transformer Engine are not there, and stand-ins are.
 """
 
 import json
 import os
 import sys
 import tempfile
+import typing
 import warnings
-import zipfile
 
 # What the framework prints, from its import on, is no answer.
 ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 warnings.simplefilter("ignore")
+
+if not hasattr(typing, "override"):
+    import typing_extensions
+
+    typing.override = typing_extensions.override
 
 # PyTorch looks for triton itself, and takes a stand-in for the real one.
 import torch._functorch.partitioners  # noqa: E402
@@ -26,14 +32,9 @@ from absent_modules import stand_in  # noqa: E402
 from torch.utils._triton import has_triton_package  # noqa: E402
 
 has_triton_package()
-stand_in("triton", "transformer_engine", "mamba_ssm", "causal_conv1d", "fla", "nvidia_resiliency_ext")
+stand_in("triton", "transformer_engine", "mamba_ssm", "causal_conv1d", "fla", "megatron.energon")
 
-import megatron  # noqa: E402
-
-# The wheel adds a part to the name space of megatron-core, which an archive cannot.
-FOLDER = tempfile.mkdtemp()
-zipfile.ZipFile(sys.argv[1]).extractall(FOLDER)
-megatron.__path__.append(f"{FOLDER}/megatron")
+sys.path[1:1] = sys.argv[1:]
 
 from megatron.bridge.models.gpt_provider import GPTModelProvider  # noqa: E402
 from megatron.bridge.training import config as bridge_config  # noqa: E402
@@ -130,6 +131,7 @@ def checked(case):
         "sharding": [ddp.use_distributed_optimizer, ddp.use_megatron_fsdp],
         "strategy": ddp.data_parallel_sharding_strategy,
         "instances": ddp.num_distributed_optimizer_instances,
+        "dropout": [model.attention_dropout, model.hidden_dropout],
         "offload": [optimizer.optimizer_cpu_offload, model.cpu_offloading_num_layers],
         "formats": [model.bf16, model.fp16, model.fp8],
         "gradients": ddp.grad_reduce_in_fp32,

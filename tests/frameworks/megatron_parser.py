@@ -1,6 +1,6 @@
 """Run Megatron-LM's own parser and checks on arguments, and print what its objects say, as JSON.
 
-Usage: python megatron_parser.py CHECKOUT < CASES, where CASES is a JSON list of
+Usage: python megatron_parser.py FOLDER < CASES, where FOLDER has ``megatron`` and CASES is a JSON list of
 {world_size, arguments, environment}. It needs torch and the packages that ``megatron.training`` imports, and
 no GPU: what the parser asks of a device is answered here. Transformer Engine is absent, so its layers are
 replaced by the local ones, and fused RoPE is off.
@@ -15,15 +15,23 @@ import typing
 import warnings
 
 
-def prepare(checkout):
-    """Make the checkout importable on a machine without a GPU, under Python 3.11."""
-    sys.path.insert(0, checkout)
+def prepare(folder):
+    """Make the program importable on a machine without a GPU, under Python 3.11."""
+    sys.path.insert(0, folder)
     warnings.simplefilter("ignore")
     if not hasattr(typing, "override"):
         import typing_extensions
 
         typing.override = typing_extensions.override
     import torch
+    import torch._functorch.partitioners
+    import torch._inductor.utils
+    from absent_modules import stand_in
+    from torch.utils._triton import has_triton_package
+
+    # PyTorch looks for triton itself, and takes a stand-in for the real one.
+    has_triton_package()
+    stand_in("triton")
 
     class Device:
         major, minor, multi_processor_count, total_memory, name = 9, 0, 132, 80 << 30, "H100"
@@ -99,6 +107,7 @@ def checked(case):
         "recompute": [config.recompute_granularity, config.recompute_method, config.recompute_num_layers],
         "optimizer_offload": args.optimizer_cpu_offload,
         "offloaded_layers": config.cpu_offloading_num_layers,
+        "dropout": [config.attention_dropout, config.hidden_dropout],
         "bf16": config.bf16,
         "fp16": config.fp16,
         "fp8": config.fp8,
@@ -107,7 +116,7 @@ def checked(case):
 
 
 def names():
-    """Return the version of the checkout, and the number of values of each argument of its parser."""
+    """Return the version of the program, and the number of values of each argument of its parser."""
     import argparse
 
     from megatron.core.package_info import __shortversion__

@@ -1,66 +1,66 @@
-"""Each target and each of ten plans of different shapes: what is emitted is accepted by the real framework.
+"""Each target and each plan of the table of shapes: what is emitted is accepted by the real program.
 
-What a target refuses is in tests/unit/launch/test_every_shape.py. Megatron-LM's arguments are checked as
-fields of Megatron-Core here, and by its own parser in test_megatron_lm.py, which needs a checkout.
+The degrees, batches, precision, recompute, dropout and adapters that the program has are those of the plan.
+For what a target refuses, the nearest layout that it names is emitted, and accepted likewise. The table of
+all of them stands in the last lines of the tests' output.
 """
 
 import functools
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from autoplan.launch.registry import find_target
-from tests.frameworks.core_fields import core_case
-from tests.frameworks.framework_python import asked, has_module, wheel
+from autoplan.launch.target import InexpressibleError
+from tests.frameworks.matrix import cell
+from tests.frameworks.programs import PROGRAMS, expected
 from tests.support.launch_shapes import REFUSED, SHAPES, planned
 
 pytestmark = pytest.mark.frameworks
 
-#: The program that asks a target's framework, the module that it needs, and the wheel that it reads.
-PARSERS = {
-    "megatron-lm": ("megatron_core_parser.py", "megatron", None),
-    "megatron-bridge": ("megatron_bridge_parser.py", "megatron", "megatron_bridge"),
-    "deepspeed": ("deepspeed_parser.py", "deepspeed", None),
-    "accelerate": ("accelerate_parser.py", "accelerate", None),
-    "torchtitan": ("torchtitan_parser.py", "torchtitan", None),
-    "trainer": ("trainer_parser.py", "deepspeed", None),
-    "axolotl": ("axolotl_parser.py", "transformers", "axolotl"),
-    "llama-factory": ("llama_factory_parser.py", "peft", "llamafactory"),
-}
-ACCEPTED = [(target, shape) for target in PARSERS for shape in SHAPES if shape not in REFUSED[target]]
+OF_TITLE = {program.title: program for program in PROGRAMS}
+CELLS = [(program.title, plan) for program in PROGRAMS for plan in SHAPES if program.takes(plan)]
 
 
-def case_of(target, run):
-    """Return the case of a run that the program of its target takes."""
-    emission = find_target(target).emit(run)
-    if target == "megatron-lm":
-        return core_case(run, emission.arguments)
-    case = {"world_size": run.layout.devices, "text": emission.files[0].text}
-    if target == "torchtitan":
-        return {"world_size": run.layout.devices, "arguments": list(emission.arguments)}
-    if target == "megatron-bridge":
-        model = run.job.model
-        experts = {"num_moe_experts": model.moe.experts} if model.moe else {}
-        sizes = {"num_attention_heads": model.heads, "hidden_size": model.hidden_size}
-        case["sizes"] = {**sizes, **experts, "add_bias_linear": model.bias.mlp}
-    return case
+def expressed(program, plan):
+    """Return the run of a plan that a target can express, and what it emits; None where no layout helps."""
+    run, target = planned(program.target, plan), find_target(program.target)
+    for _ in range(10):
+        try:
+            return run, target.emit(run)
+        except InexpressibleError as error:
+            if not error.nearest:
+                return None
+            run = replace(run, layout=error.nearest[0])
+    pytest.fail(f"no nearest layout of {plan} can be expressed by {program.target}")
 
 
 @functools.cache
-def answers(target):
-    """Return what the framework of a target says of all shapes that are emitted for it."""
-    shapes = [shape for shape in SHAPES if shape not in REFUSED[target]]
-    program, _, name = PARSERS[target]
-    cases = [case_of(target, planned(target, shape)) for shape in shapes]
-    found = asked(Path(__file__).with_name(program), cases, *([wheel(name)] if name else []))
-    return dict(zip(shapes, found, strict=True))
+def answers(title):
+    """Return the runs of all plans for a program, and what it says of them."""
+    program = OF_TITLE[title]
+    runs = {plan: expressed(program, plan) for _, plan in CELLS if _ == title}
+    runs = {plan: pair for plan, pair in runs.items() if pair is not None}
+    found = program.answers([program.case(*pair) for pair in runs.values()])
+    return dict(zip(runs, zip(runs.values(), found, strict=True), strict=True))
 
 
-@pytest.mark.parametrize(("target", "shape"), ACCEPTED, ids=lambda part: part)
-def test_the_framework_accepts_a_shape(target, shape):
-    """What is emitted for a shape is what the framework's own classes take."""
-    _, module, name = PARSERS[target]
-    if not has_module(module) or (name and not wheel(name)):
-        pytest.skip(f"{target} is not installed")
+@pytest.mark.parametrize(("title", "plan"), CELLS, ids=lambda part: part)
+def test_the_program_accepts_a_plan_and_has_it(title, plan):
+    """What is emitted is accepted, and what the program's objects have is what the plan has."""
+    program = OF_TITLE[title]
+    if not program.there:
+        cell(title, "", plan, "not there")
+        pytest.skip(f"{title} is not installed")
+    refused = REFUSED[program.target].get(plan)
+    if plan not in answers(title):
+        cell(title, program.version, plan, f"refused: {refused}")
+        return
 
-    assert "accepted" in answers(target)[shape], answers(target)[shape]
+    (run, _), answer = answers(title)[plan]
+    assert "accepted" in answer, answer
+    found = program.values(answer["accepted"])
+    wanted = expected(run)
+    assert found == {name: wanted[name] for name in found}
+    nearest = f"refused: {refused}; accepted is {run.layout}" if refused else "accepted"
+    cell(title, program.version, plan, nearest)

@@ -1,12 +1,13 @@
 """What is emitted for launchers, accepted by their own parsers and schemas.
 
-AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch, skypilot, kubeflow-training or kubeflow-trainer-api, by
-default this one; what it does not have is skipped.
+AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch, kubeflow-training or kubeflow-trainer-api, by default
+this one, and AUTOPLAN_FRAMEWORK_WHEELS a folder with SkyPilot's wheel; what is not there is skipped.
 """
 
 import functools
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
-from tests.frameworks.framework_python import asked, has_module
+from tests.frameworks.framework_python import asked, has_module, installed_version, unpacked
+from tests.frameworks.matrix import cell
 
 PARSER = Path(__file__).with_name("launcher_parser.py")
+SKYPILOT = unpacked("skypilot")
 MODULES = {
     "torchrun": "torch",
-    "skypilot": "sky",
+    "skypilot": "jsonschema",
     "pytorchjob": "kubeflow",
     "trainjob": "kubeflow_trainer_api",
 }
@@ -61,8 +64,14 @@ pytestmark = pytest.mark.frameworks
 
 def needs(kind):
     """Skip where the Python of the frameworks does not have a parser."""
-    if not has_module(MODULES[kind]):
-        pytest.skip(f"{MODULES[kind]} is not installed")
+    if not has_module(MODULES[kind]) or (kind == "skypilot" and SKYPILOT is None):
+        pytest.skip(f"what has the parser of {kind} is not there")
+
+
+def version_of(kind):
+    """Return the version of what has the parser of a manifest."""
+    packages = {"pytorchjob": "kubeflow-training", "trainjob": "kubeflow-trainer-api"}
+    return installed_version(packages[kind]) if kind in packages else Path(SKYPILOT).name.split("-")[1]
 
 
 def run_of(name):
@@ -108,7 +117,8 @@ def answers(kind):
     """Return what a parser makes of all cases, by name: loading it is what takes time."""
     cases = {name: case_of(kind, name)[0] for name in PLANS if kind != "torchrun" or name in STARTED}
     cases |= {name: broken_case(name) for name in BROKEN if BROKEN[name][0] == kind}
-    return dict(zip(cases, asked(PARSER, list(cases.values())), strict=True))
+    found = asked(PARSER, list(cases.values()), *([SKYPILOT] if kind == "skypilot" else []))
+    return dict(zip(cases, found, strict=True))
 
 
 @pytest.mark.parametrize("name", STARTED)
@@ -125,6 +135,7 @@ def test_torchrun_reads_nodes_processes_and_the_program(name):
     assert found["words"][0] in {"pretrain_gpt.py", "train.py"}
     if nodes > 1:
         assert (found["endpoint"], found["backend"], found["rank"]) == ("node-0:29500", "static", 0)
+    cell("torchrun", installed_version("torch"), name, f"accepted, starts {PLANS[name][0]}")
 
 
 @pytest.mark.parametrize("kind", ["skypilot", "pytorchjob", "trainjob"])
@@ -144,6 +155,17 @@ def test_manifests_are_accepted_and_kept(kind, name):
         assert sum(found["replicas"].values()) == nodes
     else:
         assert found["nodes"] == nodes
+    cell(kind, version_of(kind), name, f"accepted, starts {PLANS[name][0]}")
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_script_of_slurm_is_one_of_bash(name):
+    """Bash takes what is emitted for Slurm, which has no parser of its own without a cluster."""
+    framework, job, layout = run_of(name)
+    script = starting(find_target("slurm"), framework, job.stack).emit(PlannedRun(job, layout)).files[0].text
+
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    cell("slurm", "24.11 (names checked)", name, f"names checked, starts {framework}")
 
 
 @pytest.mark.parametrize("name", BROKEN)

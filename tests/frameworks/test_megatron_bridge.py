@@ -1,7 +1,8 @@
 """What is emitted for Megatron Bridge, applied to a recipe by its own functions and read back from it.
 
-AUTOPLAN_FRAMEWORKS_PYTHON names a Python with megatron-core and hydra-core, by default this one, and
-AUTOPLAN_FRAMEWORK_WHEELS a folder with Megatron Bridge's wheel; skipped where one of them is missing.
+AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch and hydra-core, by default this one, and
+AUTOPLAN_FRAMEWORK_WHEELS a folder with the wheels of Megatron Bridge and megatron-core; skipped where one of
+them is missing.
 """
 
 from dataclasses import replace
@@ -17,16 +18,16 @@ from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.stage_layers import chunks_of
-from tests.frameworks.framework_python import asked, has_module, wheel
+from tests.frameworks.framework_python import asked, has_module, unpacked
 
 PARSER = Path(__file__).with_name("megatron_bridge_parser.py")
-WHEEL = wheel("megatron_bridge")
+FOLDERS = (unpacked("megatron_bridge"), unpacked("megatron_core", "0.19."))
 
 pytestmark = [
     pytest.mark.frameworks,
     pytest.mark.skipif(
-        not (WHEEL and has_module("megatron") and has_module("hydra")),
-        reason="Megatron Bridge's wheel or megatron-core is not there",
+        not (all(FOLDERS) and has_module("hydra")),
+        reason="the wheel of Megatron Bridge or of megatron-core is not there",
     ),
 ]
 
@@ -55,7 +56,7 @@ BROKEN = {
     "unknown method": ("recompute_method: uniform", "recompute_method: every", True),
     "full recompute without a method": ("recompute_method: uniform", "recompute_method: null", True),
     "batch that does not divide": ("global_batch_size: 1024", "global_batch_size: 1023", True),
-    "lengths that differ": ("  sequence_length: 2048", "  sequence_length: 1024", False),
+    "lengths that differ": ("dataset:\n  seq_length: 2048", "dataset:\n  seq_length: 1024", False),
     "degree that is no number": (
         "pipeline_model_parallel_size: 2",
         "pipeline_model_parallel_size: two",
@@ -87,7 +88,7 @@ def accepted():
     """Return what Megatron Bridge says of file and words of every accepted case, by name."""
     cases = {name: emitted(*case) for name, case in ACCEPTED.items()}
     asked_for = [case for _, _, *pair in cases.values() for case in pair]
-    answers = asked(PARSER, asked_for, WHEEL)
+    answers = asked(PARSER, asked_for, *FOLDERS)
     pairs = zip(answers[::2], answers[1::2], strict=True)
     return dict(zip(cases, zip(cases.values(), pairs, strict=True), strict=True))
 
@@ -130,7 +131,7 @@ def broken():
     _, _, case, _ = emitted("llama3-8b", "tp=2,pp=2,dp=2,stages=15/17,recompute=full,zero=1", {})
     assert all(old in case["text"] for old, _, _ in BROKEN.values())
     texts = [case["text"].replace(old, new) for old, new, _ in BROKEN.values()]
-    answers = asked(PARSER, [{**case, "text": text} for text in texts], WHEEL)
+    answers = asked(PARSER, [{**case, "text": text} for text in texts], *FOLDERS)
     return dict(zip(BROKEN, zip(texts, answers, strict=True), strict=True))
 
 

@@ -1,13 +1,10 @@
 """What is emitted for Megatron-LM, checked by its own parser and read back from its own objects.
 
-Skipped unless AUTOPLAN_MEGATRON_LM names a checkout of NVIDIA/Megatron-LM; AUTOPLAN_FRAMEWORKS_PYTHON names a
-Python with torch and the packages that it imports, by default this one.
+AUTOPLAN_FRAMEWORKS_PYTHON names a Python with torch and the packages that it imports, by default this one,
+and AUTOPLAN_FRAMEWORK_WHEELS a folder with wheels of megatron-core, which have ``megatron.training``: its
+newest release and the one before. Skipped where there is none.
 """
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +15,14 @@ from autoplan.launch.frameworks.megatron.arguments import arities
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.layout import parse_layout
+from tests.frameworks.framework_python import asked, unpacked
 
-CHECKOUT = os.environ.get("AUTOPLAN_MEGATRON_LM", "")
-PYTHON = os.environ.get("AUTOPLAN_FRAMEWORKS_PYTHON", sys.executable)
+NEWEST, BEFORE = (unpacked("megatron_core", release) for release in ("0.19.", "0.18."))
 PARSER = Path(__file__).with_name("megatron_parser.py")
 
 pytestmark = [
     pytest.mark.frameworks,
-    pytest.mark.skipif(not CHECKOUT, reason="AUTOPLAN_MEGATRON_LM names no checkout of Megatron-LM"),
+    pytest.mark.skipif(not (NEWEST and BEFORE), reason="the wheels of megatron-core are not there"),
 ]
 
 LLAMA, GPT, MIXTRAL, DEEPSEEK = (
@@ -73,15 +70,6 @@ BROKEN = {
 }
 
 
-def answers(cases):
-    """Return what Megatron-LM's parser says of each case."""
-    done = subprocess.run(
-        [PYTHON, str(PARSER), CHECKOUT], input=json.dumps(cases), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
-
-
 def emitted(name, text):
     """Return a job, a layout of it, and the case of what is emitted."""
     job = autoplan.load_job(name)
@@ -100,14 +88,12 @@ def emitted(name, text):
     )
 
 
-@pytest.fixture(scope="module")
-def accepted():
-    """Return what the parser says of every accepted case, by name."""
+@pytest.fixture(scope="module", params=[NEWEST, BEFORE], ids=["newest", "before"])
+def accepted(request):
+    """Return what the parser of a release says of every accepted case, by name."""
     cases = {name: emitted(*case) for name, case in ACCEPTED.items()}
-    return {
-        name: (case, answer)
-        for (name, case), answer in zip(cases.items(), answers([c[2] for c in cases.values()]), strict=True)
-    }
+    answers = asked(PARSER, [case for _, _, case in cases.values()], request.param)
+    return dict(zip(cases, zip(cases.values(), answers, strict=True), strict=True))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -134,6 +120,9 @@ def test_the_parser_accepts_and_its_objects_have_the_layout(accepted, name):
     assert found["experts"] == (job.model.moe.experts if job.model.moe else None)
     granularity = {"none": None, "selective": "selective"}.get(layout.mode, "full")
     assert found["recompute"][0] == granularity
+    if layout.mode == "full":
+        assert found["recompute"][1:] == ["uniform", layout.recompute_num_layers]
+    assert bool(found["offloaded_layers"]) == layout.activation_offload
 
 
 def test_broken_arguments_are_refused():
@@ -146,19 +135,13 @@ def test_broken_arguments_are_refused():
         assert lines in text, old
         cases.append({**case, "arguments": text.replace(lines, "\n".join(new.split())).split("\n")})
 
-    for name, answer in zip(BROKEN, answers(cases), strict=True):
+    for name, answer in zip(BROKEN, asked(PARSER, cases, NEWEST), strict=True):
         assert "refused" in answer, name
 
 
-def test_the_list_of_arguments_is_that_of_the_checkout():
+def test_the_list_of_arguments_is_that_of_the_program():
     """Every argument of the version that the list is of is known, with the number of its values."""
-    done = subprocess.run(
-        [PYTHON, str(PARSER), CHECKOUT, "--names"], capture_output=True, text=True, check=True
-    )
-    theirs = json.loads(done.stdout)
-    # The tag core_v0.19.0 calls itself 0.19.1.
-    minor = TARGET.version.removeprefix("core_v").rpartition(".")[0]
-    if not theirs["version"].startswith(f"{minor}."):
-        pytest.skip(f"the checkout is {theirs['version']}")
+    theirs = asked(PARSER, [], NEWEST, "--names")
 
+    assert theirs["version"].startswith(f"{TARGET.version.removeprefix('core_v').rpartition('.')[0]}.")
     assert {name: arities().get(name) for name in theirs["arguments"]} == theirs["arguments"]

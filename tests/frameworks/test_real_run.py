@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import autoplan
+from autoplan.catalog import load_entry
 from autoplan.schema.job import SearchSpec
+from autoplan.schema.yaml.loader import load_model
 from examples.real_run.comparison import JOBS, comparison, document, jobs, read, states
 
 pytestmark = pytest.mark.frameworks
@@ -121,3 +123,18 @@ def test_the_page_shows_these_numbers(runs):
     text = PAGE.read_text(encoding="utf-8")
 
     assert document(text, runs) == text
+
+
+def test_links_are_measured_and_planned_with(tmp_path):
+    """Two processes with Gloo time their links; the file has measured rates, and plan reads it."""
+    file = tmp_path / "node.yaml"
+    run("-m", "autoplan", "hardware", "--measure", "--hardware", "2x-rtx3090", "--device", "cpu", "-o", file)
+    node = load_entry("node", "2x-rtx3090")
+    measured = load_model(file.read_text(encoding="utf-8"), type(node), name=file.name)
+
+    assert measured.fabric.bandwidth.kind == measured.fabric.latency.kind == "measured"
+    assert 0 < measured.fabric.bandwidth.value < 1e12
+    assert measured.network == node.network
+    job = {"kind": "training", "model": "gpt2", "hardware": str(file)}
+    workload = {"sequence_length": 512, "global_batch_size": 4}
+    assert autoplan.plan({**job, "workload": workload}).plans

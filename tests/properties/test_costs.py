@@ -489,6 +489,7 @@ def links_of(name):
         workload=Workload(sequence_length=128, global_batch_size=8),
         precision="fp16",
         devices=node.devices,
+        program="any-layout",
     )
     return machine_of(resolve_job(spec)).links
 
@@ -573,6 +574,7 @@ def machine_on(node):
         hardware=node,
         workload=Workload(sequence_length=128, global_batch_size=8),
         precision="fp16",
+        program="any-layout",
     )
     return machine_of(resolve_job(spec))
 
@@ -694,6 +696,7 @@ def test_a_usual_mistake_breaks_a_rule_with_a_sentence(layout, sentence):
             kind="training",
             model="llama3-8b",
             hardware="dgx-a100-80gb",
+            stack="megatron-core",
             workload=Workload(sequence_length=8192, global_batch_size=128),
         )
     )

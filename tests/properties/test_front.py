@@ -40,6 +40,7 @@ ENDS_INSTANCES = 16
 ZERO_BUBBLE_INSTANCES = 20
 MOVING_INSTANCES = 20
 COPIED_INSTANCES = 16
+CUT_INSTANCES = 24
 OFFLOADING = ["analytic", "megatron-core", "fsdp2", "deepspeed"]
 MOVING = ["analytic", "analytic", "deepspeed", "fsdp1", "fsdp2", "megatron-core", "megatron-deepspeed"]
 
@@ -380,3 +381,33 @@ def test_a_thinned_front_matches_every_layout(seed):
     for (fast, large), (slow, small) in itertools.pairwise(front):
         assert fast <= slow
         assert small <= large * 0.9905
+
+
+def _cut(seed: int):
+    """Return the points of a front, and the front of another stack without them and with them."""
+    job = replace(random_job(random.Random(seed)), stack=stack("megatron-core"))  # noqa: S311
+    points = [
+        (plan.predicted.step_seconds, plan.predicted.peak_memory_bytes_per_device)
+        for plan in search(job).plans
+    ]
+    other = replace(job, stack=stack("fsdp2"))
+    return points, search(other), search(other, others=points)
+
+
+@pytest.mark.parametrize("seed", slow_after(4, range(CUT_INSTANCES)))
+def test_a_front_that_ends_where_others_dominate_lacks_nothing_on_the_front_of_both(seed):
+    """Its plans are those without the others, the fastest among them, up to where these dominate the rest."""
+    points, whole, cut = _cut(seed)
+    kept = len(cut.plans)
+
+    assert cut.plans == whole.plans[:kept]
+    assert bool(cut.plans) == bool(whole.plans)
+    assert cut.cut_by_others or kept == len(whole.plans)
+    for plan in whole.plans[kept:]:
+        step, memory = plan.predicted.step_seconds, plan.predicted.peak_memory_bytes_per_device
+        assert any(s < step and m <= memory for s, m in points)
+
+
+def test_some_fronts_end_where_others_dominate():
+    """Among the instances above are such, and others that go on."""
+    assert {_cut(seed)[2].cut_by_others for seed in range(3)} == {True, False}

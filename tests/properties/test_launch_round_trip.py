@@ -12,7 +12,7 @@ from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import InexpressibleError, PlannedRun
-from autoplan.schema.job import Workload
+from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
@@ -166,6 +166,8 @@ ON_STACKS = [
     ("torchtitan", "fsdp2"),
     ("megatron-bridge", "megatron-bridge"),
     ("torchtune", "torchtune"),
+    ("unsloth", "unsloth"),
+    ("litgpt", "litgpt"),
     *(
         (name, stack)
         for name in ("trainer", "axolotl", "llama-factory")
@@ -174,14 +176,15 @@ ON_STACKS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "stack"), ON_STACKS)
-@given(run=runs())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-def test_files_without_a_model_are_read_back(name, stack, run):
-    """Layout, batch, precision and optimizer are those that were emitted, where a file has no model."""
+#: Targets that write low-rank adapters.
+ADAPTED = frozenset({"trainer", "axolotl", "llama-factory", "torchtune", "unsloth", "litgpt"})
+ADAPTERS = [None, AdapterSpec(rank=8), AdapterSpec(rank=16, targets="attention")]
+
+
+def read_again(name, stack, run, adapters):
+    """Check that layout, batch, precision, optimizer and adapters are read as they were emitted."""
     job, layout = run
-    job = replace(job, stack=load_entry("stack", stack))
+    job = replace(job, stack=load_entry("stack", stack), adapters=adapters if name in ADAPTED else None)
     target = find_target(name)
     run, emission = expressible(target, PlannedRun(job, layout))
 
@@ -194,7 +197,31 @@ def test_files_without_a_model_are_read_back(name, stack, run):
     assert workload["global_batch_size"] == job.workload.global_batch_size
     assert found.job["precision"] == job.precision
     assert found.job.get("optimizer", job.optimizer) == job.optimizer
+    wanted = {"rank": adapters.rank, "targets": adapters.targets} if job.adapters else None
+    assert found.job.get("adapters") == wanted
     assert target.recognises(file)
+
+
+FEW, MANY = (
+    settings(max_examples=n, deadline=None, suppress_health_check=list(HealthCheck)) for n in (10, 500)
+)
+
+
+@pytest.mark.parametrize(("name", "stack"), ON_STACKS)
+@given(run=runs(), adapters=st.sampled_from(ADAPTERS))
+@FEW
+def test_files_without_a_model_are_read_back(name, stack, run, adapters):
+    """What was emitted is read, for each framework and stack, where a file has no model."""
+    read_again(name, stack, run, adapters)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stack"), [("megatron-lm", "megatron-core"), *ON_STACKS])
+@given(run=runs(), adapters=st.sampled_from(ADAPTERS))
+@MANY
+def test_five_hundred_plans_are_read_back(name, stack, run, adapters):
+    """So are five hundred plans of each."""
+    read_again(name, stack, run, adapters)
 
 
 TEXTS = {

@@ -99,10 +99,23 @@ def test_a_chunk_takes_time_and_a_longer_one_no_less(case, requests, length, par
     # Each attention data-parallel rank pads its decodes to its graph; a step with a prompt is not padded.
     unpadded = 0.9 if iteration.groups == 1 else 0.85
     alone = iteration.seconds(requests, context)
-    if requests > iteration.largest_graph * iteration.groups:
-        # Decodes above the largest graph are launched one by one; steps with prompts have graphs of parts.
-        alone, _ = iteration.device_and_launches(requests, context, ())
     assert mixed >= alone * unpadded
+
+
+@pytest.mark.parametrize("case", range(len(BUILT)))
+def test_a_step_above_the_largest_graph_is_launched_kernel_by_kernel(case):
+    """Where steps with prompts have graphs, these hold so many tokens, of decodes and prompts together.
+
+    Source: vLLM 0.33.0, v1/cudagraph_dispatcher.py.
+    """
+    *_, iteration = BUILT[case]
+    decodes = 8 * iteration.groups * iteration.stages
+    room = (iteration.largest_graph - 8) * iteration.groups * iteration.stages
+    within, above = ([Chunk(room + more, 0)] for more in (0, iteration.groups * iteration.stages))
+
+    launches = [iteration.device_and_launches(decodes, 8192, chunks)[1] for chunks in (within, above)]
+    graph = 0.0 if iteration.mixed_graphs else iteration.host.eager
+    assert launches == [graph, iteration.host.eager]
 
 
 @given(case=cases, requests=st.integers(1, 600), length=st.integers(16, 30_000), steps=st.integers(1, 400))

@@ -1,15 +1,16 @@
-"""Ten plans of different shapes, and what each target of ``emit`` says to them."""
+"""Eleven plans of different shapes, and what each target of ``emit`` says to them."""
 
+import shlex
 from dataclasses import replace
 
 import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
-from autoplan.schema.job import Workload
+from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
 
-__all__ = ["REFUSED", "SHAPES", "STACKS", "planned"]
+__all__ = ["REFUSED", "SHAPES", "STACKS", "command", "planned"]
 
 #: Stack and ZeRO stage of what a target runs.
 STACKS = {
@@ -35,6 +36,7 @@ SHAPES = {
     "hybrid sharding": ("llama3-8b", "dp=8,dp_shard=4", {}),
     "offload": ("llama3-8b", "dp=8,offload=optimizer", {}),
     "fp8": ("llama3-8b", "dp=8", {"precision": "fp8"}),
+    "LoRA": ("llama3-8b", "dp=8,recompute=full", {"adapters": AdapterSpec(rank=16)}),
     "one device": ("llama3-8b", "dp=1,zero=0", {}),
     "1,024 devices": ("llama3-70b", "dp=1024", {}),
 }
@@ -56,17 +58,19 @@ def _without(stages, offload):
     }
 
 
+_WITHOUT_ADAPTERS = {"LoRA": "low-rank adapters"}
 _DATA_ALONE = _without("the Trainer has none", _OFFLOAD)
 #: What of a shape a target lacks; it expresses all shapes that are not here.
 REFUSED = {
-    "megatron-lm": {},
-    "megatron-bridge": {"fp8": "gradients that are reduced in bf16 with fp8"},
+    "megatron-lm": _WITHOUT_ADAPTERS,
+    "megatron-bridge": {"fp8": "gradients that are reduced in bf16 with fp8", **_WITHOUT_ADAPTERS},
     "deepspeed": {
         **dict.fromkeys(_STAGES, "an argument of PipelineModule"),
         "experts": _EXPERTS,
         "latent attention": "sequence parallelism with tensor parallelism",
         "hybrid sharding": "MiCS was removed",
         "fp8": "the precision fp8",
+        **_WITHOUT_ADAPTERS,
     },
     "accelerate": {
         **dict.fromkeys(_STAGES, "stages in the Megatron section alone"),
@@ -74,8 +78,13 @@ REFUSED = {
         "latent attention": "sequence parallelism with tensor parallelism",
         "offload": _OFFLOAD,
         "fp8": "whose recipe is chosen in fp8_config",
+        **_WITHOUT_ADAPTERS,
     },
-    "torchtitan": {"offload": _OFFLOAD, "fp8": "converters of the configuration function choose it"},
+    "torchtitan": {
+        "offload": _OFFLOAD,
+        "fp8": "converters of the configuration function choose it",
+        **_WITHOUT_ADAPTERS,
+    },
     "trainer": _DATA_ALONE,
     "axolotl": {
         **dict.fromkeys(_STAGES, "the Trainer has none"),
@@ -110,3 +119,8 @@ def planned(target, shape):
     layout = parse_layout(full, layers=job.model.layers, devices=1)
     assert find_target(target).emit is not None
     return PlannedRun(job, layout)
+
+
+def command(text):
+    """Return the words of the command that a script ends with."""
+    return shlex.split(text[text.index("exec ") :].replace("\\\n", " "))[1:-1]

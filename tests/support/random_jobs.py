@@ -127,8 +127,8 @@ def random_infeasible_job(seed: int) -> RandomJob:
 
 
 def _with_defaults(spec: RandomJob, seed: int) -> RandomJob:
-    """Return ``spec`` as one that leaves devices, stack, both or neither to defaults."""
-    left_out: dict[str, None] = {"stack": None} if seed % 2 else {}
+    """Return ``spec`` as one that leaves devices, stack, both or neither to defaults of the hardware."""
+    left_out: dict[str, str | None] = {"stack": None, "program": "any-layout"} if seed % 2 else {}
     if seed % 3 == 0 and _size(spec.job["hardware"]) <= max(_DEVICES):
         left_out["devices"] = None
     return spec.changed(**left_out)

@@ -18,6 +18,7 @@ JOBS = {
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: 2
+stack: megatron-core
 workload: {{sequence_length: 4096, global_batch_size: 8}}
 search: {{{NARROW}}}
 """,
@@ -25,6 +26,7 @@ search: {{{NARROW}}}
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: 16
+stack: megatron-core
 workload: {{sequence_length: 4096, global_batch_size: 16}}
 search: {{{NARROW}, zero_stage: [0, 1], context_parallel: 1, tensor_parallel: [1, 2, 8]}}
 """,
@@ -32,6 +34,7 @@ search: {{{NARROW}, zero_stage: [0, 1], context_parallel: 1, tensor_parallel: [1
 model: llama2-7b
 hardware: dgx-a100-80gb
 devices: 2
+stack: megatron-core
 workload: {{sequence_length: 16384, global_batch_size: 8}}
 search: {{{NARROW.replace("[none, full]", "none")}}}
 """,
@@ -39,6 +42,7 @@ search: {{{NARROW.replace("[none, full]", "none")}}}
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: 2
+stack: megatron-core
 workload: {{sequence_length: 4096, global_batch_size: 8}}
 search: {{{NARROW}, zero_stage: [0, 1]}}
 rules:
@@ -50,6 +54,7 @@ rules:
 model: llama3.2-1b
 hardware: dgx-a100-80gb
 devices: [1, 2]
+stack: megatron-core
 workload: {{sequence_length: 4096, global_batch_size: [4, 8]}}
 search: {{{NARROW}, zero_stage: 1}}
 objectives: [step_time, peak_memory, devices]

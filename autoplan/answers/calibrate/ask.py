@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoplan.calibration import Observation
 from autoplan.calibration.points import PointGrid
-from autoplan.catalog import file_named, find_hardware, is_path, kernels_for, load_job, read_file
-from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError
+from autoplan.catalog import (
+    detected,
+    file_named,
+    find_hardware,
+    is_path,
+    kernels_for,
+    load_job,
+    read_file,
+)
+from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.results.calibration import Calibration, MachineCalibration, Measured
 from autoplan.schema.base import Frozen
@@ -30,6 +39,7 @@ __all__ = [
     "load_runs",
     "measure",
     "measured_file",
+    "measured_hardware",
 ]
 
 
@@ -48,7 +58,7 @@ def load_runs(file: str | Path, *, least: int = LEAST_RUNS) -> tuple[RunsSpec, l
     if len(spec.runs) < least:
         message = f"at least {least} runs are needed; --machine fits what a machine has of its own to fewer"
         raise SpecError([Problem(message, "$.runs", document.name, document.line(("runs",)))])
-    reader = _RunReader(document, path.parent)
+    reader = _RunReader(document, path.parent, spec)
     results = [reader.observation(index, run) for index, run in enumerate(spec.runs)]
     observations = [observation for observation in results if observation is not None]
     if not reader.problems:
@@ -64,6 +74,7 @@ class _RunReader:
 
     document: Document
     base: Path
+    spec: RunsSpec
     problems: list[Problem] = field(default_factory=list)
     jobs: dict[str, Job | None] = field(default_factory=dict)
 
@@ -83,7 +94,8 @@ class _RunReader:
     def _job(self, index: int, reference: str) -> Job | None:
         """Return the job that a run names; problems of a job file refer to that file."""
         try:
-            return plannable(load_job(file_named(reference, self.base) if is_path(reference) else reference))
+            job = plannable(load_job(file_named(reference, self.base) if is_path(reference) else reference))
+            return _run_alike(job, [run.layout for run in self.spec.runs if run.job == reference])
         except SpecError as error:
             self.problems.extend(error.problems)
         except AutoplanError as error:
@@ -95,6 +107,16 @@ class _RunReader:
         place = ("runs", index, key)
         line = self.document.line(place)
         self.problems.extend(Problem(x, format_path(place), self.document.name, line) for x in sentences)
+
+
+def _run_alike(job: Job, layouts: Sequence[str]) -> Job:
+    """Return ``job`` as one program runs all ``layouts``, where it leaves the program open."""
+    if job.programs is None:
+        return job
+    try:
+        return chosen(job, *layouts)
+    except LayoutError:
+        return job  # each layout is checked where it is read
 
 
 def _refuse_mixed(observations: Sequence[Observation], reader: _RunReader) -> None:
@@ -145,6 +167,37 @@ def measure(
     grid: PointGrid = "tiny" if device == "cpu" else "quick" if quick else "full"
     record = measure_points(bench, points, grid, progress or _silent)
     return measured_kernels(record, kernels_for(device_spec.name), device_spec, node) if record else None
+
+
+def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> str | None:
+    """Return a node's file with the rates of this machine's links, timed in seconds; None on other ranks.
+
+    ``hardware`` names the node of the catalogue that this is, by default the one that is found. Without
+    torchrun a process is started for each of its devices; nccl-tests is taken where it is installed, else
+    PyTorch. Under torchrun over several nodes the network is timed, too. Raises UnsupportedError without
+    either, and CatalogError for hardware that is not known.
+    """
+    from autoplan.calibration import link_measurement, torchbench
+
+    name = hardware or detected().entry
+    device_spec, node = find_hardware(name)
+    if node is None or node.devices == 1:
+        raise UnsupportedError(f"{name} has no links to measure: name a node of two devices or more")
+    kernels = kernels_for(device_spec.name)
+    if "RANK" in os.environ:
+        bench = torchbench.open_bench(device)
+        rates = link_measurement.measured_links(bench)
+        if bench.rank != 0:
+            return None
+    else:
+        found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        if found is None:
+            torchbench.open_bench(device)  # it says what is missing before processes start
+            words = ("hardware", "--measure", "--hardware", name, "--device", device)
+            return link_measurement.spread_over_devices(node.devices, words)
+        rates = found
+    measured = link_measurement.measured_node(node, kernels, rates)
+    return _checked_file(measured, measured.name)[1]
 
 
 def _silent(done: int, total: int, name: str) -> None:
@@ -199,8 +252,9 @@ def calibrate_from_logs(
     from autoplan.calibration.machine_outcome import calibrate_machine as calibrated
 
     observations, words = [], []
+    alike = _run_alike(loaded, layouts)
     for text, log in zip(layouts, logs, strict=True):
-        ran = chosen(loaded, text)
+        ran = chosen(alike, text)
         layout, step_log = valid_layout(ran, text), read_step_log(log, ran)
         observations.append(Observation(ran, layout, step_log.seconds))
         words.append((loaded.name, text, str(step_log)))

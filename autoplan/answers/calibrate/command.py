@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoplan.commands.lean import collect_again
+from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import Format, FormatOption, present, standard_output, write
 from autoplan.commands.progress import Bar
 
@@ -22,13 +22,6 @@ __all__ = [
     "show_engine_of_results",
     "show_machine_of_logs",
 ]
-
-
-class TorchDevice(StrEnum):
-    """Device of the measurements in PyTorch."""
-
-    cuda = "cuda"
-    cpu = "cpu"
 
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
@@ -111,11 +104,6 @@ PointsOption = Annotated[
 
 QuickOption = Annotated[bool, typer.Option("--quick", help="With --measure: a small grid, a few minutes.")]
 
-DeviceOption = Annotated[
-    TorchDevice,
-    typer.Option("--device", metavar="DEVICE", help="With --measure: cuda (also ROCm), or cpu for a trial."),
-]
-
 
 def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     job: JobToCalibrate = None,
@@ -127,7 +115,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
     hardware: HardwareOption = None,
     points: PointsOption = None,
     quick: QuickOption = False,
-    device: DeviceOption = TorchDevice.cuda,
+    device: TorchDeviceOption = TorchDevice.cuda,
     form: FormatOption = Format.table,
     output: FolderOption = None,
 ) -> None:

@@ -27,6 +27,7 @@ from autoplan.answers.compare.value import (
 )
 from autoplan.answers.explain.ask import FastestPlan, fastest_within
 from autoplan.answers.explain.load_flips import engines_of, load_of, with_load
+from autoplan.catalog.programs import USUAL, any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.prediction import Communication
 from autoplan.costs.core.scope import Scope, scope_of
@@ -480,15 +481,19 @@ def compare_layouts(
 
 
 def _one_size(job: Job, layouts: Sequence[Layout | str]) -> Job:
-    """Return ``job`` with the number of devices of ``layouts``."""
-    if not job.choices:
-        return job
-    if not layouts:
+    """Return ``job`` with the devices of ``layouts`` and the fastest program that can express all of them.
+
+    Kinds of layouts are no single program's, where the job leaves it open: the assumed stack prices them.
+    """
+    if layouts:
+        return chosen(job, *layouts)
+    free = any_layout(job) if job.programs == USUAL else job
+    if free.choices:
         raise UnsupportedError(
-            "kinds of layouts are compared for one number of devices and one batch size: set devices and"
-            " workload.global_batch_size to one value each"
+            "kinds of layouts are compared for one number of devices, one batch size and one program: set"
+            " devices, workload.global_batch_size and program to one value each"
         )
-    return chosen(job, layouts[0])
+    return free
 
 
 def _named(job: Job, layouts: Sequence[Layout | str], names: Sequence[str] | None) -> list[tuple[str, Plan]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from autoplan.catalog import read_file
+from autoplan.catalog.programs import targets_of
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
@@ -23,10 +24,10 @@ from autoplan.results import Front, Plan
 from autoplan.results.front import ParetoFront
 from autoplan.results.merged_front import at_batch, choice_key, target_of
 from autoplan.rules import broken_rules
-from autoplan.schema.job import Job
+from autoplan.schema.job import ChosenProgram, Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.resolved_job import job_from
-from autoplan.schema.saved_front import front_from, read_document
+from autoplan.schema.saved_front import SavedPlan, front_from, read_document
 
 if TYPE_CHECKING:
     from autoplan.launch.engines.served_run import EngineConfiguration
@@ -45,9 +46,11 @@ __all__ = [
     "read",
     "read_text",
     "read_values",
+    "saved_number",
     "saved_plan",
     "sibling_reader",
     "text_of_file",
+    "written_number",
 ]
 
 
@@ -180,7 +183,7 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     target: str,
     *,
     job: Job | ServingJob | str | Path | None = None,
-    number: int = 1,
+    number: int | None = None,
     command: str | None = None,
     framework: str | None = None,
     program: Sequence[str] = (),
@@ -191,13 +194,14 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     """Return a plan as the files of ``target``, such as ``megatron-lm``; of a serving plan ``vllm``.
 
     Args:
-        plan: the answer of ``plan``, of which plan ``number`` is taken, from 1 and the fastest first; or one
-            plan, which needs its ``job``.
+        plan: the answer of ``plan``, of which plan ``number`` is taken, from 1 and the fastest first;
+            left out the fastest of a program that ``target`` writes. Or one plan, which needs its ``job``.
         target: the name of a framework or launcher; of an engine, or of what runs its containers.
         job: the job of a single plan.
         number: which plan of a front.
         command: what the header says it was made by.
-        framework: what a launcher such as ``slurm`` starts; by default the framework of the job's stack.
+        framework: what a launcher such as ``slurm`` starts; by default the plan's program, or the framework
+            of the job's stack.
         program: words of the training program that a launcher starts, such as ``["pretrain_gpt.py"]``.
         image: the container that a launcher of containers runs it in.
         checkpoint: what engines load, by default the one that the model was published as.
@@ -208,6 +212,8 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     """
     made_by = command or f'autoplan.emit(plan, "{target}")'
     options = EmitOptions(made_by, framework, program, image, checkpoint, draft_checkpoint)
+    if number is None:
+        number = written_number(plan, framework or target) if isinstance(plan, Front) and plan.plans else 1
     return kind_of(plan).emission(*_planned_job(plan, job, number), target, options)
 
 
@@ -228,9 +234,15 @@ def emit_training(job: Job, plan: Plan, target: str, options: EmitOptions) -> Em
     if options.checkpoint or options.draft_checkpoint:
         raise UnsupportedError("only engines of a serving plan load a checkpoint")
     chosen_target = find_target(target)
+    started_by = plan.program or (None if job.choices else job.program)
+    if started_by is not None and not chosen_target.starts and target not in targets_of(started_by):
+        written = ", ".join(sorted(targets_of(started_by))) or "no target"
+        said = f"the plan is one of {started_by.words}, which {written} writes, and not {target}"
+        raise UnsupportedError(said)
     job = at_batch(job, plan)
     if chosen_target.starts:
-        chosen_target = starting(chosen_target, options.framework, job.stack, options.program, options.image)
+        framework = options.framework or target_of(job, plan)
+        chosen_target = starting(chosen_target, framework, job.stack, options.program, options.image)
     elif options.framework or options.program or options.image:
         raise UnsupportedError(f"{target} is no launcher: it starts no framework, program or image")
     emitted = chosen_target.emit
@@ -277,10 +289,28 @@ def expressible_number(front: Front, target: str | None = None) -> int:
         name = target_of(job, plan)
         if target is not None and not find_target(target).starts:
             # What one program is to run is not written for another where that has plans.
-            name = target if plan.program is None or name == target else None
+            run = plan.program or job.program
+            name = target if run is None or target in targets_of(run) else None
         if name is not None and missing_part(find_target(name), job, plan.layout) is None:
             return number
     return 1
+
+
+def written_number(front: Front, target: str) -> int:
+    """Return the number of the fastest plan whose program ``target`` writes; 1 where no program runs them.
+
+    Raises UnsupportedError where each plan is of a program that another target writes.
+    """
+    if find_target(target).starts:
+        return 1
+    runs = [plan.program or at_batch(front.job, plan).program for plan in front.plans]
+    for number, run in enumerate(runs, 1):
+        if run is None or target in targets_of(run):
+            return number
+    others = ", ".join(dict.fromkeys(run.title for run in runs if run is not None))
+    raise UnsupportedError(
+        f"no plan of the front is one that {target} writes, all are for {others}: name the program in the job"
+    )
 
 
 def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
@@ -306,15 +336,44 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
     plan.
     """
+    plans, job = _saved_front(file)
+    chosen = numbered(plans, number, f" in {file}")
+    job = _choice_of(job, chosen)
+    return job, evaluate(job, read_layout(job, chosen.layout_string))
+
+
+def saved_number(file: str | Path, *, target: str, program: str | None = None) -> int:
+    """Return the number of the fastest plan of a saved answer of ``program``, or that ``target`` writes.
+
+    It is 1 where no program runs the plans, or there are none. Raises as ``saved_plan`` does.
+    """
+    plans, job = _saved_front(file)
+    fitting = [
+        n for n, plan in enumerate(plans, 1) if _is_for(_choice_of(job, plan).program, target, program)
+    ]
+    if plans and not fitting:
+        raise UnsupportedError(f"no plan in {file} is one that {program or target} has")
+    return fitting[0] if fitting else 1
+
+
+def _saved_front(file: str | Path) -> tuple[Sequence[SavedPlan], Job]:
+    """Return the plans of a saved answer, and its job."""
     name = str(file)
     saved = front_from(read_document(read_file(Path(file), largest=LARGEST_ANSWER), name=name), name=name)
-    job = plannable(job_from(saved.resolved, name=name))
-    chosen = numbered(saved.front, number, f" in {name}")
-    key = tuple(chosen.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
-    for choice in job.choices:
-        if choice_key(choice) == key:
-            job = choice
-    return job, evaluate(job, read_layout(job, chosen.layout_string))
+    return saved.front, plannable(job_from(saved.resolved, name=name))
+
+
+def _choice_of(job: Job, plan: SavedPlan) -> Job:
+    """Return the choice of ``job`` that a saved plan is for."""
+    key = tuple(plan.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
+    return next((choice for choice in job.choices if choice_key(choice) == key), job)
+
+
+def _is_for(run: ChosenProgram | None, target: str, program: str | None) -> bool:
+    """Return whether a plan that ``run`` runs is one of ``program``, or else one that ``target`` writes."""
+    if run is None or (program is None and find_target(target).starts):
+        return program is None
+    return program == run.name if program is not None else target in targets_of(run)
 
 
 def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:

@@ -154,7 +154,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if key in job:
             yield key, _listed_keys(job[key])
     yield from ((key, str(value)) for key, value in job.get("workload", {}).items())
-    for key in ("software", "routing"):
+    for key in ("adapters", "software", "routing"):
         if key in job:
             yield key, ", ".join(f"{name}: {value}" for name, value in job[key].items())
     for key, value in document["layout"].items():

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from autoplan.answers.configure.ask import missing_part, read_text
+from autoplan.catalog import stack as stack_named
+from autoplan.catalog.programs import USUAL, any_layout, written_for
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.launch.bindings.document_edits import edited_values
@@ -19,10 +21,12 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.file_comparison import FileComparison, FileEdit, Improvement
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
-from autoplan.planning.plan_and_evaluate import chosen, evaluate
+from autoplan.planning.infeasible.edited_jobs import on_all
+from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
 from autoplan.results import Front, Plan
 from autoplan.results.plan import layout_fields
 from autoplan.rules import broken_rules
+from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.post_training import RLSpec
@@ -58,11 +62,28 @@ def evaluate_file(
     configuration = read_text(file, framework)
     if "devices" not in configuration.values:
         configuration = read_text(replace(file, devices=job.cluster.devices), framework)
-    job = chosen(job, configuration.layout_string)
+    job = _started_by(job, configuration.framework, configuration.layout_string)
     try:
         return configuration, evaluate(job, configuration.layout_string), job
     except LayoutError as error:
         raise LayoutError([*error.reasons, *_other_stack(job, configuration.framework)]) from error
+
+
+def _started_by(job: Job, framework: str, layout: str) -> Job:
+    """Return ``job`` as the program whose file it is runs ``layout``, where the job names no program.
+
+    Where the program's rules exclude it, which the file contradicts, its stack alone prices it.
+    """
+    written = written_for(job, framework)
+    if job.programs != USUAL:
+        return chosen(job, layout)
+    one = chosen(written, layout)
+    name = usual_stack(framework)
+    if name is None or (one.program is not None and not broken_rules(one, read_layout(one, layout))):
+        return one
+    free = any_layout(job)
+    priced_by = with_software(stack_named(name), job.software)
+    return chosen(on_all(free, lambda x: replace(x, stack=priced_by, stack_assumed=False)), layout)
 
 
 def _other_stack(job: Job, framework: str) -> Iterator[str]:

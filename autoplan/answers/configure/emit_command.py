@@ -87,7 +87,7 @@ StartedFramework = Annotated[
     typer.Option(
         "--framework",
         metavar="NAME",
-        help="The framework that a launcher starts. Left out: that of the job's stack.",
+        help="The framework that a launcher starts. Left out: the plan's program, or the stack's.",
         show_default=False,
     ),
 ]
@@ -95,8 +95,9 @@ StartedProgramWords = Annotated[
     str | None,
     typer.Option(
         "--program",
-        metavar="WORDS",
-        help='The training program that a launcher starts, such as "pretrain_gpt.py --data-path DATA".',
+        metavar="NAME|WORDS",
+        help="The program whose plans are meant, such as axolotl; or of a launcher the words that it starts,"
+        ' such as "pretrain_gpt.py --data-path DATA".',
         show_default=False,
     ),
 ]
@@ -142,7 +143,8 @@ def emit(  # noqa: PLR0913, PLR0917 - a parameter for each option
 ) -> None:
     """Write a plan of JOB as the configuration of a framework, with its prediction in a comment.
 
-    Of a serving job: the serve commands of its engines in its version, or what runs them in containers.
+    Where JOB leaves its program open, it is planned for those that TARGET writes. Of a serving job: the serve
+    commands of its engines in its version, or what runs them in containers.
 
     What the framework or engine cannot express is an error with the nearest layout that it can, and exit code
     2; nothing is written then. Exit code 1: no layout is feasible.
@@ -174,24 +176,34 @@ def fastest_for(target: str) -> Callable[[Front], int]:
 def asked_training(request: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
     from autoplan import planning
+    from autoplan.catalog import entry_names
     from autoplan.launch.registry import find_target
 
     if request.checkpoint or request.draft_checkpoint:
         raise typer.BadParameter("only engines of a serving job load a checkpoint", param_hint="--checkpoint")
-    find_target(request.target)
+    starts = find_target(request.target).starts
+    named = request.program if request.program in entry_names("program") or not starts else None
+    written = request.framework or request.target
     job, plan, number = asked_plan(
-        request.job, request.number, request.layout, request.deadline, choose=fastest_for(request.target)
+        request.job,
+        request.number,
+        request.layout,
+        request.deadline,
+        target=written,
+        program=named,
+        choose=fastest_for(written),
     )
     if request.layout is None:
         request = replace(request, number=number)
     options = {"--framework": request.framework, "--program": request.program, "--image": request.image}
+    words = None if request.program == named else request.program
     return planning.emit(
         plan,
         request.target,
         job=job,
         command=request.command([*request.chosen, *words_of(options)]),
         framework=request.framework,
-        program=arguments_of([request.program] if request.program else None),
+        program=arguments_of([words] if words else None),
         image=request.image,
     )
 

@@ -62,7 +62,9 @@ def launch(
 
     find_target(target)
     program = command[0] if dry_run else _program(command[0])
-    the_job, the_plan, _ = asked_plan(job, plan, layout, None, choose=fastest_for(target), cache=cache)
+    the_job, the_plan, _ = asked_plan(
+        job, plan, layout, None, target=target, choose=fastest_for(target), cache=cache
+    )
     emission = planning.emit(the_plan, target, job=the_job)
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}

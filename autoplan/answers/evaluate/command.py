@@ -88,10 +88,11 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     tp=4,replicas=2,seqs=256.
 
     The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
-    layout of JOB, and the fewest edits of the file that gain most. A layout that breaks a rule of the model,
-    the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json is the
-    predicted step as a trace for Perfetto, written in addition to the table; one that ends in .html is the
-    answer as a page that loads nothing.
+    layout of JOB, and the fewest edits of the file that gain most. Where JOB leaves its program open, it is
+    the fastest that can express the layout, or the one that the file is of. A layout that breaks a rule of
+    the model, the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json
+    is the predicted step as a trace for Perfetto, written in addition to the table; one that ends in .html is
+    the answer as a page that loads nothing.
     """
     from autoplan.kinds import kind_of
 

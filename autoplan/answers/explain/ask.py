@@ -60,11 +60,13 @@ __all__ = [
 
 #: How much faster memory is where its traffic takes no time to speak of.
 _FREE: Final = 1e6
+#: Fabrics that are PCIe: copies from device to device, and through the memory of the host.
+_PCIE: Final = frozenset({"pcie-switch", "host"})
 #: Exposed communication by axis, the bubble and host copies, as they are called, and what they wait for.
 _EXPOSED: Final = {
     "tp_exposed": ("tensor-parallel communication", "network"),
     "cp_exposed": ("context-parallel communication", "network"),
-    "ep_exposed": ("expert-parallel communication", "network"),
+    "ep_exposed": ("dispatch of tokens to experts", "experts"),
     "pp_exposed": ("pipeline send/receive", "network"),
     "dp_exposed": ("data-parallel communication", "network"),
     "bubble": ("pipeline bubble", "pipeline"),
@@ -74,6 +76,8 @@ _EXPOSED: Final = {
 
 def bottlenecks(job: Job, plan: Plan) -> tuple[BottleneckShare, ...]:
     """Return the classes of work that take time in the step of ``plan``, the longest first.
+
+    Communication waits for PCIe where that joins the devices and there is one node, else for the network.
 
     The seconds of kernels are attributed by pricing the layout on machines that lack one cost: small kernels
     and host are T - T_0, HBM bandwidth T_0 - T_1, matrix products the rest. All add up to the step.
@@ -88,9 +92,15 @@ def bottlenecks(job: Job, plan: Plan) -> tuple[BottleneckShare, ...]:
         ("matrix products and attention", "compute"): unlimited,
         ("HBM bandwidth", "HBM bandwidth"): free - unlimited,
         ("small kernels and host", "host"): before - free,
-        **{name: getattr(time, part) for part, name in _EXPOSED.items()},
+        **{(name, _link(job, bound)): getattr(time, part) for part, (name, bound) in _EXPOSED.items()},
     }
     return tuple(_shares(classes, plan.predicted.step_seconds))
+
+
+def _link(job: Job, bound: str) -> str:
+    """Return PCIe in the place of the network, where all communication goes over it."""
+    over_pcie = job.cluster.nodes == 1 and job.cluster.node.fabric.topology in _PCIE
+    return "PCIe" if bound == "network" and over_pcie else bound
 
 
 def _shares(classes: dict[tuple[str, str], float], step: float) -> Iterator[BottleneckShare]:

@@ -215,6 +215,8 @@ _BOUND: dict[str, str] = {
     "HBM bandwidth": "bandwidth-bound (HBM)",
     "host": "host-bound",
     "network": "network-bound",
+    "PCIe": "bound by PCIe between its devices",
+    "experts": "bound by the dispatch of tokens to experts",
     "pipeline": "bound by the pipeline bubble",
 }
 #: Classes below this share are left to the JSON document.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog.job_edits import edited_file
+from autoplan.catalog.programs import ANY_LAYOUT, USUAL
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import AutoplanError, UnsupportedError
-from autoplan.planning.plan_and_evaluate import evaluate
+from autoplan.planning.plan_and_evaluate import chosen, evaluate
 from autoplan.results import Explanation
 from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
@@ -315,10 +316,18 @@ def remedied(job: Job, explanation: Explanation, number: int, folder: Path | Non
         have = f"remedies are 1 to {count}" if count else "no change to this layout saves memory"
         raise UnsupportedError(f"there is no remedy {number}: {have}")
     remedy = explanation.remedies[number - 1]
-    text, solution = edited_file(job, _changes(job, remedy.plan.layout), folder or Path())
+    changes = [*_changes(job, remedy.plan.layout), *_program(job, explanation.plan.layout)]
+    text, solution = edited_file(job, changes, folder or Path())
     if not _priced_alike(solution, remedy.plan):
         raise UnsupportedError(f"remedy {number} is no change of the job file alone: {_by_hand(job, remedy)}")
     return text
+
+
+def _program(job: Job, explained: Layout) -> Iterator[tuple[str, str]]:
+    """Yield the program that the layout ``explained`` is of, where ``job`` leaves it open."""
+    if job.programs == USUAL:
+        run = chosen(job, explained).program
+        yield "program", ANY_LAYOUT if run is None else run.name
 
 
 def _by_hand(job: Job, remedy: Remedy) -> str:
@@ -365,7 +374,7 @@ def _changes(job: Job, layout: Layout) -> list[tuple[str, str]]:
         for key, value in choices.items()
         if str(value) != str(getattr(job.search, key))
     ]
-    if job.choices:
+    if len({choice.cluster.devices for choice in job.choices}) > 1:
         changes.append(("devices", str(layout.devices)))
     stages = _stage_rules(layout)
     if stages:

@@ -31,8 +31,10 @@ from autoplan.costs.core.prediction import Prediction, StageMemory, TimePredicti
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, UnsupportedError
+from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import plan, plannable, read_layout
 from autoplan.results import Front, Plan
+from autoplan.results.merged_front import at_batch, choice_key
 from autoplan.results.standing import Contrast, differences
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
@@ -541,14 +543,24 @@ def guide(
     numbers of devices or batches, and as ``plan`` does.
     """
     job = plannable(job)
-    if job.choices:
+    if len({choice_key(choice)[:2] for choice in job.choices}) > 1:
         raise UnsupportedError(
             "a guide is for one number of devices and one batch size: set devices and"
             " workload.global_batch_size to one value each"
         )
     deadline = Deadline.of(deadline, job.deadline)
-    front = plan(replace(job, objectives=("step_time",)), deadline=deadline, cache=False)
-    return _guide(job, replace(front, job=job), critical_tokens, assumed, progress, deadline)
+    timed = on_all(job, lambda one: replace(one, objectives=("step_time",)))
+    front = plan(timed, deadline=deadline, cache=False)
+    job = _run_by(job, front)
+    return _guide(job, replace(front, job=job, answers=()), critical_tokens, assumed, progress, deadline)
+
+
+def _run_by(job: Job, front: Front) -> Job:
+    """Return ``job`` as the program of the fastest plan of ``front`` runs it, else the first."""
+    if not job.choices:
+        return job
+    chosen = at_batch(job, front.fastest) if front.plans else job.choices[0]
+    return replace(chosen, source=job.source)
 
 
 def _guide(

@@ -89,7 +89,7 @@ StackName = Annotated[
     typer.Option(
         "--stack",
         metavar="NAME",
-        help="The training software; the hardware's usual one if left out.",
+        help="The training software; that of the fastest of the usual programs if left out.",
         show_default=False,
     ),
 ]

@@ -1,21 +1,23 @@
-"""What an answer says besides its front: narrower intervals, and layouts that nothing starts."""
+"""What an answer says besides its front: narrower intervals, layouts that nothing starts, other links."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
 from typing import Final
 
-from autoplan.answers.plan.value import NarrowerIntervals
+from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import AutoplanError
-from autoplan.planning import plan
+from autoplan.planning import evaluate, plan
 from autoplan.results import Front, Plan
 from autoplan.results.calibration import MACHINE_SHARE
 from autoplan.results.merged_front import at_batch
+from autoplan.schema.job import Job
 
-__all__ = ["faster_layout", "narrower_intervals"]
+__all__ = ["faster_layout", "link_choices", "narrower_intervals"]
 
 #: Share of a step within which a layout is not called faster.
 _NO_FASTER: Final = 1e-3
@@ -40,23 +42,77 @@ def faster_layout(front: Front) -> Plan | None:
     return faster[0] if faster else None
 
 
+def link_choices(front: Front) -> list[LinkChoice]:
+    """Return what is the fastest instead at the slowest and at the highest rate of copies between devices.
+
+    Devices without peer copies send through the memory of their host, whose rate differs by ten times with
+    lanes and root complexes (``uncertainty.slowest_host_copy`` to the rate of a device's own slot). Layouts
+    whose step times the model cannot tell apart are one choice; a measured rate leaves none open.
+    """
+    job = at_batch(front.job, front.fastest)
+    return [found for rate in _rates_of_hosts(job) if (found := _choice_at(front, job, rate)) is not None]
+
+
+def _rates_of_hosts(job: Job) -> Iterator[float]:
+    """Yield the rates of one node's fabric [byte/s] to which the interval reaches; none where it is known."""
+    fabric, slowest = job.cluster.node.fabric, job.stack.uncertainty.slowest_host_copy
+    unmeasured = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
+    if slowest is None or not unmeasured or job.cluster.devices == 1 or job.cluster.nodes > 1:
+        return
+    yield slowest.value / job.kernels.collectives.fabric_share.value
+    yield max(job.cluster.node.host.link_bandwidth.value, fabric.bandwidth.value)
+
+
+def _with_fabric(job: Job, rate: float) -> Job:
+    """Return ``job`` with a fabric of ``rate`` [byte/s]; fabrics through the host have no measured tables."""
+    node = job.cluster.node
+    bandwidth = node.fabric.bandwidth.model_copy(update={"value": rate})
+    fabric = node.fabric.model_copy(update={"bandwidth": bandwidth})
+    return replace(job, cluster=replace(job.cluster, node=node.model_copy(update={"fabric": fabric})))
+
+
+def _choice_at(front: Front, job: Job, rate: float) -> LinkChoice | None:
+    """Return the fastest layout with a fabric of ``rate`` [byte/s], where it is not the answer's."""
+    there = _with_fabric(job, rate)
+    try:
+        found = plan(
+            replace(there, programs=None, choices=(), objectives=("step_time",)), deadline=job.deadline
+        )
+    except AutoplanError:
+        return None
+    noise = job.stack.uncertainty.order.value if job.stack.uncertainty.order else 0.0
+    fastest = evaluate(there, front.fastest.layout).predicted.step_seconds
+    if not found.plans or found.fastest.predicted.step_seconds >= fastest * (1.0 - noise):
+        return None
+    return LinkChoice(
+        taken=job.cluster.node.fabric.bandwidth.value,
+        rate=rate,
+        layout=found.fastest.layout_string,
+        seconds=found.fastest.predicted.step_seconds,
+        fastest_seconds=fastest,
+    )
+
+
 def narrower_intervals(front: Front) -> NarrowerIntervals:
     """Return what the 90 % interval of the fastest plan of ``front`` becomes.
 
     A job that names its stack has the interval of that stack. The steps of a run on the machine determine the
     numbers that differ between machines, which cause the share m of a prediction's variance: its width falls
-    to (1 - m)^1/2 at best (``calibration.machine_outcome``). Stack and kernel curves that are calibrated were
-    measured already.
+    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``). Stack and kernel
+    curves that are calibrated were measured already.
     """
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted
     step = predicted.step_seconds
     below, above = step - predicted.step_seconds_low, predicted.step_seconds_high - step
-    named = None
+    named, links = None, above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
     if job.stack_assumed:
         uncertainty = stack_named(job.stack.name).uncertainty
         below, above = (width * step for width in half_widths(predicted.modelled_share, uncertainty))
+        above += links
         named = (step - below, step + above)
+    links_left = tuple(link_choices(front))
     if any("calibrated" in name for name in (job.stack.name, job.kernels.name)):
-        return NarrowerIntervals(named, None)
+        return NarrowerIntervals(named, None, links_left)
     remaining = sqrt(1.0 - MACHINE_SHARE)
-    return NarrowerIntervals(named, (step - remaining * below, step + remaining * above))
+    above = remaining * below + links
+    return NarrowerIntervals(named, (step - remaining * below, step + above), links_left)

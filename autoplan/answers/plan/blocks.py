@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from autoplan.answers.plan.choice_blocks import choice_blocks
-from autoplan.answers.plan.value import NarrowerIntervals
+from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
 from autoplan.report.charts.breakdown import breakdown, fullest_stage, memory_rows, time_rows
@@ -159,6 +159,8 @@ def _sureties(front: Front, intervals: NarrowerIntervals | None) -> Iterator[str
     """Yield one sentence of proof and one of trust, and what figures and marks of the table rest on."""
     yield f"{proof_sentence(front.certificate)}; --details: what was covered, rejected and not searched"
     yield _trust(front, intervals)
+    if intervals is not None and intervals.links:
+        yield _link_words(intervals.links)
     yield from basis_sentences(front.job)
     if risk := risk_sentence(front):
         yield risk
@@ -173,6 +175,18 @@ def _trust(front: Front, intervals: NarrowerIntervals | None) -> str:
     return f"90 % interval: {ends}, {memory}" + (f"; {narrower}" if narrower else "")
 
 
+def _link_words(links: Sequence[LinkChoice]) -> str:
+    """Return which layouts are faster where devices copy at other rates, and how to know the rate."""
+    there = "; ".join(
+        f"at {x.rate / 1e9:.2g} GB/s {x.layout} takes {format_seconds(x.seconds)}, plan 1"
+        f" {format_seconds(x.fastest_seconds)}"
+        for x in links
+    )
+    taken = f"{links[0].taken / 1e9:.2g} GB/s is taken"
+    tells = "autoplan hardware --measure tells"
+    return f"the choice hangs on the rate between devices over PCIe, {taken}: {there}; {tells}"
+
+
 def _narrower(job: Job, intervals: NarrowerIntervals | None) -> Iterator[str]:
     """Yield what narrows the interval of a step time, and to what."""
     if intervals is None:
@@ -182,7 +196,7 @@ def _narrower(job: Job, intervals: NarrowerIntervals | None) -> Iterator[str]:
         yield f"name the program or the stack, {job.stack.name} is assumed: {ends}"
     if intervals.calibrated is not None:
         ends = _ends(*intervals.calibrated)
-        yield f"calibrate with one run (autoplan calibrate JOB --log FILE): {ends} at best"
+        yield f"calibrate with one run (autoplan calibrate JOB --layout L --log FILE): {ends} at best"
 
 
 def _ends(low: float, high: float) -> str:
@@ -192,6 +206,11 @@ def _ends(low: float, high: float) -> str:
 def _next_lines(front: Front, emitted: int) -> Iterator[Block]:
     """Yield the command that writes plan ``emitted`` as the configuration of a framework."""
     if front.job.source is None:
+        return
+    if front.job.program is None and front.job.lacking:
+        yield TypedLines(
+            ("next: no program runs this job: change what each of them lacks, as said above",), "quiet"
+        )
         return
     reference = reference_words(front.job.source.reference)
     number = "" if emitted == 1 else f" --plan {emitted}"
@@ -251,9 +270,18 @@ def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:
     yield GAP
 
 
+def _first_reason(front: Front) -> Sequence[str]:
+    """Return why there is no plan; of several programs that of the first, and which the others are."""
+    titles = [answer.job.program.title for answer in front.answers if answer.job.program]
+    others = [title for title in dict.fromkeys(titles) if title != titles[0]]
+    if not others:
+        return front.reasons
+    return (front.reasons[0], f"{', '.join(others)}: nothing is feasible either; --details: why")
+
+
 def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
     yield Sentence("nothing is feasible", "bad")
-    yield items(front.reasons, "")
+    yield items(front.reasons if details else _first_reason(front), "")
     yield GAP
     yield from suggestion_lines(front, details=details)
     if details:

@@ -91,6 +91,9 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
 ) -> None:
     """Find the layouts of JOB that are Pareto-optimal in step time and memory, with the proof.
 
+    A job that names neither its program nor its stack is planned for the programs that are usual for it: each
+    plan is one of a program, whose configuration emit writes.
+
     A serving job is planned for throughput and latency: engines, the sizes of their steps, and how many.
 
     Exit code 1: no layout is feasible. The answer has the reasons, the limits that conflict, and the smallest

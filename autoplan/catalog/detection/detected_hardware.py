@@ -3,7 +3,7 @@
 The driver's name of a device is compared with names of the catalogue word by word; memory decides between
 variants. A word that no variant has means another device, and nothing is guessed.
 
-How many nodes a job has, by the environment of Slurm, Kubernetes, torchrun or Open MPI.
+How many nodes a job has, by the environment of Slurm, Kubernetes, torchrun, Ray or Open MPI.
 """
 
 from __future__ import annotations
@@ -136,8 +136,12 @@ _VARIABLES: Final = (
     "SLURM_JOB_NUM_NODES",
     "SLURM_NNODES",
 )
-#: Open MPI says the number of processes, of all nodes and of one.
-_PROCESSES: Final = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+#: Variables with the number of processes, of all nodes and of one: those of workers of Ray Train, which
+#: torchrun gives its own, too, and those of Open MPI.
+_PROCESSES: Final = (
+    ("WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
 
 
 def found_nodes() -> tuple[int, str | None]:
@@ -148,13 +152,14 @@ def found_nodes() -> tuple[int, str | None]:
     for variable in _VARIABLES:
         if os.environ.get(variable):
             return _number(variable), variable
-    if all(os.environ.get(variable) for variable in _PROCESSES):
-        everywhere, here = map(_number, _PROCESSES)
-        if everywhere % here:
-            raise CatalogError(
-                f"{_PROCESSES[0]}={everywhere} is no multiple of {_PROCESSES[1]}={here}: name the hardware"
-            )
-        return everywhere // here, _PROCESSES[0]
+    for names in _PROCESSES:
+        if all(os.environ.get(name) for name in names):
+            everywhere, here = map(_number, names)
+            if everywhere % here:
+                raise CatalogError(
+                    f"{names[0]}={everywhere} is no multiple of {names[1]}={here}: name the hardware"
+                )
+            return everywhere // here, names[0]
     return 1, None
 
 

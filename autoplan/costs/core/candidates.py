@@ -33,6 +33,7 @@ __all__ = [
     "Linear",
     "column",
     "distinct",
+    "distinct_rows",
     "flag",
     "host_choice",
     "joined",
@@ -141,6 +142,25 @@ def distinct(codes: NDArray[Any]) -> Ints:
         return np.flatnonzero(np.bincount(flat - least)) + least
     ordered = np.sort(flat)
     return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+
+
+def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
+    """Return the first index of each distinct row of integer ``columns``, and the number of every row.
+
+    >>> first, numbers = distinct_rows([np.array([2, 7, 2]), np.array([5, 5, 5])])
+    >>> first.tolist(), numbers.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        values = distinct(column)
+        if len(values) > 1:
+            # Numbered anew after each column, so that no key exceeds the square of the rows.
+            keys = numbers * len(values) + np.searchsorted(values, column)
+            numbers = np.searchsorted(distinct(keys), keys)
+    first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return first, numbers
 
 
 def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[int, int, int]:

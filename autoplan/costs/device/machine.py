@@ -81,7 +81,9 @@ class Links:
 
     Bandwidths [byte/s] are those of a ring, one direction; latencies [s] are of one hop. ``pair_bandwidth``
     is that between two devices. In a ``mesh`` a group of n devices uses only the n - 1 links of a device to
-    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast.
+    the others. ``tables`` are measured on this fabric, ``least`` on one that is at least as fast. With a
+    ``shared_card`` a node has one network card, of which ``network_bandwidth`` is the share of each device.
+    ``trees`` of an all-reduce between two nodes run at the rate of the fabric, which joins any two devices.
     """
 
     devices_per_node: int
@@ -94,6 +96,8 @@ class Links:
     launch: float
     tables: tuple[CollectiveTable, ...]
     least: tuple[CollectiveTable, ...] = ()
+    shared_card: bool = False
+    trees: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +317,11 @@ def _linear_attention_rate(peak: float) -> Rate:
     return Rate(peak * _LINEAR_ATTENTION_SHARE, (), 0.0)
 
 
+#: Fabrics whose devices have links to some others only. On two cube meshes of V100, tensor groups of 16 take
+#: what rings take (Oneflow-Inc/DLPerf Megatron-LM, NCCL 2.8.3).
+_MESHES: Final = frozenset({"mesh", "cube-mesh"})
+
+
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     """Return the links of a cluster at the shares that collectives reach [byte/s].
 
@@ -336,6 +345,9 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
         least=achieved.tables if slower and not measured else (),
+        # Devices whose memory the network reads have a card each (catalog/derived_nodes.py).
+        shared_card=not network.direct_memory_access,
+        trees=fabric.topology not in _MESHES,
     )
 
 

@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, flag
+from autoplan.costs.core.candidates import Array, Candidates, distinct_rows, flag
 from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.core.sizes import attention_widths, element_bytes
 from autoplan.costs.device.kernels import attention_seconds, memory_bound_seconds
@@ -82,18 +82,21 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     Leaves out: steps off the diagonal, which have no masked half to skip.
     """
     model, s = job.model, float(job.workload.sequence_length)
-    b, c = candidates.microbatch * sequences_of_sample(job.rl), candidates.cp
-    heads, width = np.maximum(1.0, model.heads / candidates.tp), sum(head_widths(model)) / 2
+    # Thousands of candidates have some hundred kernels.
+    first, numbers = distinct_rows([candidates.microbatch, candidates.cp, candidates.tp])
+    b, c = candidates.microbatch[first] * sequences_of_sample(job.rl), candidates.cp[first]
+    heads, width = np.maximum(1.0, model.heads / candidates.tp[first]), sum(head_widths(model)) / 2
     if _splits_heads(job):
-        sequence = np.full(len(candidates), s)
-        return attention_seconds(b.astype(np.float64), sequence, keys, heads / c, width, rate)
-    seconds = np.zeros(len(candidates))
+        sequence = np.full(len(first), s)
+        return attention_seconds(b.astype(np.float64), sequence, keys, heads / c, width, rate)[numbers]
+    seconds = np.zeros(len(first))
     for g in range(1, int(np.gcd(b, c).max()) + 1):
-        divides = (b % g == 0) & (c % g == 0)
-        part = g / c
-        merged_seconds = attention_seconds(b / g, s * part, keys * part, heads, width, rate) / g
-        seconds = np.where(divides, np.maximum(seconds, merged_seconds), seconds)
-    return seconds
+        at = np.flatnonzero((b % g == 0) & (c % g == 0))
+        if len(at):
+            part = g / c[at]
+            merged_seconds = attention_seconds(b[at] / g, s * part, keys * part, heads[at], width, rate) / g
+            seconds[at] = np.maximum(seconds[at], merged_seconds)
+    return seconds[numbers]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -39,6 +39,9 @@ __all__ = [
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 LinkOperation = Operation | Literal["send"]
+
+#: Share of its links' bandwidth that a tree reaches (NCCL, src/graph/tuning.cc).
+_TREE_SHARE: Final = 0.92
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def bus_bandwidth_factor(operation: Operation, ranks: Array) -> Array:
     >>> float(bus_bandwidth_factor("all_reduce", np.array(8.0)))
     1.75
 
-    Leaves out: trees, and in-network reduction (SHARP).
+    Leaves out: trees, of which two nodes send less (``_tree_seconds``), and in-network reduction (SHARP).
     Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, bus bandwidth.
     """
     share = (ranks - 1.0) / ranks
@@ -93,15 +96,16 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     Inside a node, measured tables where the node has them (log-log in bytes), else
     t0 + hops + f(n) V / B, at least the time measured on a faster fabric of this kind. Across nodes the
     slowest link limits the ring: r devices of a node use r network links, so B = min(B_fabric, r B_network).
-    In an all-to-all, a rank sends its bytes for other nodes, (n-r)/n V, over its own network link.
+    In an all-to-all, a rank sends its bytes for other nodes, (n-r)/n V, over its own network link. Of an
+    all-reduce between two nodes a tree sends less than a ring, and the faster one counts.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 7 GB/s, no latency
     >>> group = Group(np.array(8.0), np.array(1.0))
     >>> float(collective_seconds("all_gather", np.array(8e9), group, links))  # 7/8 x 8e9 / 7e9
     1.0
 
-    Leaves out: the effect of trees at middle sizes; in-network reduction (in the tables where measured);
-    network congestion.
+    Leaves out: trees between more than two nodes, which send as much as rings; in-network reduction (in the
+    tables where measured); network congestion.
     Source: NCCL, src/graph/tuning.cc; measured tables are in costmodels/kernels.
     """
     ranks, local_ranks = group.ranks, group.ranks_in_node(links)
@@ -141,7 +145,32 @@ def _ring_seconds(operation: Operation, size: Array, group: Group, local_ranks: 
         inside, across = _direct_bytes(size, group.ranks, local_ranks)
         slower = np.maximum(inside / ring, across / links.network_bandwidth)
         return links.launch + hops + np.where(crossing, slower, sent_bytes / fabric)
-    seconds: Array = links.launch + hops + sent_bytes / bandwidth
+    seconds: Array = sent_bytes / bandwidth
+    if operation == "all_reduce":
+        tree = np.minimum(seconds, _tree_seconds(size, local_ranks, links))
+        seconds = np.where(links.trees & (nodes == 2), tree, seconds)
+    result: Array = links.launch + hops + seconds
+    return result
+
+
+def _tree_seconds(size: Array, local_ranks: Array, links: Links) -> Array:
+    """Return the time of the bytes of an all-reduce by a double binary tree between two nodes [s].
+
+    Each of two trees reduces half of the tensor on another node, so that V leaves each node in all, where
+    rings send 2(n-1)/n V. Inside the node V goes up a chain and down again. The slower of both counts, since
+    chunks follow each other, at 92 % of the bandwidth: max(V / (r B_network), 2 V / B_fabric) / 0.92.
+
+    >>> links = Links(8, 8e9, 8e9, False, 0.0, 1e9, 0.0, 0.0, ())
+    >>> seconds = _tree_seconds(np.array(8e9), np.array([8.0, 2.0]), links)
+    >>> (0.92 * seconds).round(9).tolist()  # as a ring inside: 2 x 8e9 / 8e9; two network links: 8e9 / 2e9
+    [2.0, 4.0]
+
+    Source: NVIDIA/nccl issue 812 (on two DGX A100 a tree sends S where a ring sends 2 (N-1)/N S),
+    NVIDIA/nccl-tests issue 196 (two nodes take the tree, where the bandwidth inside sustains it);
+    src/graph/tuning.cc for 92 %.
+    """
+    inside = np.where(local_ranks > 1, 2.0 * size / _fabric_bandwidth(local_ranks, links), 0.0)
+    seconds: Array = np.maximum(size / (local_ranks * links.network_bandwidth), inside) / _TREE_SHARE
     return seconds
 
 
@@ -154,8 +183,9 @@ def link_bytes(operation: LinkOperation, size: Array, group: Group, links: Links
     """Return what the mean rank sends over the fabric of its node, and over the network [byte].
 
     A ring across nodes leaves a node once; r rings, one for each network link, share its f(n) V, so that a
-    rank sends f(n) V / r over its network link. An all-to-all sends (n-r)/n V over it. A send crosses where
-    the node has one rank of the group, half of the time where it has several and the group has more.
+    rank sends f(n) V / r over its network link; the tree of an all-reduce between two nodes V / r. An
+    all-to-all sends (n-r)/n V over it. A send crosses where the node has one rank of the group, half of the
+    time where it has several and the group has more.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())  # 8 devices in a node
     >>> group = Group(np.array(16.0), np.array(1.0))
@@ -164,7 +194,8 @@ def link_bytes(operation: LinkOperation, size: Array, group: Group, links: Links
     >>> [float(x) for x in link_bytes("all_to_all", np.array(16.0), group, links)]
     [7.0, 8.0]
 
-    Leaves out: trees, which cross as often; in-network reduction; more or fewer rings than network links.
+    Leaves out: trees between more nodes, which cross as often; in-network reduction; more or fewer rings than
+    network links.
     Source: NCCL, src/graph/tuning.cc, as ``collective_seconds``.
     """
     local_ranks = group.ranks_in_node(links)
@@ -175,7 +206,12 @@ def link_bytes(operation: LinkOperation, size: Array, group: Group, links: Links
     if operation == "all_to_all":
         return _direct_bytes(size, group.ranks, local_ranks)
     sent = bus_bandwidth_factor(operation, group.ranks) * size
-    network = np.where(crossing, sent / local_ranks, 0.0)
+    if operation == "all_reduce":
+        two_nodes = links.trees & (np.ceil(group.ranks / local_ranks) == 2)
+        network = np.where(two_nodes, size, sent) / local_ranks
+    else:
+        network = sent / local_ranks
+    network = np.where(crossing, network, 0.0)
     return sent - network, network
 
 
@@ -248,18 +284,24 @@ def point_to_point_seconds(size: Array, group: Group, links: Links) -> Array:
 
     T = t0 + a + V / B, over the fabric where the group is inside one node, over the network where a node has
     one rank of it. Otherwise a rank at the edge of a node has one neighbour inside and one across: the mean.
+    The card of a node that has one for all devices is shared by those that send at once, which are the ranks
+    at the edge: one of r of the group's in a node, so that each has r shares of the card.
 
     >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, ())
     >>> groups = Group(np.array([2.0, 2.0, 4.0]), np.array([4.0, 8.0, 4.0]))
     >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # 7e9 / 7e9, 7e9 / 1e9, half of both
     [1.0, 7.0, 4.0]
+    >>> links = Links(8, 7e9, 7e9, False, 0.0, 1e9, 0.0, 0.0, (), shared_card=True)
+    >>> point_to_point_seconds(np.array(7e9), groups, links).tolist()  # (1 + 7 / 2) / 2 in the last
+    [1.0, 7.0, 2.25]
 
     Leaves out: ranks of such a group with both neighbours inside, which are slowed by those at the edge.
     Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc.
     """
     inside = links.launch + links.fabric_latency + size / links.pair_bandwidth
-    across = links.launch + links.network_latency + size / links.network_bandwidth
     ranks = group.ranks_in_node(links)
+    bandwidth = links.network_bandwidth * (ranks if links.shared_card else 1.0)
+    across = links.launch + links.network_latency + size / bandwidth
     across_nodes = np.where(ranks > 1, (inside + across) / 2.0, across)
     seconds: Array = np.where(ranks == group.ranks, inside, across_nodes)
     return seconds

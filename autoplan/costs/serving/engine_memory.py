@@ -139,7 +139,8 @@ def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:
     """Return R, what SGLang leaves free of weights and cache [byte].
 
     R = 512 + 1.5 max(chunk, 2048) + 128 t p + graphs, in MiB; graphs are 2 for each request of the largest
-    captured batch, and more for each attention data-parallel rank. At least 10 GiB on large devices.
+    captured batch, and more for each attention data-parallel rank. At least 10 GiB on large devices. The
+    chunk is that of all these ranks together.
 
     >>> job = load_serving_job("deepseek-v3-8x-h200")
     >>> scope = EngineScope(job, EngineLayout())
@@ -191,7 +192,7 @@ def engine_memory(scope: EngineScope, stage: int) -> EngineMemory:
     overhead = facts.overhead.base.value + (facts.overhead.communicators.value if several else 0.0)
     if facts.reserve is not None:
         graphs_counted, activation, graphs = True, 0.0, 0.0
-        reserve = reserve_bytes(scope, facts.reserve, tokens)
+        reserve = reserve_bytes(scope, facts.reserve, tokens * layout.adp)
         overhead += facts.reserve.context.value
     else:
         activation = forward_peak_bytes(scope, tokens)
@@ -230,7 +231,7 @@ def utilization(scope: EngineScope) -> float:
         return of_job
     facts, capacity = scope.facts, scope.device.memory.capacity.value
     if facts.reserve is not None:
-        reserve = reserve_bytes(scope, facts.reserve, scope.step_sizes[1])
+        reserve = reserve_bytes(scope, facts.reserve, scope.step_sizes[1] * scope.layout.adp)
         return max(0.0, round((capacity - reserve) / capacity, 3))
     of_engine: SourcedShare | None = facts.budget.utilization
     return 1.0 if of_engine is None else of_engine.value

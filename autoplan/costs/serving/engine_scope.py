@@ -60,14 +60,18 @@ class EngineScope:
     def step_sizes(self) -> tuple[int, int]:
         """S and T, the most requests and tokens of a step [1]: the layout's, the job's or the defaults.
 
-        Defaults follow the memory of the device; some devices count as smaller ones.
+        Defaults follow the memory of the device; some devices count as smaller ones. Both are of one
+        attention data-parallel rank; those of SGLang share the default tokens.
 
         >>> jobs = [load_serving_job(f"llama3.1-8b-1x-{x}") for x in ("h100", "rtx4090")]
         >>> [EngineScope(job, EngineLayout()).step_sizes for job in jobs]
         [(1024, 8192), (256, 2048)]
+        >>> deepseek = load_serving_job("deepseek-v3-8x-h200")
+        >>> [EngineScope(deepseek, EngineLayout(tp=8 // n, adp=n)).step_sizes[1] for n in (1, 8)]
+        [8192, 1024]
 
         Source: vLLM 0.33.0, engine/arg_utils.py, get_batch_defaults; SGLang 0.5.23,
-        arg_groups/memory_hook.py.
+        arg_groups/memory_hook.py and server_args.py, _handle_data_parallelism.
         """
         memory, search = self.device.memory.usable.value, self.job.search
         tier = [
@@ -76,7 +80,9 @@ class EngineScope:
             if memory >= x.memory_from and not self.device.name.startswith(x.except_devices or ("\0",))
         ][-1]
         seqs = self.layout.seqs or _first(search.max_num_seqs) or tier.max_num_seqs
-        tokens = self.layout.tokens or _first(search.max_num_batched_tokens) or tier.max_num_batched_tokens
+        ranks = self.layout.adp if self.facts.scheduler.shares_tokens else 1
+        default = max(1, tier.max_num_batched_tokens // ranks)
+        tokens = self.layout.tokens or _first(search.max_num_batched_tokens) or default
         return min(seqs, tokens), tokens
 
     @cached_property

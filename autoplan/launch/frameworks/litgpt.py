@@ -8,12 +8,25 @@ nothing, and on one device nothing does either. So a plan is what chooses the co
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import zip_longest
+from typing import Any, Final
 
+import yaml
+
+from autoplan.catalog import checkpoint_model
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import command_script
+from autoplan.launch.frameworks.hugging_face.training_fields import adapter_values
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
     microbatches,
@@ -26,13 +39,22 @@ from autoplan.launch.frameworks.missing_parts import (
     stack_note,
 )
 from autoplan.launch.known_models import architecture_name, hub_name
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import RecomputeMode
 
-__all__ = ["TARGET", "emit_litgpt"]
+__all__ = ["TARGET", "emit_litgpt", "read_litgpt"]
 
+LITGPT: Final = interface("litgpt")
+_RUN: Final = re.compile(rf"(?m)(?:^|[\s/])litgpt\s+(?:{'|'.join(LITGPT.data['commands'])})\b")
+_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
+#: Words that YAML reads as numbers or truth values, as jsonargparse does.
+_PLAIN: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|true|false|True|False|null")
+#: LitGPT's own dropout of adapters.
+_DROPOUT: Final = 0.05
 _FILE: Final = "litgpt.sh"
 #: Models of litgpt/config.py by their name on the hub.
 _MODELS: Final = frozenset(
@@ -222,10 +244,127 @@ def _notes(job: Job, command: str) -> tuple[str, ...]:
     )
 
 
+def is_litgpt(file: LaunchFile) -> bool:
+    """Return whether a file is a script that trains with LitGPT."""
+    return file.values is None and _RUN.search(file.text.replace("\\\n", " ")) is not None
+
+
+def read_litgpt(file: LaunchFile) -> Configuration:
+    """Return what a script says that runs one command; raises SpecError with all problems."""
+    command, words, document = _read_command(file)
+    document.check_sections()
+    known = LITGPT.data["commands"][command]
+    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
+    values |= _read_batch(document, known)
+    values |= _read_ranks(document, known)
+    values |= _read_format(document)
+    if known["kind"] == "lora":
+        values |= _read_adapters(document)
+    document.stop_at_problems()
+    name = words[0].text if words and not words[0].text.startswith("-") else ""
+    named = document.text("model_name") or document.text("checkpoint_dir")
+    checkpoint = str(named.value) if named is not None else name
+    renamed = {theirs: hub for hub, theirs in _RENAMED.items()}
+    model = checkpoint_model(renamed.get(checkpoint, checkpoint).removeprefix("checkpoints/"))
+    opened, notes = document.opened, document.notes
+    return assembled("litgpt", file, known_alone(values, opened), model=model, opened=opened, warnings=notes)
+
+
+def _read_command(file: LaunchFile) -> tuple[str, list[Word], WrittenDocument]:
+    """Return the command of a script, the words behind it, and its arguments as values by path."""
+    commands = LITGPT.data["commands"]
+    script = read_script(file.text, file.name, file.variables)
+    for command in reversed(script.commands):
+        texts = [word.text for word in command.words]
+        at = next((i for i, text in enumerate(texts) if text.rpartition("/")[2] == "litgpt"), None)
+        if at is not None and at + 1 < len(texts) and texts[at + 1] in commands:
+            words = [*command.words[at + 2 :], *(Word(text, 0) for text in file.arguments)]
+            document = WrittenDocument(file.name, table=LITGPT, notes=list(script.notes))
+            _add_words(document, words)
+            return texts[at + 1], words, document
+    raise SpecError([Problem("no command trains with litgpt", "$", file.name)])
+
+
+def _add_words(document: WrittenDocument, words: Sequence[Word]) -> None:
+    """Add arguments to a document, the last one of each; sections are mappings of their own."""
+    for word, behind in zip_longest(words, words[1:]):
+        if not word.text.startswith("--"):
+            continue
+        name, equals, value = word.text[2:].partition("=")
+        given = Word(value, word.line, word.unknown) if equals else behind
+        if given is None or given.unknown is not None:
+            document.refuse_key("its value depends on what the script does not say", name, word.line)
+            continue
+        plain = yaml.safe_load(given.text) if _PLAIN.fullmatch(given.text) else given.text
+        document.entries[name] = Written(plain, word.line or None, f"--{name} {given.text}")
+
+
+def _read_batch(document: WrittenDocument, known: Mapping[str, Any]) -> dict[str, Written]:
+    own = {name: Written(known[name], default=True) for name in ("mbs", "global_batch_size")}
+    return own | document.bound("mbs", "global_batch_size", "sequence_length")
+
+
+def _read_ranks(document: WrittenDocument, known: Mapping[str, Any]) -> dict[str, Written]:
+    """Return devices, and the sharding and recompute that the command has on as many."""
+    each, nodes = document.given("devices"), document.bound("nodes")["nodes"]
+    if each.value in {"auto", -1} if each is not None else "devices" not in known:
+        return {}  # all devices of the machine
+    per_node = document.number("devices") if each is not None else Written(known["devices"], default=True)
+    if per_node is None:
+        return {}
+    total, kind = per_node.value * nodes.value, known["kind"]
+    mode = "none" if total == 1 or kind == "pretrain" else "full"
+    inside = kind == "pretrain" and nodes.value > 1
+    return {
+        "devices": Written(total, per_node.line, per_node.words, default=per_node.default),
+        "zero": Written(3 if total > 1 else 0, default=True),
+        "recompute": Written(mode, default=True),
+        **({"dp_shard": Written(per_node.value, default=True)} if inside else {}),
+    }
+
+
+def _read_format(document: WrittenDocument) -> dict[str, Written]:
+    """Return precision, copies of parameters and the optimizer."""
+    values: dict[str, Written] = {}
+    named = document.text("format", tuple(LITGPT.data["formats"]))
+    if named is not None:
+        ours, pure = LITGPT.data["formats"][named.value]
+        values["precision"] = Written(ours, named.line, named.words)
+        if pure:
+            values["software"] = Written({"pure_bf16": True}, named.line, named.words)
+    optimizer = document.text("optimizer")
+    names = {name: ours for ours, name in _OPTIMIZERS.items()}
+    if optimizer is None:
+        return {**values, "optimizer": Written("adamw", default=True)}
+    ours = names.get(str(optimizer.value).removeprefix("torch.optim."))
+    if ours is None:
+        document.opened.add("optimizer")
+        document.notes.append(f"{optimizer.words}: an optimizer that is not priced: left open")
+        return values
+    paged = ours == "adamw" and document.given("base") is not None
+    return {**values, "optimizer": Written("paged-adamw" if paged else ours, optimizer.line, optimizer.words)}
+
+
+def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
+    values = document.bound("adapter_rank", *LITGPT.data["adapted"])
+    modules = [m for name, at in LITGPT.data["adapted"].items() if values[name].value for m in at]
+    base = document.text("base")
+    more: dict[str, Any] = {}
+    if base is not None:
+        kind, _, doubly = str(base.value).removeprefix("bnb.").partition("-")
+        more = {"base": kind} if kind == "int8" else {"base": kind, "double_quantization": doubly == "dq"}
+    dropout = document.given("adapter_dropout")
+    share = float(dropout.value) if dropout is not None else _DROPOUT
+    more |= {"dropout": share} if share else {}
+    return adapter_values(values["adapter_rank"], Written(modules), every=False, more=more)
+
+
 TARGET: Final = Target(
     name="litgpt",
     framework="LitGPT",
     version="0.5.13",
-    check="names checked",
+    check="accepted by the framework's parser",
     emit=emit_litgpt,
+    recognises=is_litgpt,
+    read=read_litgpt,
 )

@@ -47,6 +47,7 @@ def write_answer(path: Path, front: Front) -> None:
         "certificate": dataclasses.asdict(front.certificate),
         "rejected": [dataclasses.asdict(rejection) for rejection in front.rejected],
         "reasons": front.reasons,
+        "cut_by_others": front.cut_by_others,
     }
     text = json.dumps(answer, allow_nan=False)
     write_whole(path, json.dumps({"digest": _digest(text), "answer": text}).encode())
@@ -68,6 +69,7 @@ def read_answer(path: Path, job: Job) -> Front | None:
         rejected = _REJECTIONS.validate_json(json.dumps(answer["rejected"]))
         reasons = _REASONS.validate_json(json.dumps(answer["reasons"]))
         layouts = [_layout(job, text) for text in answer["layouts"]]
+        cut = bool(answer["cut_by_others"])
     except (AutoplanError, KeyError, TypeError, ValidationError):
         return None
     # An answer that is asked for stays; that it could not be noted does no harm.
@@ -77,7 +79,7 @@ def read_answer(path: Path, job: Job) -> Front | None:
     facts = facts_of(job)
     predicted = predict_all(job, layouts)
     plans = tuple(Plan(*pair, facts) for pair in zip(layouts, predicted, strict=True))
-    return Front(job, plans, certificate, rejected, reasons, facts=facts)
+    return Front(job, plans, certificate, rejected, reasons, facts=facts, cut_by_others=cut)
 
 
 def _certificate(plain: dict[str, Any]) -> Certificate:

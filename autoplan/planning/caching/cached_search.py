@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -40,8 +40,16 @@ def cache_folder(cache: bool | str | Path | None) -> Path | None:  # noqa: FBT00
     return Path(home or Path.home() / ".cache") / "autoplan" / "answers"
 
 
-def cached(job: Job, folder: Path, deadline: Deadline, search: Callable[[], Front]) -> Front:
+def cached(
+    job: Job,
+    folder: Path,
+    deadline: Deadline,
+    search: Callable[[], Front],
+    others: Sequence[tuple[float, float]] = (),
+) -> Front:
     """Return the front of ``job``: the answer in ``folder``, or that of ``search``, which is kept there.
+
+    The answer depends on the plans of other programs, ``others``, that the search is told of.
 
     Of many processes that ask at once one searches, and the others wait for its answer. Raises CatalogError
     where the folder cannot be used.
@@ -51,7 +59,8 @@ def cached(job: Job, folder: Path, deadline: Deadline, search: Callable[[], Fron
     from autoplan.planning.caching.solve_lock import SolveLock
 
     # Answers of a search that its deadline stopped are those of that deadline.
-    question_hash = hashlib.sha256(f"{fingerprint(job)} {deadline.seconds}".encode()).hexdigest()
+    question = f"{fingerprint(job)} {deadline.seconds} {sorted(others)}"
+    question_hash = hashlib.sha256(question.encode()).hexdigest()
     path = folder / f"{question_hash}.json"
     if (answer := read_answer(path, job)) is not None:
         return answer

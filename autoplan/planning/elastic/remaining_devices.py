@@ -21,6 +21,7 @@ from autoplan.catalog import load_job
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.pipeline.schedules import bubble_overhead
 from autoplan.errors import UnsupportedError
+from autoplan.results.merged_front import choice_key
 from autoplan.schema.job import Job, Objective
 
 __all__ = ["remaining"]
@@ -40,7 +41,7 @@ def remaining(job: Job | str | Path, lost_nodes: int = 1) -> Job:
     and for a job of several numbers of devices or batches.
     """
     job = job if isinstance(job, Job) else load_job(job)
-    if job.choices:
+    if len({choice_key(choice)[:2] for choice in job.choices}) > 1:
         raise UnsupportedError("nodes are lost of one number of devices with one batch: the job has several")
     node = job.cluster.node
     if lost_nodes < 0:
@@ -54,9 +55,12 @@ def remaining(job: Job | str | Path, lost_nodes: int = 1) -> Job:
     numbers = _numbers(job, left * node.devices)
     asked: tuple[Objective, ...] = ("step_time",) if job.objectives == _DEFAULT else job.objectives
     jobs = [
-        replace(job, cluster=replace(job.cluster, devices=n), objectives=asked, source=None) for n in numbers
+        replace(one, cluster=replace(one.cluster, devices=n), objectives=asked, source=None, choices=())
+        for one in job.choices or (job,)
+        for n in numbers
     ]
-    return jobs[0] if len(jobs) == 1 else replace(jobs[0], choices=tuple(jobs))
+    first = replace(jobs[0], programs=job.programs, lacking=job.lacking)
+    return first if len(jobs) == 1 else replace(first, choices=tuple(jobs))
 
 
 def _numbers(job: Job, most: int) -> list[int]:

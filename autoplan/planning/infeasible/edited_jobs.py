@@ -135,10 +135,13 @@ def edited(job: Job, edits: Sequence[Edit]) -> Job:
 
     Raises AutoplanError where the edited file names something that is unknown or does not go together.
     """
+    changed = job
     for edit in edits:
-        job = _edited(job, edit.key, parse_yaml(f"value: {edit.after}", name="edit").at(["value"]))
-    run = with_programs_again(job)
-    if job.programs not in {None, ANY_LAYOUT} and run.program is None:
+        changed = _edited(changed, edit.key, parse_yaml(f"value: {edit.after}", name="edit").at(["value"]))
+    run = with_programs_again(changed)
+    # What no program ran before may stay so, but not by naming another one.
+    may_stay = job.program is None and job.programs == changed.programs
+    if not may_stay and changed.programs not in {None, ANY_LAYOUT} and run.program is None:
         raise UnsupportedError("no program runs the job with these edits")
     return run
 
@@ -231,7 +234,10 @@ def _with_stack(job: Job, name: str) -> Job:
     # A stack of the program's own is in no catalogue; an assumed one has a wider interval than a named one.
     unchanged = name == job.stack.name and not job.stack_assumed
     chosen = job.stack if unchanged else with_software(stack(name), job.software)
-    return on_all(job, lambda one: replace(one, stack=chosen, stack_assumed=False))
+    # A stack that is named without a program is of any layout.
+    return on_all(
+        job, lambda one: replace(one, stack=chosen, stack_assumed=False, program=None, programs=None)
+    )
 
 
 def _with_kernels(job: Job, name: str) -> Job:

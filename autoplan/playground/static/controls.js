@@ -73,7 +73,7 @@ export class Controls {
     this.fillHardware();
     filled(control("precision"), choices.precisions);
     filled(control("objectives"), choices.objectives);
-    filled(control("stack"), [{ name: "", title: "the usual one of the hardware" }, ...choices.stacks], (c) => (c.name ? named(c) : c.title));
+    filled(control("stack"), [{ name: "", title: "that of each usual program" }, ...choices.stacks], (c) => (c.name ? named(c) : c.title));
     filled(control("optimizer"), choices.optimizers);
     filled(control("offload"), choices.offloading);
     filled(control("engine"), choices.engines);

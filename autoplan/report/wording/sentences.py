@@ -52,6 +52,8 @@ __all__ = [
 CENTRE_ONLY: Final = "?"
 
 _LARGEST_EXACT: Final = 10**12
+#: Other programs of which it is said what is against them.
+_MOST_PROGRAMS: Final = 4
 
 #: Kinds of numbers whose words differ from their names.
 _KNOWN: Final = {"data sheet": "from data sheets", "guess": "guessed"}
@@ -479,12 +481,25 @@ def stack_title(job: Job) -> str:
 
 
 def assumed_sentences(job: Job) -> list[str]:
-    """Return the sentence on the stack that is assumed, and why; empty if the job names one."""
+    """Return what is taken as program or stack of ``job``, and why; empty where it says which."""
+    if job.program is not None:
+        why = f", the fastest that has this layout ({_others(job)})" if job.lacking else ""
+        return [f"program: {job.program.words}{why}"] if why else []
     if not job.stack_assumed:
         return []
     node, name = job.cluster.node, job.stack.name
     why = f"the usual one on {node.name}" if node.default_stack else f"{node.name} has no usual one"
-    return [f"stack: {name}, assumed: {why}; name one with stack: to narrow the interval of the step time"]
+    stack = f"stack: {name}, assumed: {why}"
+    if job.lacking:
+        return [f"no program starts it ({_others(job)})", stack]
+    return [f"{stack}; name one with stack: to narrow the interval of the step time"]
+
+
+def _others(job: Job) -> str:
+    """Return what is against other programs, for the first few of them."""
+    shown = [f"{title}: {words}" for title, words in job.lacking[:_MOST_PROGRAMS]]
+    left = len(job.lacking) - len(shown)
+    return "; ".join([*shown, *([f"{left} more"] if left else [])])
 
 
 def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:

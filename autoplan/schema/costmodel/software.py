@@ -31,8 +31,10 @@ class SoftwareSpec(Frozen):
         default=None,
         description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
     )
-    attention: Literal["eager", "flash1", "flash2", "flash"] | None = Field(
-        default=None, description="attention kernels: scores in memory, or a generation of FlashAttention"
+    attention: Literal["eager", "flash1", "flash1-triton", "flash2", "flash"] | None = Field(
+        default=None,
+        description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
+        " the first one in Triton, as llm-foundry had it)",
     )
     fused_kernels: bool | None = Field(
         default=None, description="one kernel each for norms, RoPE and the activation (Liger, Apex, Unsloth)"

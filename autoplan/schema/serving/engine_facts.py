@@ -184,6 +184,10 @@ class SchedulerFacts(Frozen):
     )
     asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
     chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
+    shares_tokens: bool = Field(
+        default=False,
+        description="whether attention data-parallel ranks share the default tokens of a step, each its part",
+    )
     splits_layers: Literal["middle", "last", "first"] = Field(
         description="stages that hold the layers left over: those before the last, the last, or the first"
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import partial, reduce
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
 from autoplan.schema.recompute import MODES
 
@@ -37,6 +37,7 @@ __all__ = [
     "Place",
     "Uniform",
     "Value",
+    "at_stage",
     "decided",
     "left_of",
 ]
@@ -45,6 +46,7 @@ Value: TypeAlias = "int | Fraction | str | bool | None"
 #: A quantity and the stage it is of, counted from 0; as written, negative from the last.
 Place: TypeAlias = "tuple[str, int]"
 Number: TypeAlias = "int | Fraction"
+_N = TypeVar("_N", bound="_Hashed")
 _Compared: TypeAlias = "Mapping[str, Callable[[Any, Any], bool]]"
 _Computed: TypeAlias = "Mapping[str, Callable[[Number, Number], Number]]"
 
@@ -66,8 +68,33 @@ class Known:
     entries: Mapping[Place, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class _Hashed:
+    """Remembers its hash."""
+
+    __slots__ = ("_hash",)
+
+    _hash: int
+
+
+@dataclass_transform(frozen_default=True)
+def _node(kind: type[_N]) -> type[_N]:
+    """Return ``kind`` as a frozen dataclass that hashes its tree once: tables of trees are asked often."""
+    made = dataclass(frozen=True, slots=True)(kind)
+    hash_of = made.__hash__
+
+    def remembered(self: _N) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash_of(self))
+            return self._hash
+
+    made.__hash__ = remembered  # type: ignore[assignment,method-assign]
+    return made
+
+
+@_node
+class Node(_Hashed):
     """A number, a word or a relation."""
 
     def folded(self, values: Known) -> Node:  # noqa: ARG002
@@ -81,7 +108,7 @@ class Node:
         return tuple(part for group in parts for part in group if isinstance(part, Node))
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Constant(Node):
     """A value."""
 
@@ -93,7 +120,7 @@ FALSE: Final = Constant(False)  # noqa: FBT003
 UNDEFINED: Final = Constant(None)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Name(Node):
     """A number or word of the job or of a candidate."""
 
@@ -104,7 +131,7 @@ class Name(Node):
         return Constant(values.names[self.name]) if self.name in values.names else self
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Entry(Node):
     """A quantity of one stage."""
 
@@ -119,14 +146,14 @@ class Entry(Node):
         return Constant(values.entries[place]) if place in values.entries else Entry(*place)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Each(Node):
     """A quantity of the stage that the relation is looked at for, one after the other."""
 
     quantity: str
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Every(Node):
     """Whether a relation holds for every stage in place of ``Each``."""
 
@@ -138,10 +165,10 @@ class Every(Node):
 
     def of_stages(self, stages: int) -> Node:
         """Return the relation for each of so many stages."""
-        return Logic(every=True, parts=tuple(_at_stage(self.part, stage) for stage in range(stages)))
+        return Logic(every=True, parts=tuple(at_stage(self.part, stage) for stage in range(stages)))
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Over(Node):
     """The sum, least or most of a quantity over all stages."""
 
@@ -156,7 +183,7 @@ class Over(Node):
         return reduce(partial(Operation, "+"), entries).folded(values)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Extreme(Node):
     """The least or most of several numbers."""
 
@@ -172,7 +199,7 @@ class Extreme(Node):
         return Constant(max(values) if self.function == "max" else min(values))
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Operation(Node):
     """Arithmetic with two numbers."""
 
@@ -190,7 +217,7 @@ class Operation(Node):
         return Operation(self.symbol, left, right)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Comparison(Node):
     """Whether two numbers, or two words, stand in a relation."""
 
@@ -208,7 +235,7 @@ class Comparison(Node):
         return Comparison(self.symbol, left, right)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Logic(Node):
     """Whether ``every`` part holds, or else any."""
 
@@ -227,7 +254,7 @@ class Logic(Node):
         return left[0] if len(left) == 1 else Logic(self.every, left)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Not(Node):
     """Whether a relation does not hold."""
 
@@ -241,7 +268,7 @@ class Not(Node):
         return Not(part)
 
 
-@dataclass(frozen=True, slots=True)
+@_node
 class Uniform(Node):
     """Whether a quantity is the same on every stage.
 
@@ -263,17 +290,17 @@ class Uniform(Node):
         return Logic(every=False, parts=(*equal, counts)).folded(values)
 
 
-def _at_stage(node: Node, stage: int) -> Node:
-    """Return ``node`` with entries of ``stage`` in place of ``Each``."""
-    if isinstance(node, Each):
+def at_stage(node: Node, stage: int, of: type[Each | Entry] = Each) -> Node:
+    """Return ``node`` with entries of ``stage`` in place of all ``of`` a kind."""
+    if isinstance(node, of):
         return Entry(node.quantity, stage)
     changes: dict[str, Any] = {}
     for part in fields(node):
         value = getattr(node, part.name)
         if isinstance(value, Node):
-            changes[part.name] = _at_stage(value, stage)
+            changes[part.name] = at_stage(value, stage, of)
         elif isinstance(value, tuple):
-            changes[part.name] = tuple(_at_stage(x, stage) if isinstance(x, Node) else x for x in value)
+            changes[part.name] = tuple(at_stage(x, stage, of) if isinstance(x, Node) else x for x in value)
     return replace(node, **changes) if changes else node
 
 

@@ -23,7 +23,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
 from autoplan.schema.recompute import FULL, listed_modes, total
@@ -70,7 +70,8 @@ class UniformCases:
     """All cases of uniform recompute of one candidate, W of them.
 
     ``recomputed`` has the layers of every stage with each mode, -1 for all of them. ``bounds`` has lower
-    bounds of the step of each case, valid under the tightest limit so far and tighter ones.
+    bounds of the step of each case, valid under the tightest limit so far and tighter ones. ``possible`` says
+    whether the rules on stages leave layouts of a case: 1, 0, or -1 where that is not known yet.
     """
 
     one: PricedCandidates
@@ -81,6 +82,7 @@ class UniformCases:
     allowed: NDArray[np.bool_]
     rules: tuple[StageRules, ...]
     across: tuple[Node, ...]
+    possible: NDArray[np.int8]
 
     @staticmethod
     def of(group: PricedCandidates, position: int) -> UniformCases:
@@ -99,6 +101,7 @@ class UniformCases:
             allowed=allowed,
             rules=stage_rules(parts, one.pp),
             across=across(parts),
+            possible=np.full(len(floor), -1, dtype=np.int8),
         )
 
     def within(self, limit: float, most: float, *, remember: bool) -> Iterator[UniformCase]:
@@ -117,6 +120,9 @@ class UniformCases:
         lower = bound_by(self.one, _monotone(seconds, self.allowed))
         fitting = np.where(np.isfinite(seconds), np.arange(1, self.one.layers + 1), 0).max(axis=2).sum(axis=1)
         steps = np.where(fitting >= self.one.layers, lower.step_seconds, inf)
+        if any(rules.own for rules in self.rules):
+            near = np.flatnonzero(steps <= most)
+            steps[near[~self._possible(index[near])]] = inf
         if remember:
             self.bounds[index] = np.maximum(self.bounds[index], steps)
         promising = np.flatnonzero(steps <= most)
@@ -124,6 +130,22 @@ class UniformCases:
             index, promising[np.argsort(steps[promising], kind="stable")], lower, seconds, most
         ):
             yield _case(int(index[i]), lower, i, seconds[i], memory[i])
+
+    def _possible(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return for which cases the rules on each stage allow some number of layers, whatever the limit."""
+        counts = (tuple((np.flatnonzero(allowed) + 1).tolist()) for allowed in self.allowed)
+        alike = {(rules.own, numbers): rules for rules, numbers in zip(self.rules, counts, strict=True)}
+        for number in index[self.possible[index] < 0].tolist():
+            recomputed = {mode: int(count[number]) for mode, count in self.recomputed.items()}
+            self.possible[number] = all(
+                any(
+                    rules.allows_one(n, {mode: n if k < 0 else k for mode, k in recomputed.items()})
+                    for n in numbers
+                )
+                for (_, numbers), rules in alike.items()
+            )
+        possible: NDArray[np.bool_] = self.possible[index] > 0
+        return possible
 
     def _undominated(
         self,
@@ -159,25 +181,32 @@ class UniformCases:
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
-        one, counts = self.one, np.arange(1.0, self.one.layers + 1)
-        longest = longest_stage(one.schedule(0), case.stage_sum, most * (1 + margin) - case.tail)
-        useful = useful_counts(one, case.seconds, longest)
-        stages, v = self.stages, int(one.v[0])
-        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
-        table = alternative_table(stages, counts, mix, case.memory, v=v, scale=scale)
-        rows = (table[i, self._allowed_counts(i, case, useful[i])].tolist() for i in range(one.pp))
-        chosen = tuple(tuple(Alternative.of(entry) for entry in row) for row in rows)
-        return Alternatives(chosen, one.schedule(0), self.across)
+        one, longest = self.one, self._longest_stage(case, most * (1 + margin))
+        stage, layers = np.nonzero(np.isfinite(useful_counts(one, case.seconds, longest)))
+        mix = {mode: x[0, 0, layers] for mode, x in self._mixes(np.array([case.number])).items()}
+        allowed = self._allowed(stage, layers + 1, mix)
+        stage, layers, mix = stage[allowed], layers[allowed], mixes_at(mix, allowed)
+        coefficients, memory = self.stages.take((stage, 0)), case.memory[stage, layers]
+        v = int(one.v[0])
+        table = alternative_table(coefficients, layers + 1.0, mix, memory, v=v, scale=scale)
+        rows: list[list[Alternative]] = [[] for _ in range(one.pp)]
+        for i, entry in zip(stage.tolist(), table.tolist(), strict=True):
+            rows[i].append(Alternative.of(entry))
+        return Alternatives(tuple(map(tuple, rows)), one.schedule(0), self.across)
 
-    def _allowed_counts(self, stage: int, case: UniformCase, seconds: Array) -> NDArray[np.int64]:
-        """Return the layer counts, less one, of finite ``seconds`` that the rules on the stage allow."""
-        index, rules = np.flatnonzero(np.isfinite(seconds)), self.rules[stage]
-        if not rules.own:
-            return index
-        mix = {mode: x[0, 0] for mode, x in self._mixes(np.array([case.number])).items()}
-        allowed = [rules.allows(n + 1, mixes_at(mix, np.array([n])))[0] for n in index.tolist()]
-        allowed_index: NDArray[np.int64] = index[np.array(allowed, dtype=bool)]
-        return allowed_index
+    def _longest_stage(self, case: UniformCase, most: float) -> float:
+        """Return the longest time of a stage in steps of up to ``most`` seconds [s]."""
+        return longest_stage(self.one.schedule(0), case.stage_sum, most - case.tail)
+
+    def _allowed(self, stage: NDArray[np.int64], layers: NDArray[np.int64], mix: ByMode) -> NDArray[np.bool_]:
+        """Return whether the rules on each ``stage`` allow so many ``layers`` with its ``mix``."""
+        if not any(rules.own for rules in self.rules):
+            return np.ones(len(stage), dtype=bool)
+        counts = zip(*(of_mode.astype(np.int64).tolist() for of_mode in mix.values()), strict=True)
+        rows = zip(stage.tolist(), layers.tolist(), counts, strict=True)
+        return np.array(
+            [self.rules[i].allows_one(n, dict(zip(mix, row, strict=True))) for i, n, row in rows], dtype=bool
+        )
 
     def _mixes(self, index: NDArray[np.int64]) -> dict[str, Array]:
         """Return layers with each recompute mode by number of layers, shape [W, 1, L]."""

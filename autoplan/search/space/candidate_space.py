@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, distinct, joined
+from autoplan.costs.core.candidates import Candidates, distinct, distinct_rows, joined
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
 from autoplan.results import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
-from autoplan.rules.user_constraints import own_rules, what_is_left
+from autoplan.rules.user_constraints import own_rules
 from autoplan.schema.job import Job
 from autoplan.search.space.choices import candidate_blocks
 from autoplan.search.space.layout_totals import LayoutCounts, layout_counts
@@ -186,19 +186,15 @@ def conflicting_rules(job: Job) -> list[str]:
 
 def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return one representative of the ZeRO stages where no ranks share state: they are equivalent."""
-    seen: set[tuple[int, ...]] = set()
     representative = np.ones(len(candidates), dtype=bool)
-    c = candidates
+    unsharded = np.flatnonzero(remaining & candidates.single_data_rank)
+    c = candidates.take(unsharded)
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    unsharded = np.flatnonzero(remaining & c.single_data_rank)
     # Their prices are equal; the user's own rules may still distinguish the ZeRO stages.
-    residual_rules = [
-        equality_numbers(what_is_left(job, rule.relation, c.take(unsharded))) for rule in own_rules(job)
-    ]
-    for k, i in enumerate(unsharded):
-        key = (*(int(x[i]) for x in others), *(numbers[k] for numbers in residual_rules))
-        representative[i] = key not in seen
-        seen.add(key)
+    rules = [equality_numbers(job, rule.relation, c) for rule in own_rules(job)]
+    first, _ = distinct_rows([*others, *rules])
+    representative[unsharded] = False
+    representative[unsharded[first]] = True
     return representative
 
 
@@ -220,13 +216,14 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     if not divisible.any():
         return dominated
     values = [distinct(column) for column in _columns(c)]
-    keys = _keys(c, values)
+    keys = distinct(_keys(c, values))
     primes = (f for f in divisors(job.cluster.devices) if len(divisors(f)) == 2)
     for f in primes:
         index = np.flatnonzero(divisible & (c.cp % f == 0) & (c.microbatch % f == 0))
         longer = c.take(index)
         shorter = replace(longer, dp=longer.dp * f, cp=longer.cp // f, microbatch=longer.microbatch // f)
-        dominated[index] |= np.isin(_keys(shorter, values), keys)
+        wanted = _keys(shorter, values)
+        dominated[index] |= keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
     return dominated
 
 

@@ -17,7 +17,7 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.rules.user_constraints import OwnRule, own_rules, what_is_left, without_layers
+from autoplan.rules.user_constraints import OwnRule, own_rules, remainders_of, without_layers
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
@@ -220,13 +220,16 @@ def open_conjuncts(
 
     Empty where none remain for any candidate.
     """
-    residual_rules = [what_is_left(job, rule.relation, candidates) for rule in rules]
-    # Candidates with the same residual rule share one object; comparing trees by value is slow.
-    parts_by_identity: dict[tuple[int, ...], tuple[Node, ...]] = {}
+    if not rules:
+        return ()
+    residual_rules = [remainders_of(job, rule.relation, candidates) for rule in rules]
+    rows = zip(*(numbers.tolist() for _, numbers in residual_rules), strict=True)
+    # Candidates with the same residual rules share one object; comparing trees by value is slow.
+    parts_by_row: dict[tuple[int, ...], tuple[Node, ...]] = {}
     parts = []
-    for nodes in zip(*residual_rules, strict=True):
-        key = tuple(map(id, nodes))
-        if key not in parts_by_identity:
-            parts_by_identity[key] = tuple(dict.fromkeys(parts_of(nodes)))
-        parts.append(parts_by_identity[key])
+    for row in rows:
+        if row not in parts_by_row:
+            nodes = [left[number] for (left, _), number in zip(residual_rules, row, strict=True)]
+            parts_by_row[row] = tuple(dict.fromkeys(parts_of(nodes)))
+        parts.append(parts_by_row[row])
     return tuple(parts) if any(parts) else ()

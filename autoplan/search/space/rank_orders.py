@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -12,7 +11,7 @@ from autoplan.costs.core.candidates import Candidates, ShardCode
 from autoplan.costs.core.rank_strides import data_stride
 from autoplan.costs.core.sizes import data_ranks
 from autoplan.costs.network.mesh import ranks_per_node
-from autoplan.rules.user_constraints import OwnRule, names_in, own_rules, what_is_left
+from autoplan.rules.user_constraints import OwnRule, names_in, own_rules, remainders_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
 from autoplan.schema.user_rules.expression import Node
@@ -102,9 +101,7 @@ def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool
         return remaining
     index = np.flatnonzero(remaining)
     selected = candidates.take(index)
-    residual_rules = [
-        equality_numbers(what_is_left(job, rule.relation, selected)) for rule in _rules_about_orders(job)
-    ]
+    residual_rules = [equality_numbers(job, rule.relation, selected) for rule in _rules_about_orders(job)]
     rows = np.array(
         [order_classes(selected), *ranks_per_node(selected, job.cluster.node.devices), *residual_rules]
     )
@@ -116,11 +113,9 @@ def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     return distinct
 
 
-def equality_numbers(nodes: Sequence[Node]) -> list[int]:
-    """Return a number for each of ``nodes``, the same for equal ones; an object is compared only once."""
-    numbers: dict[Node, int] = {}
-    number_by_identity: dict[int, int] = {}
-    for node in nodes:
-        if id(node) not in number_by_identity:
-            number_by_identity[id(node)] = numbers.setdefault(node, len(numbers))
-    return [number_by_identity[id(node)] for node in nodes]
+def equality_numbers(job: Job, relation: Node, candidates: Candidates) -> NDArray[np.int64]:
+    """Return a number for each of ``candidates``, the same where equal relations are left of ``relation``."""
+    remainders, numbers = remainders_of(job, relation, candidates)
+    number_by_node: dict[Node, int] = {}
+    equal = [number_by_node.setdefault(node, len(number_by_node)) for node in remainders]
+    return np.array(equal, dtype=np.int64)[numbers]

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import ByMode
 from autoplan.schema.recompute import MODES
-from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, decided
+from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, at_stage, decided
 
 __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """Rules on the alternatives of one stage: ``own`` are those about this stage alone.
+    """Rules on the alternatives of one stage: ``own`` are those about this stage alone, as of the first.
 
     ``seen`` are the quantities of the stage that occur in rules about several stages.
     """
@@ -48,11 +48,14 @@ class StageRules:
         """
         columns = [counts.astype(np.int64).tolist() for counts in recomputed.values()]
         rows = list(zip(*columns, strict=True)) if columns else [()]
-        allowed = np.ones(len(rows), dtype=bool)
-        for node in self.own:
-            table = _table(node, self.stage, self.stages, layers)
-            allowed &= np.array([table(tuple(zip(recomputed, row, strict=True))) for row in rows], dtype=bool)
-        return allowed
+        return np.array(
+            [self.allows_one(layers, dict(zip(recomputed, row, strict=True))) for row in rows], dtype=bool
+        )
+
+    def allows_one(self, layers: int, recomputed: Mapping[str, int]) -> bool:
+        """Return whether a stage of ``layers`` with these recompute counts satisfies the rules about it."""
+        named = _modes_in(self.own)
+        return _hold(self.own, self.stages, layers, tuple(n for n in recomputed.items() if n[0] in named))
 
     def indistinguishable(self, recomputed: ByMode, reference: Mapping[str, int]) -> NDArray[np.bool_]:
         """Return which mixes no rule on several stages distinguishes from the counts ``reference``."""
@@ -63,28 +66,18 @@ class StageRules:
         return same
 
 
-class _RuleTable:
-    """Memo of whether a mix satisfies a rule about one stage, by the counts that the rule names."""
-
-    def __init__(self, node: Node, stage: int, stages: int, layers: int) -> None:
-        self.node, self.stages = node, stages
-        self.named = {quantity for quantity, _ in places_of(node)}
-        self.stage, self.layers = stage, layers
-        self.decisions: dict[tuple[tuple[str, int], ...], bool] = {}
-
-    def __call__(self, recomputed: tuple[tuple[str, int], ...]) -> bool:
-        key = tuple((mode, count) for mode, count in recomputed if mode in self.named)
-        if key not in self.decisions:
-            none = {mode.name: 0 for mode in MODES}
-            counts = {"layers": self.layers} | none | dict(key)
-            entries = {(name, self.stage): n for name, n in counts.items()}
-            self.decisions[key] = decided(self.node, Known({}, self.stages, entries))
-        return self.decisions[key]
+@lru_cache(maxsize=256)
+def _modes_in(rules: tuple[Node, ...]) -> frozenset[str]:
+    """Return the quantities that ``rules`` name."""
+    return frozenset(quantity for node in rules for quantity, _ in places_of(node))
 
 
-@lru_cache(maxsize=4096)
-def _table(node: Node, stage: int, stages: int, layers: int) -> _RuleTable:
-    return _RuleTable(node, stage, stages, layers)
+@lru_cache(maxsize=2**16)
+def _hold(rules: tuple[Node, ...], stages: int, layers: int, recomputed: tuple[tuple[str, int], ...]) -> bool:
+    """Return whether rules about the first of ``stages`` hold for its layers and counts; others are 0."""
+    counts = {"layers": layers, **dict.fromkeys((mode.name for mode in MODES), 0), **dict(recomputed)}
+    known = Known({}, stages, {(name, 0): n for name, n in counts.items()})
+    return all(decided(node, known) for node in rules)
 
 
 @lru_cache(maxsize=4096)
@@ -95,9 +88,16 @@ def places_of(node: Node) -> frozenset[Place]:
     return frozenset(place for part in node.below() for place in places_of(part))
 
 
+@lru_cache(maxsize=4096)
 def stages_of(node: Node) -> frozenset[int]:
     """Return the stages that ``node`` depends on."""
     return frozenset(stage for _, stage in places_of(node))
+
+
+@lru_cache(maxsize=4096)
+def _of_first(node: Node) -> Node:
+    """Return a rule about one stage as one about the first: most stages have the same ones."""
+    return at_stage(node, 0, of=Entry)
 
 
 def parts_of(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -120,8 +120,11 @@ def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
     for node in across(parts):
         for quantity, stage in places_of(node):
             seen[stage].add(quantity)
-    own = [tuple(node for node in parts if stages_of(node) == {i}) for i in range(stages)]
-    return tuple(StageRules(i, stages, own[i], frozenset(seen[i])) for i in range(stages))
+    own: list[list[Node]] = [[] for _ in range(stages)]
+    for node in parts:
+        if len(about := stages_of(node)) == 1:
+            own[min(about)].append(_of_first(node))
+    return tuple(StageRules(i, stages, tuple(own[i]), frozenset(seen[i])) for i in range(stages))
 
 
 def keeps(parts: Sequence[Node], entries: Mapping[Place, int], stages: int) -> bool:

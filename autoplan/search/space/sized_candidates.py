@@ -13,6 +13,7 @@ from autoplan.costs.core.candidates import (
     Candidates,
     Ints,
     distinct,
+    distinct_rows,
     joined,
     mapped,
     recompute_mode,
@@ -206,5 +207,5 @@ def _footprints(
 ) -> tuple[list[Footprint], Ints]:
     """Return the memory footprints of each layer type, once for all rank orders, and each candidate's row."""
     rows = order_classes(candidates)
-    representatives = candidates.take(np.unique(rows, return_index=True)[1])
+    representatives = candidates.take(distinct_rows([rows])[0])
     return [footprint(scope_of(kind, representatives)) for kind in kinds.jobs(job)], rows

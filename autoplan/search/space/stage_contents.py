@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array, Ints, distinct
+from autoplan.costs.core.candidates import Array, Ints, distinct, distinct_rows
 from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages, order_of
@@ -202,8 +202,8 @@ def _places_up_to(sequence: tuple[int, ...], pp: int, v: int, most: int) -> Plac
 
 def _row(first: Ints, layers: Ints, orders: Ints, v: int, start: int) -> Row:
     """Return the places of a stage that begin at ``first``, of ``orders`` in the prefixes."""
-    distinct, content = np.unique(orders, return_inverse=True)
-    return Row(first, layers, content, distinct, start, tuple(_spans(first, layers, content, v)))
+    index, content = distinct_rows([orders])
+    return Row(first, layers, content, orders[index], start, tuple(_spans(first, layers, content, v)))
 
 
 def _joined(

@@ -45,10 +45,12 @@ def boxes_of(
     limit: float,
     longest: float = math.inf,
     objectives: Collection[str] = ("step_time", "peak_memory"),
+    others: Sequence[tuple[float, float]] = (),
 ) -> list[Box]:
     """Return the boxes excluded by a front of ``plans`` (step [s], memory [byte]), the largest memory first.
 
-    ``limit`` and ``longest`` are the job's own limits on memory and step.
+    ``limit`` and ``longest`` are the job's own limits on memory and step. What ``others`` dominate, plans of
+    other programs, is not excluded.
 
     >>> boxes_of([], thinning=0.01, limit=4.0)
     [Box(memory_bytes=4.0, step_seconds=inf)]
@@ -66,16 +68,21 @@ def boxes_of(
     if set(objectives) == {"peak_memory"}:
         return [smallest]
     below_plans = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
-    return maximal([*below_plans, *_undominated(plans, thinning, limit, longest)])
+    return maximal([*below_plans, *_undominated(plans, others, thinning, limit, longest)])
 
 
 def _undominated(
-    plans: Sequence[tuple[float, float]], thinning: float, limit: float, longest: float
+    plans: Sequence[tuple[float, float]],
+    others: Sequence[tuple[float, float]],
+    thinning: float,
+    limit: float,
+    longest: float,
 ) -> list[Box]:
-    """Return the boxes of layouts that no plan dominates within ``thinning``."""
+    """Return the boxes of layouts that no plan dominates within ``thinning``, and none of ``others``."""
     ticks = tick_bytes(limit)
     thinned = [(step / (1 + _SAME), memory * (1 - thinning) - ticks) for step, memory in plans]
     thinned += [(step / (1 + thinning) / (1 + _SAME), memory - ticks) for step, memory in plans]
+    thinned += [(step / (1 + _SAME), memory - ticks) for step, memory in others]
     boxes, smallest = [], limit
     for step, memory in sorted(thinned):
         boxes.append(Box(smallest, step))

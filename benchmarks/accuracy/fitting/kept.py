@@ -12,7 +12,7 @@ from benchmarks.accuracy.fitting.leaving import LeftOut
 
 __all__ = ["KEPT", "load_left_out", "save_left_out"]
 
-#: One file for each key of ``leaving.KEYS``.
+#: One file for each key of ``leaving.KEYS``, and ``unseen.csv``.
 KEPT: Final = Path(__file__).parents[1] / "data" / "left_out"
 
 _TYPES: Final = {"seen": int, "measured": float, "predicted": float, "modelled_share": float}

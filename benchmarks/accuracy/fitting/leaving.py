@@ -33,6 +33,7 @@ __all__ = [
     "LeftOut",
     "MakeFitter",
     "Observation",
+    "as_shipped",
     "left_out",
     "observations_of",
     "shared_fitter",
@@ -195,6 +196,19 @@ def _predicted(observation: Observation, key: Key, fitted: Fitted, others: Seque
         predicted=found.step_seconds,
         modelled_share=found.modelled_share,
     )
+
+
+def as_shipped(observations: Sequence[Observation]) -> list[LeftOut]:
+    """Return runs that no fit sees as the shipped coefficients predict them."""
+    return [_predicted(x, KEYS["source"], _Shipped(), ()) for x in observations]
+
+
+class _Shipped:
+    """The coefficients of the catalogue, as a fit."""
+
+    def job(self, job: Job, /) -> Job:
+        """Return ``job`` as it is."""
+        return job
 
 
 def shared_fitter(observations: Sequence[Observation]) -> SharedFitter:

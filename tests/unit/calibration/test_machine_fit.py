@@ -47,7 +47,7 @@ def test_a_slower_step_lowers_the_clock_and_predicts_the_others_better(job):
 
 
 def test_one_step_narrows_the_interval_and_more_narrow_it_further(job):
-    """The width says which runs, and is derived."""
+    """The width says which runs, and is derived; a machine that was measured is no slower than it was."""
     one, _ = calibrated([observed(job, "tp=8,pp=4")])
     two, _ = calibrated([observed(job, "tp=8,pp=4"), observed(job, "tp=4,pp=8")])
     width = one.stack.uncertainty.time
@@ -55,6 +55,8 @@ def test_one_step_narrows_the_interval_and_more_narrow_it_further(job):
     assert 0.7 < two.interval < one.interval < 1.0
     assert (width.kind, width.value < job.stack.uncertainty.time.value) == ("derived", True)
     assert "by 1 run: job tp=8" in width.note
+    slower = [x.stack.uncertainty.slower.value for x in (two, one)]
+    assert 1.0 <= slower[0] < slower[1] < job.stack.uncertainty.slower.value
 
 
 def test_runs_that_contradict_each_other_are_said_to(job):

@@ -21,7 +21,8 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICE
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch):
-    for name in (*VARIABLES, *detected_hardware._VARIABLES, *detected_hardware._PROCESSES):
+    processes = (name for names in detected_hardware._PROCESSES for name in names)
+    for name in (*VARIABLES, *detected_hardware._VARIABLES, *processes):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
@@ -218,6 +219,8 @@ def test_links_are_told(linked, nvml):
         ({"SLURM_JOB_NUM_NODES": "16", "SLURM_STEP_NUM_NODES": "2"}, (2, "SLURM_STEP_NUM_NODES")),
         ({"PET_NNODES": "4:4"}, (4, "PET_NNODES")),
         ({"GROUP_WORLD_SIZE": "2", "SLURM_NNODES": "16"}, (2, "GROUP_WORLD_SIZE")),
+        ({"WORLD_SIZE": "32", "LOCAL_WORLD_SIZE": "8", "RANK": "0"}, (4, "WORLD_SIZE")),
+        ({"WORLD_SIZE": "32", "RANK": "0"}, (1, None)),
         ({"OMPI_COMM_WORLD_SIZE": "32", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, (4, "OMPI_COMM_WORLD_SIZE")),
     ],
 )

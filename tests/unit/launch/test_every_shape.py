@@ -1,4 +1,4 @@
-"""Each target and each of ten plans of different shapes: emitted and read back, or refused with the part."""
+"""Each target and each plan of the table of shapes: emitted and read back, or refused with the part."""
 
 import pytest
 
@@ -7,13 +7,12 @@ from autoplan.launch.registry import TARGETS, find_target, recognised, target_na
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import parse_layout
 from tests.support.launch_shapes import REFUSED, SHAPES, STACKS, planned
-from tests.support.stated_values import stated, stated_of
 
 PAIRS = [(target, shape) for target in STACKS for shape in SHAPES]
 ACCEPTED = [(target, shape) for target, shape in PAIRS if shape not in REFUSED[target]]
 NOT = [(target, shape) for target, shape in PAIRS if shape in REFUSED[target]]
 #: Parts that no other layout of the job has.
-WITHOUT_NEAREST = {"fp8"}
+WITHOUT_NEAREST = {"fp8", "LoRA"}
 
 
 def test_every_framework_is_in_the_table():
@@ -28,10 +27,6 @@ def test_a_shape_is_emitted_and_read_back(target, shape):
     """The layout and the batch that are read from what is emitted are those of the plan."""
     run = planned(target, shape)
     emission = find_target(target).emit(run)
-    if find_target(target).read is None:
-        assert stated(target, emission) == stated_of(run)
-        return
-
     main = emission.files[0]
     words = () if emission.by_arguments else emission.arguments
     file = LaunchFile(main.name, main.text, arguments=words, devices=run.layout.devices)

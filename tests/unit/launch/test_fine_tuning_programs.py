@@ -15,7 +15,7 @@ from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import AdapterSpec
 from autoplan.schema.layout import parse_layout
-from tests.support.stated_values import command
+from tests.support.launch_shapes import command
 
 PROGRAMS = ("torchtune", "unsloth", "litgpt")
 #: Layouts that each program has, on one device and on eight.

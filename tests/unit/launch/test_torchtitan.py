@@ -6,6 +6,7 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_entry
+from autoplan.catalog.programs import any_layout
 from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.torchtitan.torchtitan import TARGET
@@ -260,7 +261,7 @@ def test_edits_make_the_other_layout(kind, new):
 
 def test_stages_alone_run_without_sharding():
     """Where nothing is sharded over, the nearest layout is the same with ZeRO stage 0."""
-    job = replace(autoplan.load_job("qwen3-1.7b-2x-rtx3090"), stack=load_entry("stack", "fsdp2"))
+    job = replace(any_layout(autoplan.load_job("qwen3-1.7b-2x-rtx3090")), stack=load_entry("stack", "fsdp2"))
     plan = autoplan.evaluate(job, "pp=2,zero=2,vpp=4,schedule=interleaved,recompute=selective:6/none")
     with pytest.raises(UnsupportedError) as caught:
         autoplan.emit(plan, "torchtitan", job=job)

@@ -6,9 +6,10 @@ import pytest
 
 from autoplan import evaluate, load_job, plan
 from autoplan.answers.plan.blocks import front_table
-from autoplan.catalog import assumed_stack, entry_names, load_entry, stack
+from autoplan.catalog import assumed_stack, entry_names, load_entry, resolve_job, stack
 from autoplan.planning.plan_and_evaluate import plausible_stacks, stack_steps
 from autoplan.report.render.terminal import Terminal
+from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import job_from, resolved
 
@@ -17,8 +18,10 @@ LAYOUT = "tp=2"
 
 @pytest.fixture(scope="module")
 def job():
-    """Return a shipped job that names no stack."""
-    return load_job("llama3-8b-8x-a100")
+    """Return a job of any layout that names no stack."""
+    workload = Workload(sequence_length=8192, global_batch_size=128)
+    where = {"hardware": "dgx-a100-80gb", "devices": 8, "program": "any-layout"}
+    return resolve_job(JobSpec(kind="training", model="llama3-8b", workload=workload, **where))
 
 
 def test_a_stack_that_no_job_names_is_assumed(job):

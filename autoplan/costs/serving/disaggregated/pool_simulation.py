@@ -3,7 +3,8 @@
 Notation (this file only)::
 
     x  prefill engines, y  decode engines, or their attention data-parallel ranks    [1]
-    t  when the next iteration of an engine starts; the earliest engine goes first   [s]
+    t  when an iteration of a prefill engine starts, or a request may end on a decode
+       engine: the earliest goes first                                               [s]
 
 Engines are those of ``event_simulation``. Requests go to the engines of a pool in turn. A transfer occupies
 the links of both engines; one that is sent in chunks has begun while the prompt was computed.
@@ -74,6 +75,8 @@ class _RoleEngine(SimulatedEngine):
         super().__init__(load, engine.rules, in_iterations(engine.iteration, engine.rules), self.pooled)
         #: When the link is free [s].
         self.link = 0.0
+        #: When a request that decodes may end at the earliest [s]; None: not known since the last iteration.
+        self._next_end: float | None = None
 
     @property
     def event(self) -> float:
@@ -82,8 +85,23 @@ class _RoleEngine(SimulatedEngine):
             return self.now
         return max(self.now, self.pooled.incoming[0][0]) if self.pooled.incoming else inf
 
+    @property
+    def next_end(self) -> float:
+        """Earliest time at which a request may end [s]: iterations of decodes only become longer."""
+        scheduler = self.scheduler
+        if scheduler.waiting:
+            return self.now
+        if self._next_end is None:
+            decoding = scheduler.decoding
+            steps = decoding.steps_to_next_end() if decoding.count else 0
+            step = self.iteration.seconds(decoding.count, decoding.context) if steps else 0.0
+            self._next_end = self.now + steps * step if steps else inf
+        incoming = self.pooled.incoming
+        return min(self._next_end, max(self.now, incoming[0][0])) if incoming else self._next_end
+
     def answered(self) -> list[int]:
         """Run one iteration, or a stretch of decodes; return the requests that ended by it."""
+        self._next_end = None
         self.advance()
         answered, self.pooled.answered = self.pooled.answered, []
         return answered
@@ -146,8 +164,8 @@ class _Pools:
             self._send(load.arrivals[request] if load.arrivals and not load.clients else 0.0)
         while self.done < len(load):
             sender = min(self.prefill, key=lambda engine: engine.event)
-            receiver = min(self.decode, key=lambda engine: engine.event)
-            if sender.event <= receiver.event:
+            receiver = min(self.decode, key=lambda engine: engine.next_end)
+            if sender.event <= receiver.next_end:
                 for request in sender.answered():
                     self._hand_over(sender, request)
             else:
@@ -173,10 +191,9 @@ class _Pools:
         receiver.pooled.accept(start + seconds, request)
 
     def _decode(self, engine: _RoleEngine, prefill_event: float) -> None:
-        """Run a decode engine up to the earliest time at which another request may arrive."""
-        others = min((e.event for e in self.decode if e is not engine), default=inf)
-        next_request = others + self.load.client_seconds if self.load.clients else inf
-        engine.pooled.horizon = min(prefill_event, next_request)
+        """Run a decode engine up to the earliest end on another one, or time when a request may arrive."""
+        others = min((e.next_end for e in self.decode if e is not engine), default=inf)
+        engine.pooled.horizon = min(prefill_event, others) if self.load.clients else prefill_event
         for _ in engine.answered():
             self.done += 1
             if self.load.clients and self.sent < len(self.load):

@@ -177,9 +177,10 @@ class EngineIteration:
         chunk_tokens = sum(chunk.new_tokens for chunk in chunks)
         graph = self.mixed_graphs if chunk_tokens else self.decode_graphs
         rows = batch_decodes * self.queries
-        # Each attention data-parallel rank captures and pads its batches.
+        # Each attention data-parallel rank captures and pads its batches; those with prompts count in tokens.
         group_rows = -(-rows // self.groups)
-        graph = graph and (bool(chunk_tokens) or group_rows <= self.largest_graph)
+        group_tokens = group_rows + chunk_tokens / (p * self.groups)
+        graph = graph and group_tokens <= self.largest_graph
         padded = self._padded_rows(rows, group_rows) if graph and not chunk_tokens else rows
         m = padded + chunk_tokens / p
         line = self.captured if graph else self.launched

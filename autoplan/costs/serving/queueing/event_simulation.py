@@ -171,11 +171,14 @@ class SimulatedEngine:
     def _decode_stretch(self) -> None:
         """Run decodes alone up to the next end, arrival or shortage of blocks."""
         scheduler, decoding = self.scheduler, self.scheduler.decoding
-        steps = scheduler.decode_steps()
-        if not scheduler.waiting and self.arrivals.next_time() < inf:
-            steps = min(steps, self._steps_to_arrival(steps))
         count, context = decoding.count, decoding.context
-        seconds = self.iteration.decode_run(count, context, steps)
+        steps, first = scheduler.decode_steps(), 0.0
+        awaited = not scheduler.waiting and self.arrivals.next_time() < inf
+        if awaited or steps == 1:
+            first = self.iteration.seconds(count, context)
+        if awaited:
+            steps = min(steps, self._steps_to_arrival(steps, first))
+        seconds = first if steps == 1 else self.iteration.decode_run(count, context, steps)
         several = steps > 1 and self.asynchronous
         last = self.iteration.seconds(count, context + count * (steps - 1)) if several else seconds
         scheduler.passed(seconds, steps)
@@ -183,8 +186,8 @@ class SimulatedEngine:
         self.before = self.now - last
         self._give_tokens(seconds, steps)
 
-    def _steps_to_arrival(self, most: int) -> int:
-        """Return the iterations until the next arrival is seen [1], at most ``most``.
+    def _steps_to_arrival(self, most: int, first: float) -> int:
+        """Return the iterations until the next arrival is seen [1], at most ``most``; the next one takes t.
 
         Iterations become longer as contexts grow, on a straight line between the first and the one in which
         the arrival would fall if none did: t k + s k**2 / 2 is the time of k of them.
@@ -192,14 +195,13 @@ class SimulatedEngine:
         decoding = self.scheduler.decoding
         count, context = decoding.count, decoding.context
         gap = self.arrivals.next_time() - self.now
-        if gap <= 0 or most == 1:
+        if gap <= first or most == 1:
             return 1
-        price = self.iteration.seconds
-        first = price(count, context)
         if first <= 0:
             return most
         far = min(float(most), gap / first)
-        growth = max(0.0, price(count, context + count * far) - first) / max(far, 1.0)
+        later = self.iteration.seconds(count, context + count * far)
+        growth = max(0.0, later - first) / max(far, 1.0)
         steps = 2.0 * gap / (first + sqrt(first * first + 2.0 * growth * gap))
         return max(1, min(most, ceil(steps)))
 

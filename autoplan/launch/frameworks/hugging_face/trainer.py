@@ -2,8 +2,7 @@
 
 Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
 are no part of them: the launcher and the training program have them. Adapters are those of TRL's SFTTrainer,
-whose program takes the same file with the fields of ``SFTConfig`` and ``ModelConfig``; those of DPO, KTO and
-GRPO take the fields of ``DPOConfig``, ``KTOConfig`` and ``GRPOConfig``.
+whose program takes this file with fields of ``SFTConfig`` (``DPOConfig`` of DPO, and so on) and ``ModelConfig``.
 """
 
 from __future__ import annotations
@@ -274,7 +273,11 @@ def read_trainer(file: LaunchFile) -> Configuration:
     if (
         values.get("precision", OPEN).default
         and not stands(document, "own_zero")
-        and any(document.given(n) for n in TRAINER.data["weight_types"])
+        and any(
+            written.value != TRAINER.data["dtypes"]["fp32"]
+            for name in TRAINER.data["weight_types"]
+            if (written := document.given(name)) is not None
+        )
     ):
         # Weights of another type without autocast: what is computed in depends on the program.
         document.opened.add("precision")

@@ -1,19 +1,35 @@
 """The target ``unsloth``: a Python program that fine-tunes with FastLanguageModel and TRL's SFTTrainer.
 
 Arguments are those of ``unsloth/models/loader.py`` and ``llama.py`` (``from_pretrained``, ``get_peft_model``)
-of the version that TARGET names, and of SFTConfig of TRL 0.18 to 0.24, which it requires. On several devices
+of the version that TARGET names, and of SFTConfig of TRL from 0.18 on, which it requires. On several devices
 the same program runs under torchrun as data-parallel replicas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from autoplan.catalog import checkpoint_model
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
+from autoplan.launch.frameworks.hugging_face.training_fields import (
+    adapter_values,
+    batch_of,
+    optimizer_of,
+    precision_of,
+    without_open,
+)
 from autoplan.launch.frameworks.missing_parts import (
     dropout_note,
     microbatches,
@@ -28,7 +44,22 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "emit_unsloth"]
+__all__ = ["TARGET", "emit_unsloth", "read_unsloth"]
+
+UNSLOTH: Final = interface("unsloth")
+_IMPORT: Final = re.compile(r"(?m)^\s*from\s+unsloth\s+import\s.*\bFast\w*Model\b")
+_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0}
+#: Fields that an argument decides, by its name.
+_DECIDED: Final[Mapping[str, set[str]]] = {
+    "per_device_train_batch_size": {"mbs", "global_batch_size"},
+    "gradient_accumulation_steps": {"global_batch_size"},
+    "max_length": {"sequence_length"},
+    "max_seq_length": {"sequence_length"},
+    "use_gradient_checkpointing": {"recompute", "offload"},
+    "bf16": {"precision"},
+    "fp16": {"precision"},
+    "optim": {"optimizer"},
+}
 
 _FILE: Final = "unsloth_train.py"
 #: Format that the model is loaded in.
@@ -156,10 +187,107 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
 
 
+def is_unsloth(file: LaunchFile) -> bool:
+    """Return whether a file is a program in Python that loads its model with Unsloth."""
+    return file.values is None and _IMPORT.search(file.text) is not None
+
+
+def read_unsloth(file: LaunchFile) -> Configuration:
+    """Return what the calls of a program set by constants; on how many devices it runs, it does not say."""
+    document = _calls(file)
+    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
+    values |= {"devices": Written(file.devices)} if file.devices is not None else {}
+    values |= batch_of(document, file, values)
+    values |= precision_of(document) | _checkpointing_of(document)
+    values |= {"optimizer": optimizer_of(document)} | _adapters_of(document)
+    longest = document.bound("sequence_length") or document.bound("longest")
+    values["sequence_length"] = next(iter(longest.values()))
+    document.stop_at_problems()
+    named = document.text("model")
+    model = checkpoint_model(str(named.value)) if named is not None else None
+    values, opened = without_open(values), document.opened
+    values = known_alone(values, opened)
+    return assembled("unsloth", file, values, model=model, opened=opened, warnings=document.notes)
+
+
+def _calls(file: LaunchFile) -> WrittenDocument:
+    """Return the arguments of the calls of a program, by path; raises SpecError for what is no Python."""
+    try:
+        tree = ast.parse(file.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    names = {t.id: node.value for node in assigned for t in node.targets if isinstance(t, ast.Name)}
+    document = WrittenDocument(file.name, table=UNSLOTH)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ".".join(ast.unparse(node.func).split(".")[-2:])
+            section = UNSLOTH.data["calls"].get(called) or UNSLOTH.data["calls"].get(called.split(".")[-1])
+            for name, value in _arguments(node, names) if section is not None else ():
+                _add(document, f"{section}.{name}", value, names)
+    return document
+
+
+def _arguments(node: ast.Call, names: Mapping[str, ast.expr]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments by name of a call, and those of a dictionary that is unpacked into it."""
+    for keyword in node.keywords:
+        whole = keyword.value
+        if keyword.arg is not None:
+            yield keyword.arg, whole
+            continue
+        found = names.get(whole.id) if isinstance(whole, ast.Name) else whole
+        if isinstance(found, ast.Dict):
+            for key, value in zip(found.keys, found.values, strict=True):
+                if isinstance(key, ast.Constant):
+                    yield str(key.value), value
+
+
+def _add(document: WrittenDocument, path: str, value: ast.expr, names: Mapping[str, ast.expr]) -> None:
+    """Add the value of an argument; one that is no constant leaves open what it may decide."""
+    found = names.get(value.id, value) if isinstance(value, ast.Name) else value
+    text = f"{path.rpartition('.')[2]}={ast.unparse(value)}"[:80]
+    try:
+        document.entries[path] = Written(ast.literal_eval(found), value.lineno, text)
+    except (ValueError, TypeError):
+        if path in UNSLOTH.keys.values():
+            document.notes.append(f"{text} (line {value.lineno}) is no constant: left open")
+            document.opened |= _DECIDED.get(path.rpartition(".")[2], set())
+
+
+def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
+    """Return recompute, and the offload of its inputs, by what FastLanguageModel is told; unsloth is both."""
+    whole = document.bound("whole")["whole"]
+    given = document.given("whole_checkpointing" if whole.value else "adapted_checkpointing")
+    written = given or Written("unsloth", default=True)
+    offloaded = written.value == "unsloth"
+    on = replace(written, value="full" if offloaded or written.value is True else "none")
+    return {"recompute": on, **({"offload": replace(written, value="activations")} if offloaded else {})}
+
+
+def _adapters_of(document: WrittenDocument) -> dict[str, Written]:
+    flags = document.bound("whole", "four_bits", "eight_bits", "adapter_rank")
+    if flags["whole"].value:
+        return {}
+    base = "nf4" if flags["four_bits"].value else "int8" if flags["eight_bits"].value else None
+    adapted = document.given("adapted")
+    everywhere = adapted is None or adapted.value == "all-linear"
+    more: dict[str, Any] = {"base": base} if base is not None else {}
+    more |= {"dropout": share} if (share := _share(document)) else {}
+    return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
+
+
+def _share(document: WrittenDocument) -> float:
+    dropout = document.given("adapter_dropout")
+    return float(dropout.value) if dropout is not None and isinstance(dropout.value, int | float) else 0.0
+
+
 TARGET: Final = Target(
     name="unsloth",
     framework="Unsloth",
-    version="2026.8.19",
+    version=UNSLOTH.data["version"],
     check="names checked",
     emit=emit_unsloth,
+    recognises=is_unsloth,
+    read=read_unsloth,
 )

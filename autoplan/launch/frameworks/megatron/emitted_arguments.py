@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from autoplan.catalog.programs import program
 from autoplan.costs.core.sizes import dropout_masks
 from autoplan.launch.bindings.written_values import argument_words, plan_values
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE
@@ -14,6 +15,7 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.program import missing_part
 from autoplan.schema.recompute import FULL
 from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
 
@@ -35,8 +37,6 @@ _DROPOUT: Final = 0.1
 RESIDENT_LAYERS: Final = 2
 #: Numbers of layers with full recompute that are proposed where those of a layout differ.
 _BLOCKS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-#: Activations of gated and other MLPs; of those of the table, GELU needs no argument.
-_ACTIVATIONS: Final = ("swiglu", "relu2", "gelu")
 _Values = dict[str, Any]
 
 
@@ -47,10 +47,8 @@ def words_by_flag(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def model_values(job: Job) -> _Values:
     """Return the values of model and sequences; raises InexpressibleError for what has no argument."""
-    model, length = job.model, job.workload.sequence_length
-    _refuse_missing_parts(model)
-    if model.positions == "learned" and length > (model.max_positions or length):
-        raise InexpressibleError(f"sequences of {length} tokens with {model.max_positions} learned positions")
+    model = job.model
+    _refuse_missing_parts(job)
     latent = model.mla is not None
     values = plan_values(TABLE, "model", job)
     if not latent and model.kv_heads < model.heads:
@@ -61,7 +59,7 @@ def model_values(job: Job) -> _Values:
     values["qk_norm"] = bool(model.qk_norm or latent)
     if model.sliding_window is not None:
         values["window"] = f"{model.sliding_window.window - 1},0"
-    values["max_positions"] = max(model.max_positions or 0, length)
+    values["max_positions"] = max(model.max_positions or 0, job.workload.sequence_length)
     values[model.activation] = model.activation in FLAGS
     values["no_bias"] = not model.bias.mlp
     values["qkv_bias"] = model.bias.qkv and not model.bias.mlp
@@ -125,31 +123,14 @@ def _frequency(model: ModelSpec) -> str | None:
     return f"[{','.join(map(str, layers))}]"
 
 
-def _refuse_missing_parts(model: ModelSpec) -> None:
-    """Raise InexpressibleError for the first part of ``model`` that Megatron-LM's GPT model does not have."""
-    bias, moe = model.bias, model.moe
-    parts = {
-        f"the activation {model.activation}": model.activation not in _ACTIVATIONS,
-        f"{model.positions} positions": model.positions not in TABLE["positions"].names,
-        "attention and MLP in parallel": model.parallel_block,
-        "linear attention": model.linear_attention is not None,
-        "an output gate of attention": model.attention_output_gate,
-        "norms after attention and MLP": model.post_norms,
-        "a norm after the embedding": model.embedding_norm,
-        "no final norm": not model.final_norm,
-        "a bias of the output projection onto the vocabulary": bias.head,
-        "biases of the MLP without those of attention": bias.mlp and not (bias.qkv and bias.attention_output),
-        "a bias after attention alone": bias.attention_output and not bias.mlp,
-        "LayerNorm without a bias": model.norm == "layernorm" and not bias.norm,
-        "RMSNorm with a bias": model.norm == "rmsnorm" and bias.norm,
-        "norms of queries and keys in addition to those of latents": model.qk_norm and model.mla is not None,
-        "router biases without those of the MLP": (
-            moe is not None and moe.router_bias != bias.mlp and bias.mlp
-        ),
-    }
-    for part, missing in parts.items():
-        if missing:
-            raise InexpressibleError(f"{part} (in {model.name})")
+def _refuse_missing_parts(job: Job) -> None:
+    """Raise InexpressibleError for the first part of ``job`` that Megatron-LM's GPT model does not have."""
+    (way,) = program("megatron-lm").ways
+    part = missing_part(job, way.without)
+    if part is None and job.model.linear_attention is not None:
+        part = "linear attention"
+    if part is not None:
+        raise InexpressibleError(f"{part} (in {job.model.name})")
 
 
 def layout_values(job: Job, layout: Layout) -> _Values:

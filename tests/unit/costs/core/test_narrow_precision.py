@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.catalog import load_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.scope import at_precision
 from autoplan.costs.predict import predict
 from autoplan.schema.layout import parse_layout
@@ -14,7 +15,7 @@ FUSED = ("fused_norms", "fused_rope", "fused_activation", "fused_casts")
 
 def job_in(precision, name):
     """Return a job of eight H100 in ``precision`` on the stack ``name``."""
-    return replace(load_job("llama3-8b-8x-h100"), stack=stack(name), precision=precision)
+    return replace(any_layout(load_job("llama3-8b-8x-h100")), stack=stack(name), precision=precision)
 
 
 @pytest.mark.parametrize("precision", ["fp8", "mxfp8", "nvfp4"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import machine_of
@@ -18,7 +19,7 @@ from autoplan.planning import evaluate
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block
 
-JOB = replace(load_job("llama3-8b-8x-h100"), stack=stack("fsdp2"))
+JOB = replace(any_layout(load_job("llama3-8b-8x-h100")), stack=stack("fsdp2"))
 SAVING = replace(JOB, stack=with_block(JOB.stack, selective="matmul-outputs"))
 ONE = Candidates.of([parse_layout("zero=3,recompute=selective", layers=32, devices=8)])
 

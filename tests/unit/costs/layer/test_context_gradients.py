@@ -6,6 +6,7 @@ import pytest
 
 import autoplan
 from autoplan.catalog import load_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.layer.context_parallel import context_buffer_bytes, context_messages
 from autoplan.schema.layout import parse_layout
@@ -13,7 +14,7 @@ from autoplan.schema.layout import parse_layout
 
 def job_on(name, precision="bf16"):
     """Return a job of eight devices on the stack ``name``."""
-    return replace(load_job("llama3-8b-8x-h100"), stack=stack(name), precision=precision)
+    return replace(any_layout(load_job("llama3-8b-8x-h100")), stack=stack(name), precision=precision)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from autoplan.catalog import load_entry, load_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import layer_parameters, total_parameters
@@ -42,7 +43,7 @@ DENSE = {"layers": 4, "hidden_size": 64, "heads": 8, "ffn_size": 256, "vocabular
 def job_of(name, stack_name="fsdp2", **work):
     """Return a job that trains a model on eight H100."""
     workload = Workload(**{"sequence_length": 4096, "global_batch_size": 64, **work})
-    job = load_job("llama3-8b-8x-h100")
+    job = any_layout(load_job("llama3-8b-8x-h100"))
     return replace(job, model=load_entry("model", name), stack=stack(stack_name), workload=workload)
 
 

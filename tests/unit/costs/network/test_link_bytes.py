@@ -1,5 +1,7 @@
 """Bytes over the fabric and over the network: nothing is lost, and nothing crosses inside a node."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,12 @@ from hypothesis import strategies as st
 
 from autoplan import planning
 from autoplan.costs.device.machine import Links
-from autoplan.costs.network.collectives import Group, bus_bandwidth_factor, link_bytes
+from autoplan.costs.network.collectives import (
+    Group,
+    bus_bandwidth_factor,
+    link_bytes,
+    point_to_point_seconds,
+)
 
 POWERS = st.integers(0, 6).map(lambda n: 2.0**n)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -33,6 +40,24 @@ def test_both_links_together_carry_what_a_rank_sends(operation, ranks, stride, d
         assert network == 0
     elif inside == 1:
         assert float(fabric) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+def test_the_card_of_a_node_is_busy_whoever_sends(stages):
+    """With one card, the ranks at the edge of a node send through all of it, be they one or eight.
+
+    Where each device has a card of its own, one that sends alone is no faster.
+    """
+    pipeline = Group(np.array(2.0 * stages), np.array(8.0 / stages))
+    size = np.array(1e9)
+    own = links(8)
+    shared = replace(own, shared_card=True)
+    inside = 1e9 / 7e9
+    alone, busy = (2 * float(point_to_point_seconds(size, pipeline, x)) - inside for x in (own, shared))
+    senders = 8 / stages
+
+    assert alone == pytest.approx(1e9 / own.network_bandwidth)
+    assert senders * 1e9 / busy == pytest.approx(8 * own.network_bandwidth)
 
 
 def test_placement_adds_up_to_what_is_communicated():

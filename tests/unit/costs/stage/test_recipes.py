@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job, stack
+from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.moe_dispatch import hierarchical_dispatch_seconds
@@ -23,7 +24,7 @@ from benchmarks.policies import with_block
 
 def job_with(name):
     """Return a job of eight devices on the stack ``name``."""
-    return replace(load_job("llama3-8b-8x-h100"), stack=stack(name))
+    return replace(any_layout(load_job("llama3-8b-8x-h100")), stack=stack(name))
 
 
 def layout_of(text):

@@ -290,6 +290,28 @@ def test_fifty_processes_make_one_search(tmp_path):
 
 
 @pytest.mark.slow
+def test_kills_among_fifty_cost_a_search_for_each_that_searched(tmp_path):
+    """Fifty ask at once and ten are killed: the others answer alike, by one search that nobody killed."""
+    folder, marks, choice = tmp_path / "cache", tmp_path / "marks", random.Random(1)  # noqa: S311 - moments
+    marks.mkdir()
+    asking = [start(folder, marks, slow=3.0) for _ in range(50)]
+    while not any(marks.iterdir()):
+        assert all(process.poll() is None for process in asking)
+        time.sleep(0.05)
+    killed = choice.sample(asking, 10)
+    for process in killed:
+        process.send_signal(signal.SIGKILL)
+        time.sleep(choice.uniform(0.0, 0.3))
+    said = [process.communicate(timeout=300)[0] for process in asking if process not in killed]
+
+    assert len(set(said)) == 1
+    assert said[0].startswith("['tp=")
+    searched = {int(mark.name) for mark in marks.iterdir()}
+    assert len(searched - {process.pid for process in killed}) <= 1
+    assert [path.suffix for path in answers(folder)] == [".json"]
+
+
+@pytest.mark.slow
 def test_kills_at_random_moments_leave_no_partial_answer(tmp_path):
     """Processes killed at any moment leave whole answers or none, and the next one is answered soon."""
     folder, marks, choice = tmp_path / "cache", tmp_path / "marks", random.Random(0)  # noqa: S311 - moments

@@ -28,6 +28,7 @@ kind: training
 model: llama3.2-1b
 hardware: 2x-rtx3090
 devices: [1, 2]
+stack: fsdp2
 workload: {sequence_length: 4096, global_batch_size: [32, 64]}
 price: {per_device_hour: 0.4, currency: USD, date: 2026-01-01}
 limits: {step_time: 600 s, cost: 100}

@@ -26,7 +26,7 @@ JOB = """
 kind: training
 model: llama3-8b
 hardware: dgx-a100-80gb
-devices: 8
+stack: megatron-core
 workload: {sequence_length: 8192, global_batch_size: 128}
 rules:
 """

@@ -1,8 +1,13 @@
 """Runs of pools that are followed by hand."""
 
+import random
 from dataclasses import replace
+from statistics import fmean
 from types import SimpleNamespace
 
+import pytest
+
+from autoplan.costs.serving.disaggregated import pool_simulation
 from autoplan.costs.serving.disaggregated.pool_simulation import simulate_pools
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
@@ -70,3 +75,23 @@ def test_a_preempted_request_computes_its_prompt_again():
     assert seen.counts.preempted == 1
     assert seen.counts.recomputed > 8
     assert min(seen.last) > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_engines_that_run_to_their_next_end_are_those_of_steps(monkeypatch, seed):
+    """Decode engines go on to the earliest end of a request; steps one by one give the same run.
+
+    Of several engines, ends within a step may come in another order, so that clients swap their requests.
+    """
+    drawn = random.Random(seed)  # noqa: S311
+    inputs, outputs = zip(*((drawn.randint(4, 16), drawn.randint(1, 60)) for _ in range(120)), strict=True)
+    load = RequestLoad(inputs, outputs, clients=drawn.randint(3, 12), client_seconds=0.1)
+    decode = engines(0.3, prefilled=True, pool=BlockPool(500, 4))
+    decode.engine.iteration = AffineIteration(0.3, per_context=0.001)
+    one, three = (run(load, engines(2.0), decode, x=2, y=y) for y in (1, 3))
+    monkeypatch.setattr(pool_simulation._RoleEngine, "next_end", pool_simulation._RoleEngine.event)
+    one_by_steps, three_by_steps = (run(load, engines(2.0), decode, x=2, y=y) for y in (1, 3))
+
+    assert one.last == pytest.approx(one_by_steps.last)
+    assert max(three.last) == pytest.approx(max(three_by_steps.last), rel=0.02)
+    assert fmean(three.first) == pytest.approx(fmean(three_by_steps.first), rel=0.02)

@@ -1,0 +1,70 @@
+"""Clients of measured runs by hand: prompts that were sent before, answers that end early."""
+
+from statistics import fmean
+
+import pytest
+
+from benchmarks.serving.clients import PromptCache, early_ends, hit_rate
+from benchmarks.serving.served_runs import ServedRun
+from tests.support.serving_runs import RUN
+
+
+def run_named(name, **changed):
+    """Return a run with an id that facts of clients name."""
+    return ServedRun.model_validate({**RUN, "id": name, **changed})
+
+
+def test_a_longer_prompt_is_cached_as_far_as_the_one_before_it():
+    """128, 1,024 and 2,048 tokens in turn: nothing, an eighth, a half."""
+    cache = PromptCache(engines=1, capacity=10**6)
+
+    assert [cache.run(4, tokens) for tokens in (128, 1024, 2048)] == [0.0, 0.125, 0.5]
+
+
+def test_the_prompt_sent_to_test_a_server_is_cached_in_the_run_after_it():
+    """One of four prompts is known; a second run knows all."""
+    cache = PromptCache(engines=1, capacity=10**6)
+
+    assert (cache.run(4, 100, tests=1), cache.run(4, 100, tests=1)) == (0.25, 1.0)
+
+
+def test_prompts_in_the_same_order_find_nothing_in_a_cache_that_holds_fewer():
+    """The least recently used goes first, so that each is gone when its turn comes."""
+    full, short = (PromptCache(engines=1, capacity=tokens) for tokens in (400, 300))
+
+    assert (full.run(4, 100), full.run(4, 100)) == (0.0, 1.0)
+    assert (short.run(4, 100), short.run(4, 100)) == (0.0, 0.0)
+
+
+def test_a_router_in_turn_sends_prompts_to_the_other_engine_after_an_odd_number():
+    """Five requests over two engines: the next run finds what the last one left on the other one."""
+    cache = PromptCache(engines=2, capacity=10**6)
+
+    # The first prompt went to one engine as a test and to the other then; a run later the rest is there, too.
+    assert [cache.run(4, 100, tests=1) for _ in range(3)] == [0.0, 0.25, 1.0]
+
+
+def test_a_sweep_of_a_fixed_seed_finds_its_shorter_prompts():
+    """Four prompts of 1,024 tokens after those of 128; the first run finds nothing."""
+    first, later = (run_named(f"tt-qwen3-4b-4090-{lengths}-c1") for lengths in ("128-128", "1024-128"))
+
+    assert hit_rate(first, 1, 10**5) == 0.0
+    assert hit_rate(later, 1, 10**5) == 0.125
+    assert hit_rate(run_named("x"), 1, 10**5) == 0.0
+
+
+@pytest.mark.parametrize("mean", [47, 64, 100])
+def test_answers_that_end_early_have_the_mean_of_their_row_and_no_more_than_their_most(mean):
+    """Below half of the most they are denser at the short end, above it at the long one."""
+    load = {**RUN["workload"], "output_len": mean}
+    answers = early_ends(run_named("dstack-pd-1p1d-2048-128-c32", workload=load), 512)
+
+    assert fmean(answers) == pytest.approx(mean, rel=0.02)
+    assert min(answers) >= 1
+    assert max(answers) <= 128
+    assert (sorted(answers)[256] < 64) == (mean < 64)
+
+
+def test_answers_of_runs_that_ignore_the_end_are_all_alike():
+    """A row without such a fact has the lengths that it tells."""
+    assert early_ends(run_named("x"), 8) == ()

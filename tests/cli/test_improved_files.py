@@ -1,0 +1,60 @@
+"""Public launch files improved by edits that ``evaluate --from`` suggests: priced as promised when made."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.slow
+
+PUBLIC = yaml.safe_load(
+    Path(__file__).parents[1].joinpath("support", "public_launches.yaml").read_text(encoding="utf-8")
+)
+#: The end of a public file's path, with the stack, the sequence length and the batch of the job.
+FILES = {
+    "gpt3_7b_tp1_pp4_memory_speed/model_config.yaml": ("megatron-core", 8192, 8),
+    "configs/tp_hsdp.yaml": ("fsdp2", 8192, 64),
+    "finetune_hf_llama/ds_config.json": ("deepspeed", 2048, 256),
+}
+
+
+def edited(text, edits):
+    """Return a file with the edits of its keys made, and the arguments that the others are."""
+    document, words = yaml.safe_load(text), []
+    for edit in edits:
+        if not edit["path"]:
+            words.append(edit["after"])
+            continue
+        *sections, key = edit["path"].split(".")
+        place = document
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = yaml.safe_load(edit["after"].removeprefix(f"{key}: "))
+    return json.dumps(document), words
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
+    """Each suggestion is read back as the layout that it is for, and its step is the one promised."""
+    stack, length, batch = FILES[path]
+    case = next(case for case in PUBLIC if case["path"].endswith(path))
+    job, file = tmp_path / "job.yaml", tmp_path / Path(path).name
+    workload = f"workload: {{sequence_length: {length}, global_batch_size: {batch}}}"
+    head = "schema: 1\nkind: training\nmodel: llama3-8b\nhardware: dgx-h100\ndevices: 8\n"
+    job.write_text(f"{head}stack: {stack}\n{workload}\n", encoding="utf-8")
+
+    file.write_text(case["text"], encoding="utf-8")
+    told = run("evaluate", str(job), "--from", str(file), "--devices", "8", "--format", "json")
+    improvements = json.loads(told.stdout)["comparison"]["improvements"]
+    assert improvements
+    for improvement in improvements:
+        text, words = edited(case["text"], improvement["edits"])
+        file.write_text(text, encoding="utf-8")
+        added = [part for word in words for part in ("--arg", word)]
+        read = run("read", str(file), "--devices", "8", *added, "--format", "json")
+        layout = json.loads(read.stdout)["layout_string"]
+        priced = run("evaluate", str(job), "--layout", layout, "--format", "json")
+
+        seconds = json.loads(priced.stdout)["predicted"]["step_seconds"]
+        assert seconds == pytest.approx(improvement["predicted"]["step_seconds"])
