@@ -180,10 +180,18 @@ def is_node(name: str) -> bool:
 
 
 def _counted_device(name: str) -> tuple[int, str] | None:
-    """Return number and name of the devices of a node that no file describes; None for other names."""
+    """Return number and name of the devices of a node that no file describes; None for other names.
+
+    A device may be written without its hyphens, as most nodes that files describe have it: 1x-rtx4090.
+    """
     counted = split_name(name)
-    known = counted is not None and counted[0] in COUNTS and counted[1] in entry_names("device")
-    return counted if known else None
+    if counted is None or counted[0] not in COUNTS:
+        return None
+    count, written = counted
+    names = entry_names("device")
+    plain = written.replace("-", "")
+    same = [written] if written in names else [x for x in names if x.replace("-", "") == plain]
+    return (count, same[0]) if len(same) == 1 else None
 
 
 def _unwritten_node(name: str) -> NodeSpec:

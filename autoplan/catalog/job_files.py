@@ -170,6 +170,7 @@ def _resolved(spec: JobSpec, name: str, base: Path, attempts: Attempts) -> Job:
         precision=spec.precision,
         optimizer=spec.optimizer,
         adapters=spec.adapters,
+        rl=spec.rl,
         routing=spec.routing,
         search=spec.search,
         limits=spec.limits,

@@ -71,6 +71,13 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "--request-rate": JobOption("workload.request_rate", ("serve",), "RATE", "Requests, such as 12/s."),
     "--precision": JobOption("precision", TASKS, "NAME", "Such as bf16 or fp8; bf16 if left out."),
     "--optimizer": JobOption("optimizer", _TRAINING, "NAME", "Such as adamw or adamw-8bit."),
+    "--rl": JobOption(
+        "rl",
+        _TRAINING,
+        "METHOD",
+        "Learn from preferences or rewards: dpo, kto, orpo, simpo or grpo; --batch counts pairs of dpo, orpo"
+        " and simpo.",
+    ),
     "--rank": JobOption("adapters.rank", ("lora", "qlora"), "N", "Width of the adapters; 16 if left out."),
     "--base": JobOption(
         "adapters.base", ("qlora",), "FORMAT", "Format of the frozen base: nf4 (if left out), fp4 or int8."

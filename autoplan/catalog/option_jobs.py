@@ -21,6 +21,7 @@ from autoplan.catalog.model_names import model_called, published_format
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
+from autoplan.schema.post_training import RL_METHODS
 
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_limits import ServingObjective
@@ -172,7 +173,8 @@ def _task(values: Mapping[str, str]) -> str:
     word = values.get("--task", TASKS[0]).casefold()
     task = _CALLED.get(word, word)
     if task not in TASKS:
-        raise SpecError([Problem(f"{word!r} is not one of {', '.join(TASKS)}", "--task")])
+        hint = f": --task lora --rl {word} learns by it" if word in RL_METHODS else ""
+        raise SpecError([Problem(f"{word!r} is not one of {', '.join(TASKS)}{hint}", "--task")])
     return task
 
 
@@ -282,6 +284,8 @@ class _JobWriter:
             lines.append(f"precision: {{weights: [{formats}]}}")
         elif "precision" in self.values:
             lines.append(f"precision: {_value(self.values['precision'])}")
+        if "rl" in self.values:
+            lines.append(f"rl: {_value(self.values['rl'])}")
         if "optimizer" in self.values:
             lines.append(f"optimizer: {_value(self.values['optimizer'])}")
         return "\n".join([*lines, ""])

@@ -9,7 +9,7 @@ from typing import Final
 from autoplan.catalog.entries import assumed_stack, loaded, stack
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
-from autoplan.schema.costmodel.software import with_software
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
 
@@ -146,7 +146,7 @@ def _usual(job: Job) -> tuple[str, ...]:
 
 
 def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
-    jobs: dict[tuple[str, tuple[RuleSpec, ...]], Job] = {}
+    jobs: dict[tuple[str, str | None, tuple[RuleSpec, ...]], Job] = {}
     lacking: list[tuple[str, str]] = []
     for name in names:
         entry, found = program(name), False
@@ -158,7 +158,7 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
             else:
                 found = True
                 assert one.program is not None  # noqa: S101 - ``_run`` sets it
-                key = (one.stack.name, one.program.rules)
+                key = (one.stack.name, _software(job, way).loss, one.program.rules)
                 jobs[key] = _with_alike(jobs[key], entry.title) if key in jobs else one
         if not found:
             lacking.append((entry.title, missing))
@@ -175,7 +175,7 @@ def _with_alike(job: Job, title: str) -> Job:
 
 def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) -> Job | str:
     """Return ``job`` as ``way`` runs it, or what the way lacks."""
-    priced_by = job.stack if stack_named else with_software(stack(way.stack), job.software)
+    priced_by = job.stack if stack_named else with_software(stack(way.stack), _software(job, way))
     vendor = job.cluster.device.vendor
     if entry.vendors and vendor not in entry.vendors:
         return f"not for devices of {vendor}"
@@ -186,6 +186,14 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
         return missing
     chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way))
     return replace(job, stack=priced_by, stack_assumed=False, program=chosen, choices=())
+
+
+def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
+    """Return what the software of ``way`` does unlike its stack: what the job says, else its own loss."""
+    trained = job.adapters is not None or job.rl is not None
+    if job.software.loss is not None or not trained:
+        return job.software
+    return job.software.model_copy(update={"loss": way.loss})
 
 
 def with_programs_again(job: Job) -> Job:

@@ -19,6 +19,7 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
+from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, scope_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
@@ -220,7 +221,7 @@ class _Prices:
         time = self.time(row)
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty)
-        tokens = job.workload.global_batch_size * job.workload.sequence_length
+        tokens = job.step_tokens
         moved = time.tp_exposed + time.cp_exposed + time.ep_exposed + time.pp_exposed + time.dp_exposed
         return Prediction(
             step_seconds=seconds,
@@ -315,7 +316,8 @@ class Steps:
 def model_flops_per_step(job: Job) -> float:
     """Return the model FLOPs of a step, without recompute [1].
 
-    6 N + 12 L q s_mean per token: a weight has three GEMMs (two where frozen) of two FLOPs per token; experts
+    6 N + 12 L q s_mean per token: a weight has three GEMMs (two where frozen) of two FLOPs per token, and one
+    in each forward without a gradient, which has a third of attention's FLOPs; experts
     that the router does not select and the embedding look-up have none, the output head has. Attention counts
     the keys that are attended to, (s+1)/2 for causal attention; linear attention its recurrence, whatever the
     chunks.
@@ -329,19 +331,20 @@ def model_flops_per_step(job: Job) -> float:
     Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022 (PaLM),
     arXiv:2204.02311, appendix B, for attention, with s_mean in place of s.
     """
-    model, s = job.model, job.workload.sequence_length
+    model = job.model
     embedding = model.vocabulary * model.hidden_size
     weights = active_parameters(model) - (0 if model.tied_embeddings else embedding)
     if model.positions == "learned":
         weights -= (model.max_positions or 0) * model.hidden_size
     width = model.heads * sum(head_widths(model)) / 2
     # A frozen weight has no weight gradient.
-    flops_per_weight = 6.0 if job.adapters is None else 4.0
-    flops_per_token = flops_per_weight * weights + 12.0 * model.layers * width * mean_keys(job)
+    more = forward_passes(job).total
+    flops_per_weight = (6.0 if job.adapters is None else 4.0) + 2.0 * more
+    flops_per_token = flops_per_weight * weights + (12.0 + 4.0 * more) * model.layers * width * mean_keys(job)
     if model.linear_attention is not None:
         layers = sum(map(model.is_linear_layer, range(model.layers)))
-        flops_per_token += 3.0 * layers * recurrent_flops(model.linear_attention)
-    return flops_per_token * job.workload.global_batch_size * s
+        flops_per_token += (3.0 + more) * layers * recurrent_flops(model.linear_attention)
+    return flops_per_token * job.step_tokens
 
 
 def _layer_types(job: Job) -> LayerTypes:

@@ -25,7 +25,7 @@ _LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
 _NEEDED: Final = tuple(key.name for key in LAYOUT_KEYS if key.launched)
 #: Values that a layout string leaves out.
 _USUAL: Final[Mapping[str, Any]] = {key.name: key.usual for key in LAYOUT_KEYS if key.usual is not None}
-_JOB: Final = ("devices", "precision", "optimizer", "adapters", "routing", "software")
+_JOB: Final = ("devices", "precision", "optimizer", "adapters", "rl", "routing", "software")
 _WORKLOAD: Final = ("sequence_length", "global_batch_size")
 
 

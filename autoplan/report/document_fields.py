@@ -280,6 +280,7 @@ def job_document(job: Job, facts: JobFacts) -> Document:
         "precision": job.precision,
         "optimizer": job.optimizer,
         "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
+        "rl": job.rl.model_dump(mode="json") if job.rl else None,
         "routing": job.routing.model_dump(mode="json") if job.model.moe else None,
         "search": job.search.model_dump(mode="json"),
         "limits": _limits(job, facts),

@@ -39,7 +39,7 @@ def steps_per_billion_tokens(job: Job) -> float:
 
     Leaves out: padding, and tokens that are masked.
     """
-    return BILLION / (job.workload.global_batch_size * job.workload.sequence_length)
+    return BILLION / job.step_tokens
 
 
 def cost_per_step(job: Job, step_seconds: float) -> float | None:
@@ -157,13 +157,13 @@ def inner_objectives(objectives: Sequence[Objective]) -> frozenset[str]:
 
 def step_limit(job: Job) -> tuple[float, str] | None:
     """Return the longest step that the limits of ``job`` allow [s], with the limit; None without one."""
-    limits, work = job.limits, job.workload
+    limits = job.limits
     steps, name = steps_per_billion_tokens(job), "limits.{} allows"
     longest = []
     if limits.step_time is not None:
         longest.append((limits.step_time, f"{name.format('step_time')} {format_seconds(limits.step_time)}"))
     if limits.tokens_per_second is not None:
-        seconds = work.global_batch_size * work.sequence_length / limits.tokens_per_second
+        seconds = job.step_tokens / limits.tokens_per_second
         longest.append(
             (seconds, f"limits.tokens_per_second requires {limits.tokens_per_second:,.0f} or more")
         )

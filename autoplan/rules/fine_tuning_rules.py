@@ -62,6 +62,11 @@ def fine_tuning_rules(job: Job) -> Iterator[Rule]:
             f"a frozen base in {job.adapters.base} is not split by tensor parallelism (tp = 1)",
             lambda c: c.tp == 1,
         )
+    if job.rl is not None:
+        yield Rule(
+            f"{job.rl.method} is priced with data-parallel ranks alone (tp = pp = cp = ep = 1)",
+            lambda c: (c.tp == 1) & (c.cp == 1) & (c.ep == 1) & np.asarray(c.pp == 1),
+        )
     if memory.optimizer_in_backward:
         yield Rule(
             "a step has one microbatch with an optimizer in backward, which updates at once:"

@@ -19,6 +19,7 @@ from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import Documents
+from autoplan.schema.post_training import PostTrainingSpec, RLSpec, sequences_of_sample
 from autoplan.schema.precision import NARROW, Precision
 from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
@@ -304,6 +305,11 @@ class JobSpec(Frozen):
     adapters: AdapterSpec | None = Field(
         default=None, description="train low-rank adapters and freeze the model; left out: train all of it"
     )
+    rl: PostTrainingSpec | None = Field(
+        default=None,
+        description="learn from preferences or rewards: dpo, kto, orpo, simpo or grpo, or a mapping with the"
+        " method and more; left out: from the tokens of the sequences",
+    )
     routing: RoutingSpec = Field(
         default_factory=RoutingSpec, description="how tokens spread over experts, in a model that has some"
     )
@@ -403,6 +409,7 @@ class Job:
     precision: Precision = "bf16"
     optimizer: Optimizer = "adamw"
     adapters: AdapterSpec | None = None
+    rl: RLSpec | None = None
     routing: RoutingSpec = field(default_factory=RoutingSpec)
     search: SearchSpec = field(default_factory=SearchSpec)
     limits: Limits = field(default_factory=Limits)
@@ -427,6 +434,16 @@ class Job:
     rule_lines: tuple[int, ...] = field(default=(), compare=False)
     #: What it was read from, where it was; not compared.
     source: JobFile | None = field(default=None, compare=False)
+
+    @property
+    def sample_tokens(self) -> int:
+        """Tokens of a sample of the batch: of its sequence, or of both sequences of a pair."""
+        return sequences_of_sample(self.rl) * self.workload.sequence_length
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that one optimizer step trains on."""
+        return self.workload.global_batch_size * self.sample_tokens
 
     @property
     def relations(self) -> tuple[RuleSpec, ...]:

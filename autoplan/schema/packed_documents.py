@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from autoplan.schema.base import Frozen
 
-__all__ = ["DocumentLengths", "Documents", "document_pieces"]
+__all__ = ["DocumentLengths", "Documents", "document_pieces", "long_document"]
+
+#: Deviations above the mean that few lengths exceed.
+_FEW_DEVIATIONS: Final = 3.0
 
 Length = Annotated[int, Field(ge=1, le=100_000_000)]
 
@@ -52,3 +55,14 @@ def document_pieces(documents: Documents, sequence_length: int) -> tuple[tuple[f
                 tokens[float(piece)] = tokens.get(float(piece), 0.0) + piece * count
     total = sum(tokens.values())
     return tuple((piece, held / total) for piece, held in sorted(tokens.items()))
+
+
+def long_document(documents: Documents) -> float:
+    """Return a length that no document is longer than, or of a distribution all but a few [1].
+
+    >>> long_document((90, 2048)), long_document(DocumentLengths(mean=600, deviation=300))
+    (2048.0, 1500.0)
+    """
+    if isinstance(documents, DocumentLengths):
+        return documents.mean + _FEW_DEVIATIONS * documents.deviation
+    return float(max(documents))

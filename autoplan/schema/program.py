@@ -16,12 +16,14 @@ from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.job import Job, Optimizer, OwnRule
+from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Precision
 
 __all__ = ["ProgramSpec", "ProgramWay", "lacks", "missing_part"]
 
 Task = Literal["pretrain", "fine-tune", "adapters"]
 AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]
+RLChoice = RLMethod | Literal["dpo-precomputed", "kto-precomputed"]
 Part = Literal[
     "geglu",
     "reglu",
@@ -116,6 +118,16 @@ class ProgramWay(Frozen):
         " attention and all: DoRA, dropout, single GEMMs (modules), and scales of a 4-bit base that are not"
         " quantised themselves (plain-scales)",
     )
+    rl: tuple[RLChoice, ...] = Field(
+        default=(),
+        description="methods of preference and reinforcement learning that it has, and those of which the"
+        " reference may be computed before training (dpo-precomputed, kto-precomputed)",
+    )
+    rl_bases: bool = Field(default=True, description="whether it has them on a quantised base")
+    loss: Literal["fused", "chunked", "tiled"] | None = Field(
+        default=None,
+        description="loss of its trainers of adapters, preferences and rewards, where a job names none",
+    )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
     )
@@ -181,6 +193,7 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
             job.adapters is not None and job.adapters.base not in (None, *way.bases)
         ),
         **_lacking_choices(way, job.adapters),
+        **_lacking_rl(way, job),
         **_needs(way, job),
         f"no {job.optimizer}": job.optimizer not in way.optimizers,
         f"no {job.precision}": job.precision not in way.precisions,
@@ -222,6 +235,22 @@ def _lacking_choices(way: ProgramWay, adapters: AdapterSpec | None) -> dict[str,
         "plain-scales": ("no base with scales in fp32", four and not adapters.doubly_quantized),
     }
     return {words: wished and name not in way.adapters for name, (words, wished) in chosen.items()}
+
+
+def _lacking_rl(way: ProgramWay, job: Job) -> dict[str, bool]:
+    """Return what of the job's preference or reinforcement learning the way does not have, in words."""
+    if job.rl is None:
+        return {}
+    method, quantised = job.rl.method, job.adapters is not None and job.adapters.base is not None
+    return {
+        f"no {method}": method not in way.rl,
+        f"no log-probabilities of the reference before training ({method})": (
+            job.rl.precompute_ref_log_probs and f"{method}-precomputed" not in way.rl
+        ),
+        f"no software.loss with {method}": job.software.loss is not None,
+        f"no packed documents with {method}": job.workload.documents is not None,
+        f"no {method} on a quantised base ({way.title})": quantised and not way.rl_bases,
+    }
 
 
 def _needs(way: ProgramWay, job: Job) -> dict[str, bool]:

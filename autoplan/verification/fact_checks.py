@@ -125,6 +125,7 @@ def _summary(job: Job) -> dict[str, Any]:
         "precision": job.precision,
         "optimizer": job.optimizer,
         "adapters": dumped(job.adapters),
+        "rl": dumped(job.rl),
         "routing": dumped(job.routing) if job.model.moe else None,
         "search": dumped(job.search),
         "limits": _limits(job),

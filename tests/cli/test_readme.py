@@ -389,19 +389,25 @@ def spread_of(found):
 
 
 def fine_tune_figures():
-    """Return the errors of fine-tunes on small cards by publication and task, of memory and of the step."""
+    """Return the errors of fine-tunes on few devices by publication and task, of memory and of the step."""
     from benchmarks.accuracy.__main__ import DEFAULT_RUNS
     from benchmarks.accuracy.outcomes import outcomes_of_file
     from benchmarks.accuracy.scores import grouped, memory_errors
 
-    outcomes = outcomes_of_file(DEFAULT_RUNS[0].parent / "fine_tuning.yaml")
+    folder = DEFAULT_RUNS[0].parent
+    files = ("fine_tuning.yaml", "fine_tuning_2.yaml")
+    outcomes = [x for name in files for x in outcomes_of_file(folder / name) if not x.run.measured.oom]
     names = {"sft": "full", "lora": "LoRA", "qlora": "QLoRA"}
-    parts = grouped(outcomes, lambda x: (x.publication, names[x.run.task]))
+
+    def task(run):
+        return f"{names[run.task]}, {'one device' if run.hardware.gpus == 1 else 'several'}"
+
+    parts = grouped(outcomes, lambda x: (x.publication, task(x.run)))
     rows = []
-    for (publication, task), members in [*sorted(parts.items()), (("all", ""), outcomes)]:
+    for (publication, what), members in [*sorted(parts.items()), (("all", ""), outcomes)]:
         memory = [error for errors in memory_errors(members).values() for error in errors]
         times = [x.error for x in members if x.error is not None]
-        rows.append([publication, task, len(members), *off_and_bias(memory), *off_and_bias(times)])
+        rows.append([publication, what, len(members), *off_and_bias(memory), *off_and_bias(times)])
     head = ["publication", "what", "runs", "memory off", "bias", "step off", "bias"]
     return markdown(head, rows)
 

@@ -62,6 +62,7 @@ def checked(case):
         "deepspeed": found.deepspeed,
         "adapters": [found.adapter, found.lora_r],
         "model": found.base_model,
+        "method": found.rl and str(found.rl.value),
     }
 
 

@@ -52,6 +52,7 @@ def checked(case):
         "reentrant": model.use_reentrant_gc,
         "adapters": [finetuning.finetuning_type, finetuning.lora_rank, list(finetuning.lora_target)],
         "liger": model.enable_liger_kernel,
+        "learns": [finetuning.stage, finetuning.pref_loss, finetuning.pref_beta],
         "fsdp": None,
         "stage": None,
     }

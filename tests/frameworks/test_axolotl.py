@@ -21,6 +21,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import key_names
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.post_training import RLSpec
 from tests.frameworks.framework_python import asked, has_module, wheel
 
 PARSER = Path(__file__).with_name("axolotl_parser.py")
@@ -37,6 +38,12 @@ ACCEPTED = {
     "replicas": ("hf-trainer", "dp=8,mbs=2,recompute=full", {"precision": "fp16"}),
     "replicas with Liger": ("hf-trainer-liger", "dp=8", {}),
     "low-rank adapters": ("hf-trainer", "dp=8,recompute=full", {"adapters": AdapterSpec(rank=16)}),
+    "pairs of preferences": ("hf-trainer", "dp=8,recompute=full", {"rl": RLSpec(method="dpo")}),
+    "rollouts on the devices": (
+        "hf-fsdp2",
+        "dp=8,zero=3",
+        {"rl": RLSpec(method="grpo", vllm_mode="colocate", beta=0.04)},
+    ),
     "sharded parameters": ("hf-fsdp2", "dp=8,mbs=4,zero=3,recompute=full", {}),
     "sharded gradients": ("hf-fsdp2", "dp=8,zero=2", {"optimizer": "muon"}),
     "hybrid": ("fsdp2", "dp=8,zero=3,dp_shard=4", {}),
@@ -92,6 +99,7 @@ def test_axolotl_accepts_and_its_configuration_has_the_layout(accepted, name):
     assert found["formats"] == [job.precision == "bf16", job.precision == "fp16"]
     assert found["recompute"] == (layout.mode == "full")
     assert bool(found["offload"]) == layout.activation_offload
+    assert found["method"] == (job.rl.method if job.rl else None)
     assert found["adapters"][1] == (job.adapters.rank if job.adapters else None)
     if found["fsdp"]:
         assert found["fsdp"] == [2, layout.zero == 3]

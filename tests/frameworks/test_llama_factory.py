@@ -18,6 +18,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import key_names
 from autoplan.launch.target import PlannedRun
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.post_training import RLSpec
 from tests.frameworks.framework_python import asked, has_module, wheel
 
 PARSER = Path(__file__).with_name("llama_factory_parser.py")
@@ -38,6 +39,12 @@ ACCEPTED = {
         "hf-fsdp2",
         "dp=8,zero=3",
         {"adapters": AdapterSpec(rank=4, targets="attention")},
+    ),
+    "pairs without a reference": ("hf-trainer", "dp=8,recompute=full", {"rl": RLSpec(method="orpo")}),
+    "pairs on adapters": (
+        "hf-fsdp2",
+        "dp=8,zero=3",
+        {"adapters": AdapterSpec(rank=16), "rl": RLSpec(method="dpo", beta=0.2)},
     ),
     "sharded parameters": ("hf-fsdp2", "dp=8,mbs=4,zero=3,recompute=full", {}),
     "sharded gradients": ("hf-fsdp2", "dp=8,zero=2", {"optimizer": "sgd"}),
@@ -88,6 +95,8 @@ def test_llama_factory_accepts_and_its_arguments_have_the_layout(accepted, name)
     assert found["sequence_length"] == 8192
     assert found["formats"] == [job.precision == "bf16", job.precision == "fp16", False]
     assert found["recompute"] == (layout.mode == "full")
+    if job.rl is not None:
+        assert found["learns"][:2] == ["dpo", {"dpo": "sigmoid"}.get(job.rl.method, job.rl.method)]
     if job.adapters is None:
         assert found["adapters"][0] == "full"
     else:

@@ -1,10 +1,11 @@
 """Ask TRL's own parser about the files of cases on standard input.
 
 The first argument is TRL's wheel, which is imported from and not installed. A case has the ``text`` of a JSON
-file for ``trl sft --config``. The answer to each is what TRL makes of it, or why it refuses. The Python that
-runs this has transformers, peft and datasets.
+file for ``trl sft --config``, or for the program of its ``method``. The answer to each is what TRL makes of
+it, or why it refuses. The Python that runs this has transformers, peft and datasets.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -17,10 +18,20 @@ os.dup2(2, 1)
 sys.path.insert(0, sys.argv[1])
 
 from trl import get_peft_config, get_quantization_config  # noqa: E402
-from trl.scripts.sft import make_parser  # noqa: E402
 
 #: This machine has no device.
 HERE = ("--use_cpu", "true", "--report_to", "none", "--dataset_name", "own")
+
+
+#: What methods of preference and reinforcement learning are told.
+LEARNT = (
+    "max_length",
+    "precompute_ref_log_probs",
+    "beta",
+    "use_vllm",
+    "vllm_mode",
+    "vllm_gpu_memory_utilization",
+)
 
 
 def checked(case):
@@ -29,7 +40,12 @@ def checked(case):
         file.write(case["text"])
         file.flush()
         words = ["--config", file.name, "--output_dir", folder, *HERE]
-        _, training, model, _ = make_parser().parse_args_and_config(words, fail_with_unknown_args=True)
+        program = importlib.import_module(f"trl.scripts.{case.get('method', 'sft')}")
+        _, training, model, _ = program.make_parser().parse_args_and_config(
+            words, fail_with_unknown_args=True
+        )
+    if "method" in case:
+        return {name: getattr(training, name, None) for name in LEARNT}
     adapters = get_peft_config(model)
     base = get_quantization_config(model) if model.load_in_4bit else None
     return {

@@ -1,7 +1,9 @@
 """From a question to a file that a program starts with, each command the last line of the answer before."""
 
 import ast
+import html
 import json
+import re
 import subprocess
 
 import pytest
@@ -105,3 +107,64 @@ def test_a_cluster_is_started_by_slurm(tmp_path):
     text = file.read_text(encoding="utf-8")
     assert "#SBATCH --nodes=8" in text
     assert subprocess.run(["bash", "-n", file], check=False).returncode == 0
+
+
+def text_of(page):
+    """Return the text of a page that a reader sees."""
+    shown = re.sub(r"(?s)<(script|style).*?</\1>", " ", page.read_text(encoding="utf-8"))
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", shown)).split())
+
+
+def test_a_teacher_explains_tensors_against_pipelines_from_one_page(tmp_path):
+    """Two 3090: what each axis splits and sends, what it costs, and where the other one wins.
+
+    Tensor parallelism sends the activations of a microbatch, 2 B x 2,048 tokens x 2,048, ten times a layer; a
+    pipeline sends them once.
+    """
+    job, page = tmp_path / "job.yaml", tmp_path / "page.html"
+    lines = ("model: llama3.2-1b", "hardware: 2x-rtx3090", "stack: megatron-core")
+    work = "workload: {sequence_length: 2048, global_batch_size: 16}"
+    job.write_text("\n".join(["schema: 1", "kind: training", *lines, work, ""]), encoding="utf-8")
+    layouts = ("--layout", "tp=2,mbs=1", "--layout", "pp=2,mbs=1")
+    assert run_here("compare", job, *layouts, "--output", page).exit_code == 0
+    text = text_of(page)
+    message = 2 * 2048 * 2048 / 2**20
+
+    for words in ("split over", "copied over", "weights tp2", "pipeline bubble", "latency of a microbatch"):
+        assert words in text.lower().replace(" | ", " "), words
+    for operation, place in (
+        ("all-gather", "before attention, MLP"),
+        ("reduce-scatter", "after attention, MLP"),
+        ("all-gather", "for weight gradients"),
+        ("send", "to a stage, forward"),
+    ):
+        assert re.search(rf"{operation} {message:.1f} MiB[^a-z]*.{{0,40}}{place}", text), place
+    assert re.search(r"Pick \S+: .* s a step, against .* s of \S+", text)
+    assert re.search(r"bandwidth in a node \d+ GB/s [\d.]+ GB/s", text)
+    assert page.read_text(encoding="utf-8").count("<svg") >= 1
+
+
+def test_a_teacher_explains_a_distributed_product_from_one_page(tmp_path):
+    """Two 3090: three ways to split Y = A W, the collective of each, and the bytes that a device sends.
+
+    Split by columns a device gathers the other's half of A, by rows that of W; split by the inner extent it
+    scatters half of Y, whose partial sums are as large.
+    """
+    m, n, k, page = 4096, 8192, 2048, tmp_path / "page.html"
+    extents = ("--m", m, "--n", n, "--k", k, "--hardware", "2x-rtx3090", "--devices", 2)
+    assert run_here("gemm", *extents, "--output", page).exit_code == 0
+    text = text_of(page)
+    halves = {"columns 2": m * k, "rows 2": k * n, "inner 2": m * n}
+
+    for scheme, elements in halves.items():
+        assert re.search(rf"{scheme} \d+ {elements * 2 / 2 / 2**20:.1f} MiB", text), scheme
+    for words in (
+        "all-gather of A",
+        "all-gather of W",
+        "reduce-scatter of Y",
+        "column-parallel",
+        "row-parallel",
+    ):
+        assert words in text, words
+    assert "lower bound" in text.lower()
+    assert "optimal, proven" in text

@@ -31,6 +31,10 @@ def fine_tuned(seed: int) -> RandomJob:
         adapters |= {"base": base, "dropout": rng.choice([0, 0.1])}
         adapters["dora"] = adapters["dora"] and policy.dora
         chosen["adapters"] = adapters
+    if rng.random() < 0.4:
+        chosen["rl"] = rng.choice(
+            ["dpo", "kto", "orpo", {"method": "grpo", "beta": 0.1, "vllm_mode": "colocate"}]
+        )
     if policy.paged_optimizers:
         chosen["optimizer"] = rng.choice(["adamw", "paged-adamw", "paged-adamw-8bit"])
     software = {}

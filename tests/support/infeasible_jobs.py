@@ -245,4 +245,26 @@ JOBS = {
         ["limits.step_time is 2.00 s"],
         ["a longer step"],
     ),
+    "packed documents": (
+        job("stack: hf-trainer\nadapters: {rank: 8}", hardware="2x-rtx3090", length=32768).replace(
+            "size: 8}", "size: 8, documents: {mean: 600, deviation: 400}}"
+        ),
+        None,
+        ["shorter packed sequences"],
+    ),
+    "a reference": (
+        job("stack: hf-trainer\nrl: dpo\nlimits: {peak_memory: 31 GiB}", model="llama3.2-1b", length=512),
+        None,
+        ["the reference's log-probabilities before training"],
+    ),
+    "rollouts": (
+        job(
+            "stack: hf-trainer\nadapters: {rank: 8}\n"
+            "rl: {method: grpo, vllm_mode: colocate, vllm_gpu_memory_utilization: 0.6}",
+            hardware="2x-rtx3090",
+            length=1024,
+        ),
+        None,
+        ["rollouts that leave the devices"],
+    ),
 }

@@ -25,7 +25,7 @@ JOURNEYS = {
         (*_LLAMA, *_TWO, "--devices", "1", "--task", "lora", "--program", "unsloth"),
         "unsloth",
     ),
-    "QLoRA of 8B on two 4090": ((*_LLAMA, *_TWO, "--task", "qlora"), "axolotl"),
+    "QLoRA of 8B on two 4090": ((*_LLAMA, *_TWO, "--task", "qlora"), "trainer"),
     "all of 8B on two A100 with FSDP2": (
         (*_LLAMA, "--hardware", "2x-a100-pcie-80gb", "--program", "accelerate"),
         "accelerate",

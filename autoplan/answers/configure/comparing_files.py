@@ -29,6 +29,7 @@ from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
+from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
@@ -150,6 +151,8 @@ def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
         if written is not None and written.value != value:
             theirs = f"{written.value} in the file{_where(written)}"
             yield f"{key} is {theirs}, and {value} in the job, which is priced"
+    if (sentence := _unlike_method(job, configuration)) is not None:
+        yield sentence
     model = configuration.job.get("model")
     name = model if isinstance(model, str) else None
     if name is not None and name != job.model.name:
@@ -160,6 +163,21 @@ def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
         shown = ", ".join(f"{key} {model.get(key)}" for key in unlike)
         if unlike:
             yield f"the model of the file has {shown}, unlike {job.model.name}, which is priced"
+
+
+def _unlike_method(job: Job, configuration: Configuration) -> str | None:
+    """Return in what preference or reinforcement learning of the file is not the job's; None for nothing."""
+    written = configuration.values.get("rl")
+    theirs = None if written is None else RLSpec.model_validate(written.value)
+    if theirs == job.rl or "rl" in configuration.unspecified:
+        return None
+    said, ours = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
+    where = _where(written) if written is not None else ""
+    return f"rl is {said} in the file{where}, and {ours} in the job, which is priced"
+
+
+def _rl_text(rl: RLSpec) -> str:
+    return ", ".join(f"{key}: {value}" for key, value in rl.model_dump(exclude_defaults=True).items())
 
 
 def _where(written: Written) -> str:

@@ -238,9 +238,8 @@ def batch_facts(job: Job, plan: Plan, critical_tokens: float | None) -> BatchFac
 
     Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3.
     """
-    work = job.workload
-    tokens = work.global_batch_size * work.sequence_length
-    facts = BatchFacts(tokens, plan.predicted.microbatches, work.global_batch_size)
+    tokens = job.step_tokens
+    facts = BatchFacts(tokens, plan.predicted.microbatches, job.workload.global_batch_size)
     if critical_tokens is None:
         return facts
     return BatchFacts(

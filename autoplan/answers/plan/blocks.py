@@ -19,11 +19,13 @@ from autoplan.report.render.bars import spread
 from autoplan.report.render.blocks import (
     GAP,
     Block,
+    Column,
     FactRow,
     Facts,
     LayoutLine,
     Sentence,
     TypedLines,
+    data_table,
     heading,
     items,
 )
@@ -34,6 +36,7 @@ from autoplan.report.wording.sentences import (
     front_sentences,
     job_lines,
     proof_sentence,
+    rejected_rows,
     rejected_sentence,
     risk_sentence,
     space_sentence,
@@ -240,7 +243,19 @@ def _details(front: Front, terminal: Terminal, unexpressed: Plan | None) -> Iter
     printed = {*basis_sentences(front.job), noise_sentence(front.order_noise), risk_sentence(front)}
     yield from _unexpressed(front, unexpressed)
     sentences = [*question_sentences(front), *front_sentences(front)]
+    printed.add(rejected_sentence(front.rejected))
     yield items([sentence for sentence in sentences if sentence not in printed])
+    yield from _rejected(front)
+
+
+def _rejected(front: Front) -> Iterator[Block]:
+    """Yield what was rejected, a reason a line; nothing where every layout was covered."""
+    rows = rejected_rows(front.rejected)
+    if rows:
+        counts, reasons = zip(*rows, strict=True)
+        yield GAP
+        yield data_table([Column("layouts", counts), Column("rejected, as", reasons, "text")])
+        yield GAP
 
 
 def _unexpressed(front: Front, faster: Plan | None) -> Iterator[Block]:
@@ -273,9 +288,9 @@ def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
         sentences = (
             certificate_sentence(front.certificate),
             space_sentence(front),
-            rejected_sentence(front.rejected),
         )
         yield items([sentence for sentence in sentences if sentence])
+        yield from _rejected(front)
     else:
         yield items([f"{proof_sentence(front.certificate)}; --details: what was covered and rejected"])
     yield from next_change(front)

@@ -21,9 +21,10 @@ from autoplan.costs.core.candidates import Array, Candidates, column, flag
 from autoplan.costs.core.rank_parameters import Part, Weights, weights_of
 from autoplan.costs.core.sizes import shard_ranks
 from autoplan.schema.job import Job
+from autoplan.schema.post_training import sequences_of_sample
 from autoplan.schema.precision import NARROW
 
-__all__ = ["Scope", "at_precision", "microbatches", "scope_of", "tokens_of"]
+__all__ = ["Scope", "at_precision", "microbatches", "scope_of", "sequences_of", "tokens_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
 
 
 def tokens_of(job: Job, candidates: Candidates) -> Array:
-    """Return T, the tokens of a microbatch on one rank [1], shape [C]: b s / c.
+    """Return T, the tokens of a microbatch on one rank [1], shape [C]: b s / c, of both sequences of pairs.
 
     >>> one = Candidates.of([parse_layout("cp=2,mbs=2", layers=32, devices=8)])
     >>> tokens_of(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 / 2
@@ -212,8 +213,25 @@ def tokens_of(job: Job, candidates: Candidates) -> Array:
     Leaves out: sequence parallelism, which also splits them between GEMMs.
     Source: Megatron-LM, megatron/core/utils.py, get_batch_on_this_cp_rank.
     """
-    tokens: Array = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
+    tokens: Array = sequences_of(job, candidates) * float(job.workload.sequence_length) / candidates.cp
     return tokens
+
+
+def sequences_of(job: Job, candidates: Candidates) -> Array:
+    """Return the sequences of a microbatch [1], shape [C]: b, or 2 b of b pairs, in one forward.
+
+    >>> from autoplan.catalog import load_job
+    >>> from autoplan.schema.layout import parse_layout
+    >>> from autoplan.schema.post_training import RLSpec
+    >>> one = Candidates.of([parse_layout("mbs=2", layers=32, devices=8)])
+    >>> sequences_of(replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo")), one).tolist()
+    [4.0]
+
+    Source: huggingface/trl, trl/trainer/dpo_trainer.py, DataCollatorForPreference:
+    chosen and rejected sequences are one batch.
+    """
+    sequences: Array = candidates.microbatch * float(sequences_of_sample(job.rl))
+    return sequences
 
 
 def microbatches(job: Job, candidates: Candidates) -> Array:

@@ -44,7 +44,8 @@ def residual_bytes(job: Job) -> float:
     """Return the bytes of an element between blocks [byte]: 4 under autocast of fp32 parameters, else e.
 
     Autocast casts the inputs of products. The embedding, norms and additions are in the format of the
-    parameters, and so is what is passed from block to block; a frozen model is in 16 bits itself.
+    parameters, and so is what is passed from block to block; a frozen model is in 16 bits itself, but for
+    what PEFT casts to fp32 around a quantised base.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> [residual_bytes(replace(job, stack=stack(name))) for name in ("megatron-core", "ddp")]
@@ -53,7 +54,10 @@ def residual_bytes(job: Job) -> float:
     Source: PyTorch, docs/source/amp.md, ops that autocast to float16, bfloat16 and float32; counted in the
     graphs that AOTAutograd of PyTorch 2.13 makes of a GPT block: 38 bytes an element of the hidden states.
     """
-    cast = job.stack.memory.autocast_bytes > 0 and job.adapters is None
+    policy, adapters = job.stack.fine_tuning, job.adapters
+    quantized = adapters is not None and adapters.base is not None
+    frozen_in_fp32 = quantized and policy is not None and policy.unquantized_bytes > 2
+    cast = job.stack.memory.autocast_bytes > 0 and (adapters is None or frozen_in_fp32)
     return 4.0 if cast else element_bytes(job)
 
 

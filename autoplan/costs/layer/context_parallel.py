@@ -34,6 +34,7 @@ from autoplan.costs.network.collectives import Group, collective_seconds, ring_s
 from autoplan.costs.network.mesh import context_group
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
+from autoplan.schema.post_training import sequences_of_sample
 
 __all__ = [
     "ContextMessage",
@@ -83,7 +84,7 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     model, s = job.model, float(job.workload.sequence_length)
     # Thousands of candidates have some hundred kernels.
     first, numbers = distinct_rows([candidates.microbatch, candidates.cp, candidates.tp])
-    b, c = candidates.microbatch[first], candidates.cp[first]
+    b, c = candidates.microbatch[first] * sequences_of_sample(job.rl), candidates.cp[first]
     heads, width = np.maximum(1.0, model.heads / candidates.tp[first]), sum(head_widths(model)) / 2
     if _splits_heads(job):
         sequence = np.full(len(first), s)

@@ -32,7 +32,8 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import weights_of
-from autoplan.costs.core.scope import at_precision, tokens_of
+from autoplan.costs.core.reference import forward_passes
+from autoplan.costs.core.scope import at_precision, sequences_of, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
 from autoplan.costs.device.kernels import (
     Gemm,
@@ -109,8 +110,9 @@ class RecomputeTimes:
 class LayerTimes:
     """Seconds of one layer for one microbatch, arrays of shape [C].
 
-    ``forward`` and ``backward`` are compute; ``weight`` is the part of ``backward`` for weight gradients.
-    ``recompute`` is what each recompute mode adds to backward. ``tensor_*`` is exposed tensor-parallel
+    ``forward`` and ``backward`` are compute, forward that of all passes (``forward_passes``); ``weight`` is
+    the part of ``backward`` for weight gradients. ``recompute`` is what each recompute mode adds to backward.
+    ``tensor_*`` is exposed tensor-parallel
     communication of forward and of backward (``tensor_weight``: the part in a split weight-gradient pass);
     ``context_*`` is exposed context-parallel communication. ``dispatch`` is MoE dispatch and combine, the
     same in forward and backward.
@@ -157,6 +159,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
     waits = _WAIT_LAUNCHES * machine.host_launch * expert_waits(job, candidates)
+    forwards = forward + _without_gradient(job, candidates, machine, forward_compute, launches)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
         input_gemm + weight_gemm + attention.backward + memory_bound_backward + accumulation + casts
@@ -179,7 +182,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     }
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
-        forward=forward + waits,
+        forward=forwards + (1 + forward_passes(job).total) * waits,
         backward=backward,
         # Launch overhead is split in proportion between the input-gradient and the weight-gradient pass.
         weight=(weight_gemm + accumulation) / backward_compute * backward,
@@ -191,6 +194,28 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         context_backward=context_backward,
         dispatch=dispatch,
     )
+
+
+def _without_gradient(
+    job: Job, candidates: Candidates, machine: Machine, compute: Array, launches: Array
+) -> Array:
+    """Return the time of forward passes without a gradient [s], shape [C]: of the policy, of the reference.
+
+    A forward of ``compute`` and ``launches`` each; adapters are off in those of the reference.
+    """
+    passes = forward_passes(job)
+    if not passes.total:
+        return np.zeros(1)
+    policy = smooth_maximum(compute, launches, _LAUNCH_SHARPNESS)
+    if job.adapters is None:
+        return passes.total * policy
+    tokens, adapters = tokens_of(job, candidates), job.adapters
+    alone = adapters.model_copy(update={"base": None, "double_quantization": None})
+    added = _total_seconds(adapter_gemms(job, tokens, candidates), machine)
+    added = added + adapter_traffic_seconds(job, tokens, candidates, machine)[0]
+    launched = adapter_kernels(replace(job, adapters=alone)) * machine.host_launch
+    reference = smooth_maximum(compute - added, launches - launched, _LAUNCH_SHARPNESS)
+    return passes.reference * reference + passes.policy * policy
 
 
 def _mlp_times(job: Job, candidates: Candidates, machine: Machine, dispatch: Array) -> RecomputeTimes:
@@ -504,7 +529,7 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     counted accesses of megatron/fused_kernels.
     """
     model, s = job.model, job.workload.sequence_length
-    matrices = candidates.microbatch * np.maximum(1.0, model.heads / candidates.tp)
+    matrices = sequences_of(job, candidates) * np.maximum(1.0, model.heads / candidates.tp)
     wide, narrow = (np.asarray(float(width)) for width in head_widths(model))
     length = np.asarray(float(s))
     scores = matrices * float(s) ** 2

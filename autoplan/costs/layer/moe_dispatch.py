@@ -15,6 +15,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
+from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
 from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.layer.moe import load_factor
@@ -36,7 +37,7 @@ def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
     Leaves out: dispatch in FP8.
     Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
     """
-    tokens = candidates.microbatch * float(job.workload.sequence_length) / candidates.cp
+    tokens = tokens_of(job, candidates)
     local_tokens = tokens / sequence_parallel_degree(candidates)
     size: Array = element_bytes(job) * job.model.hidden_size * local_tokens * load_factor(job, candidates)
     return size

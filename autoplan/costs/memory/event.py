@@ -13,9 +13,9 @@ from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array, Linear
 
-__all__ = ["EVENTS", "PHASES", "Event", "Phase"]
+__all__ = ["EVENTS", "PHASES", "REFERENCE", "Event", "Phase"]
 
-#: Names of the events, in order of time.
+#: Names of the events, in order of time; that of a reference's forward stands last where a step has one.
 EVENTS: Final = (
     "end of forward",
     "loss",
@@ -28,6 +28,8 @@ EVENTS: Final = (
     "embedding",
     "optimizer step",
 )
+#: Forward of the reference of preference training, behind that of the policy, whose graph is in memory.
+REFERENCE: Final = "reference"
 
 #: Phase of an event: before backward of the layers; backward of the last, of the next-to-last and of the
 #: second layer; backward of the first layer and later; the optimizer step.

@@ -10,8 +10,9 @@ Notation (this file only)::
 
 ``Footprint`` has, for each candidate and stage, the numbers that do not depend on (l, n_r). A device uses
 S + D x share + framework: ``share`` is the fragmentation of the caching allocator for transient memory,
-``framework`` the memory of CUDA context and communicators. The solver's coefficients, ``evaluate`` and the
-reports all use these functions. Examples set all fields of a footprint to 1, except those they name.
+``framework`` the memory of CUDA context, communicators and colocated engines. The solver's coefficients,
+``evaluate`` and the reports all use these functions. Examples set all fields of a footprint to 1, except
+those they name.
 
 Communicator buffers of NCCL (RCCL), one set per process group of a device.
 
@@ -31,6 +32,7 @@ from typing import Any, Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, column, flag, mapped, taken
+from autoplan.costs.core.reference import rollout_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
@@ -195,14 +197,14 @@ class _DeviceNumbers(TypedDict):
 
 def _device_numbers(scope: Scope) -> _DeviceNumbers:
     """Return fragmentation and framework memory, central and at the upper end of the interval."""
-    job, communicators = scope.job, communicator_bytes(scope)
+    job, others = scope.job, communicator_bytes(scope) + rollout_bytes(scope.job)
     overheads = overheads_of(job)
     central = job.limits.memory_confidence == "central"
     return {
         "share": np.asarray(overheads.fragmentation),
-        "framework": overheads.context + communicators,
+        "framework": overheads.context + others,
         "high_fragmentation": np.asarray(overheads.high_fragmentation),
-        "high_framework": overheads.high_context + communicators,
+        "high_framework": overheads.high_context + others,
         "high_limit": np.asarray(np.inf if central else memory_limit_bytes(job)),
     }
 

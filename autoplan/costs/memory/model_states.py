@@ -20,6 +20,7 @@ from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.frozen_base import base_bytes
 from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.reference import reference_bytes
 from autoplan.costs.core.scope import Scope
 
 __all__ = ["ModelStates", "gradients_persist", "host_bytes", "model_states_of", "update_bytes"]
@@ -40,7 +41,8 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
 
     P = n x parameter_bytes, G = n x gradient_bytes, O = n x (master + moments x bytes of one), each over d
     from its ZeRO stage on (1 for O, 2 for G, and for P as the stack says); experts over their expert
-    data-parallel group. Frozen parameters have P only, see ``base_bytes``; offloaded and paged optimizer
+    data-parallel group. Frozen parameters have P only, see ``base_bytes``, and so has the reference of
+    preference training; offloaded and paged optimizer
     states are in host memory, and so is everything where a stack offloads parameters.
 
     >>> job = load_job("llama3-8b-8x-a100")
@@ -55,6 +57,7 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     """
     policy = scope.job.stack.memory
     parameters = policy.parameter_bytes * part.trained + base_bytes(scope, part)
+    parameters = parameters + reference_bytes(scope, part)
     excess = (1 - scope.gradients_sharded) * part.gradient_excess
     gradients = _gradient_bytes(scope) * (part.trained + excess)
     on_device = 1.0 - _offloaded(scope)
@@ -126,6 +129,7 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     if not policy.offload_parameters:
         return optimizer
     others = (policy.parameter_bytes + policy.gradient_bytes) * part.trained + base_bytes(scope, part)
+    others = others + reference_bytes(scope, part)
     everything = states + scope.spread(scope.parameters_sharded, others, part)
     return np.where(_offloaded(scope) > 0, everything, optimizer)
 

@@ -36,6 +36,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, column, flag
 from autoplan.costs.core.frozen_base import gathered_ratio
 from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.memory.activations import Saved, logit_columns, loss_chunks, saved_bytes_per_token
@@ -44,7 +45,7 @@ from autoplan.costs.memory.backward_workspace import (
     unreduced_bytes,
     unreduced_layer_gradients,
 )
-from autoplan.costs.memory.event import Event, Phase
+from autoplan.costs.memory.event import REFERENCE, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of, update_bytes
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
@@ -334,6 +335,8 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
         zero=np.zeros((len(scope.candidates), scope.candidates.pp)),
     )
     events = (*_output_layer(stage), *_layers(stage), _embedding(stage), _update(stage))
+    if forward_passes(scope.job).reference:
+        events = (*events, _reference(stage))
     if backward_split(scope.candidates).any():
         events = with_stash(events, scope, _head_unreduced(stage))
     if offloaded := offloaded_on_device(scope, saved, stage.activations.in_flight):
@@ -395,6 +398,28 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
             earlier,
             buffers.unsharded_first_fixed + workspace + buffers.head_reduced,
         ),
+    )
+
+
+def _reference(stage: _Stage) -> Event:
+    """Forward of the reference: its logits, and what its parameters take in use, beside the policy's graph.
+
+    GRPO runs it before the forward of the policy. Leaves out: the workspace of one layer's forward.
+    """
+    scope, saved, buffers = stage.scope, stage.activations, stage.buffers
+    block, rl = scope.job.stack.block, scope.job.rl
+    logits = scope.last * scope.tokens * column(logit_columns(scope.job, scope.candidates))
+    logits = logits / loss_chunks(scope.job) * block.logits_forward_bytes
+    in_use = reference_in_use_bytes(scope)
+    if rl is not None and rl.method == "grpo":
+        return stage.event(REFERENCE, "update", logits=logits, transient=Linear(in_use, _NO_BYTES))
+    return stage.event(
+        REFERENCE,
+        "before",
+        microbatches=saved.in_flight,
+        activations=saved.inputs,
+        logits=logits,
+        transient=Linear(buffers.unsharded_fixed + in_use, buffers.unsharded_layer),
     )
 
 

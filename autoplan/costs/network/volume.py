@@ -23,6 +23,7 @@ from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.frozen_base import gathered_ratio
 from autoplan.costs.core.prediction import MeshAxis
 from autoplan.costs.core.rank_parameters import Part
+from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.network.collectives import Group, Operation
@@ -140,7 +141,8 @@ def data_volume(scope: Scope) -> DataVolume:
     """Return the data-parallel collectives ([byte], [1]), each of shape [C, p].
 
     Sharded parameters (ZeRO-3, and ZeRO-2 in stacks that shard them from ZeRO-2 on) are all-gathered in the
-    forward of every microbatch, c n, and resharded after its backward. ZeRO-3 also reshards them after
+    forward of every microbatch, c n, and resharded after its backward; again in each forward without a
+    gradient. ZeRO-3 also reshards them after
     forward and all-gathers them in backward, except those of the output layer, whose backward comes first,
     and of the embedding where it is in one FSDP unit with the output layer. Gradients, r n, are reduced after
     the backward of every microbatch, or once a step below the ZeRO stage that the stack names: an all-reduce
@@ -220,8 +222,9 @@ def _collectives(
     gathered = gathered_bytes * parameters.gathered / messages
     updated = flag(zero >= 1) * (1.0 - sharded)
     axis, repeated = groups.axes[1], messages * zero3 * float(resharded)
+    forwards = 1 + forward_passes(scope.job).total
     return (
-        Collective("all_gather", groups.shard, gathered, messages * sharded, "forward", axis),
+        Collective("all_gather", groups.shard, gathered, forwards * messages * sharded, "forward", axis),
         Collective("all_gather", groups.shard, gathered, repeated, "backward", axis),
         *_reductions(
             scope,

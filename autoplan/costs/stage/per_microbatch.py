@@ -16,6 +16,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
 from autoplan.costs.core.rank_parameters import padded_vocabulary
+from autoplan.costs.core.reference import forward_passes, gathered_whole
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
@@ -67,7 +68,8 @@ def outside_pass(context: StageContext) -> Pass:
     send_receive = send_receive_seconds(context.job, context.candidates, context.machine)
     embed, head = _embedding_seconds(context), _head_seconds(context)
     tensor_forward, tensor_backward, tensor_weight = _outside_tensor(context)
-    compute_forward = context.first * embed.forward + context.last * head.forward
+    forwards = 1 + forward_passes(context.job).total
+    compute_forward = forwards * (context.first * embed.forward + context.last * head.forward)
     compute_backward = context.first * embed.backward + context.last * head.backward
     # Data-parallel messages do not overlap with tensor-parallel ones on the same fabric.
     contended = context.contended(tensor_group(context.candidates))
@@ -85,7 +87,9 @@ def outside_pass(context: StageContext) -> Pass:
             compute=compute_forward,
             tensor=tensor_forward,
             pipeline=send_receive,
-            data=exposed(compute_forward + (1.0 - contended) * tensor_forward, traffic.forward),
+            data=_forward_exposed(
+                context, compute_forward + (1.0 - contended) * tensor_forward, traffic.forward
+            ),
         ),
         backward=Parts(
             compute=compute_backward,
@@ -126,7 +130,8 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
         return exposed((backward + recomputed).total - weight - contended.backward, overlapped)
 
     data = data_exposed(NOTHING)
-    forward = forward + Parts(data=exposed(forward.total - contended.forward, traffic.forward))
+    data_forward = _forward_exposed(context, forward.total - contended.forward, traffic.forward)
+    forward = forward + Parts(data=data_forward)
     # Recompute overlaps with communication, too.
     recompute = {mode: x + Parts(data=data_exposed(x) - data) for mode, x in recompute.items()}
     backward = backward + Parts(data=data + weight_data)
@@ -141,6 +146,19 @@ def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
         + _gathering_seconds(context, traffic, split),
         recompute=recompute,
     )
+
+
+def _forward_exposed(context: StageContext, seconds: Array, traffic: Traffic) -> Array:
+    """Return the exposed all-gathers of forward passes that compute for ``seconds`` [s].
+
+    Nothing overlaps with those of a reference that is gathered whole, before it computes.
+    """
+    if not gathered_whole(context.job) or context.machine.overlap.everything:
+        return exposed_seconds(seconds, traffic, context.machine)
+    passes = forward_passes(context.job)
+    whole = passes.reference / (1 + passes.total)
+    exposed = exposed_seconds((1.0 - whole) * seconds, traffic.scaled(1.0 - whole), context.machine)
+    return exposed + whole * traffic.seconds
 
 
 def _gathering_seconds(context: StageContext, traffic: _PassTraffic, split: Array) -> Array:
@@ -376,7 +394,8 @@ def _head_seconds(context: StageContext) -> _Outside:
     rows = np.zeros_like(v) if block.padded_products else v
     forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
-    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows)
+    logits_again = block.loss_recomputed * unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
+    backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows) + logits_again
     weight = np.zeros_like(forward)
     if not job.adapters:
         weight = unaligned_gemm_seconds(hidden, v, context.tokens, machine, rows)

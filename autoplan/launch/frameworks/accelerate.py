@@ -34,6 +34,7 @@ from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RL_METHODS
 from autoplan.schema.stage_layers import even_stages
 
 __all__ = ["TARGET", "emit_accelerate"]
@@ -57,7 +58,7 @@ def emit_accelerate(run: PlannedRun) -> Emission:
     plain data parallelism for ZeRO-0. Raises InexpressibleError for the first part that it has no key for.
     """
     job, layout = run.job, run.layout
-    refuse_software(job)
+    refuse_software(job, rl=RL_METHODS)
     if job.precision not in ACCELERATE["precision"].names:
         raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
     kind = _kind(job, layout)

@@ -31,6 +31,7 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RL_METHODS
 
 __all__ = [
     "BATCHES",
@@ -102,7 +103,7 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    refuse_software(job, ("gradients",))
+    refuse_software(job, ("gradients",), rl=RL_METHODS)
     refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
     refuse_experts(layout)
     refuse_order(layout)

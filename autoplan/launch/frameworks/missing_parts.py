@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from autoplan.costs.core.sizes import dropout_masks
@@ -83,10 +83,14 @@ def refuse_order(layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, order=ORDERS[0])])
 
 
-def refuse_software(job: Job, expressed: Iterable[str] = (), *, adapters: bool = False) -> None:
-    """Raise InexpressibleError for what of ``software`` is not ``expressed``, and for adapters."""
+def refuse_software(
+    job: Job, expressed: Iterable[str] = (), *, adapters: bool = False, rl: Collection[str] = ()
+) -> None:
+    """Raise InexpressibleError for adapters, methods but ``rl``, and software that is not ``expressed``."""
     if job.adapters is not None and not adapters:
         raise InexpressibleError("low-rank adapters")
+    if job.rl is not None and job.rl.method not in rl:
+        raise InexpressibleError(f"the method {job.rl.method} (rl)")
     for name in SoftwareSpec.model_fields:
         if name not in expressed and getattr(job.software, name) is not None:
             raise InexpressibleError(f"the choice software.{name}, which the training program makes")

@@ -17,7 +17,7 @@ from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.hugging_face.trainer import add_options, sharding_values
+from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     alone,
@@ -27,6 +27,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     optimizer_of,
     precision_of,
     recompute_of,
+    sharding_values,
     shipped_deepspeed,
     with_defaults,
     without_open,

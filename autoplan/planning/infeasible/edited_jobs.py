@@ -18,6 +18,7 @@ from autoplan.results.front import Edit
 from autoplan.results.merged_front import choice_key
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
+from autoplan.schema.post_training import RLSpec
 from autoplan.schema.yaml.document import Document, Plain
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
@@ -99,9 +100,9 @@ def _hardware_name(job: Job) -> str:
     return job.cluster.node.name if job.source is None else job.source.hardware
 
 
-def _flow(adapters: AdapterSpec) -> str:
-    """Return what a job says of its adapters as YAML on one line."""
-    said = adapters.model_dump(exclude_defaults=True)
+def _flow(part: AdapterSpec | RLSpec) -> str:
+    """Return what a job says of its adapters or its method as YAML on one line."""
+    said = part.model_dump(exclude_defaults=True)
     return f"{{{', '.join(f'{key}: {_listed(value)}' for key, value in said.items())}}}"
 
 
@@ -122,6 +123,7 @@ _PRESENT: Final[dict[str, Callable[[Job], str]]] = {
     ),
     "optimizer": lambda job: job.optimizer,
     "adapters": lambda job: "none" if job.adapters is None else _flow(job.adapters),
+    "rl": lambda job: "none" if job.rl is None else _flow(job.rl),
     "adapters.base": lambda job: (job.adapters and job.adapters.base) or "none",
     "program": lambda job: _listed(job.programs),
     "rules": rules_text,
@@ -254,6 +256,11 @@ def _with_adapters(job: Job, value: Plain) -> Job:
     return on_all(job, lambda one: replace(one, adapters=adapters))
 
 
+def _with_rl(job: Job, value: Plain) -> Job:
+    rl = validate(Document("edit", value, 1), RLSpec)
+    return on_all(job, lambda one: replace(one, rl=rl))
+
+
 def _with_base(job: Job, name: str) -> Job:
     field = AdapterSpec.model_fields["base"]
     assert name in str(field.annotation)  # noqa: S101 - an edit of our own
@@ -287,6 +294,7 @@ _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
     "workload.global_batch_size": _with_batch,
     "optimizer": _with_optimizer,
     "adapters": _with_adapters,
+    "rl": _with_rl,
     "adapters.base": _with_base,
     "program": _with_program,
     "rules": _with_rules,

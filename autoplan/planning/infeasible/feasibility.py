@@ -189,7 +189,7 @@ def optimistic_step(reference: Fastest, choice: Job, gain: float) -> float:
 
 
 def _tokens(job: Job) -> int:
-    return job.workload.global_batch_size * job.workload.sequence_length
+    return job.step_tokens
 
 
 def _length(job: Job) -> int:

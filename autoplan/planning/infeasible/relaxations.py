@@ -18,6 +18,7 @@ from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
+from autoplan.schema.packed_documents import long_document
 from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 
@@ -265,6 +266,19 @@ def _shorter_sequences(job: Job, _: float | None) -> Iterator[Changes]:
         yield (("workload.sequence_length", str(length * part // parts)),)
 
 
+def _shorter_packs(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield packed sequences that are shorter and as many times more: the same documents, tokens and step."""
+    work = job.workload
+    parts = 2
+    while work.documents is not None and not work.sequence_length % parts:
+        length = work.sequence_length // parts
+        if length < long_document(work.documents):
+            return
+        batch = work.global_batch_size * parts
+        yield (("workload.sequence_length", str(length)), ("workload.global_batch_size", str(batch)))
+        parts *= 2
+
+
 def _smaller_batch(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield smaller batch sizes with many divisors, the largest first."""
     batch = job.workload.global_batch_size
@@ -349,6 +363,21 @@ def _other_programs(job: Job, _: float | None) -> Iterator[Changes]:
     yield from ((("program", name),) for name in names if name not in programs)
 
 
+def _precomputed_reference(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield log-probabilities of the reference that are computed before training, which then has none."""
+    if job.rl is not None and job.rl.passes.reference and job.rl.method != "grpo":
+        yield (("rl", f"{{method: {job.rl.method}, precompute_ref_log_probs: true}}"),)
+
+
+def _rollouts_asleep(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield a colocated engine that leaves the devices in training, and one that is elsewhere."""
+    if job.rl is None or not job.rl.rollout_share:
+        return
+    for rest in ("vllm_mode: colocate, vllm_enable_sleep_mode: true", "vllm_mode: server"):
+        beta = f", beta: {job.rl.beta}" if job.rl.beta is not None else ""
+        yield (("rl", f"{{method: {job.rl.method}{beta}, {rest}}}"),)
+
+
 def _adapters(job: Job, _: float | None) -> Iterator[Changes]:
     if job.adapters is None:
         yield (("adapters", _ADAPTERS),)
@@ -374,8 +403,8 @@ def _quantized_base(job: Job, _: float | None) -> Iterator[Changes]:
 
 def longer_step(job: Job, seconds: float) -> Changes:
     """Return limits of ``job`` that just allow a step of ``seconds``: those that do not allow it already."""
-    limits, work, changes = job.limits, job.workload, []
-    rate = work.global_batch_size * work.sequence_length / seconds
+    limits, changes = job.limits, []
+    rate = job.step_tokens / seconds
     if limits.step_time is not None and limits.step_time < seconds:
         changes.append(("limits.step_time", f"{_above(seconds):.10g} s"))
     if limits.tokens_per_second is not None and limits.tokens_per_second > rate:
@@ -431,7 +460,10 @@ KINDS: Final = (
     RelaxationKind("a loss in chunks of tokens", _chunked_loss, costs_only=True, memory_only=True),
     RelaxationKind("offload to host memory", _offload),
     RelaxationKind("parameters in host memory", _offloaded_parameters, memory_only=True),
+    RelaxationKind("the reference's log-probabilities before training", _precomputed_reference),
+    RelaxationKind("rollouts that leave the devices", _rollouts_asleep, memory_only=True),
     RelaxationKind("another program", _other_programs),
+    RelaxationKind("shorter packed sequences", _shorter_packs, memory_only=True),
     RelaxationKind("an 8-bit or paged optimizer", _small_optimizers, costs_only=True),
     RelaxationKind("all in bf16", _pure_bf16, costs_only=True),
     RelaxationKind("updates in backward", _updates_in_backward, memory_only=True),

@@ -13,12 +13,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
+from autoplan.costs.core.reference import keeps_reference
 from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.layout import ORDERS, Layout
+from autoplan.schema.post_training import sequences_of_sample
 from autoplan.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ __all__ = [
     "only_at_centre",
     "peaks_sentence",
     "proof_sentence",
+    "rejected_rows",
     "rejected_sentence",
     "risk_sentence",
     "space_sentence",
@@ -66,17 +69,41 @@ def job_lines(job: Job, facts: JobFacts, terminal: Terminal) -> tuple[str, str]:
     counts = dict.fromkeys(choice.cluster.nodes for choice in job.choices or (job,))
     nodes = "1 node" if list(counts) == [1] else f"{_alternatives(list(counts))} nodes"
     batches = _alternatives([choice.workload.global_batch_size for choice in job.choices or (job,)])
-    trained = "1 sequence" if batches == "1" else f"{batches} sequences"
+    one, several = ("sequence", "sequences")
+    if sequences_of_sample(job.rl) > 1:
+        one, several = ("pair of sequences", "pairs of sequences")
+    trained = f"1 {one}" if batches == "1" else f"{batches} {several}"
     conditions = (
         f"{nodes} {cluster.node.name}",
         stack_title(job),
         f"{trained} of {work.sequence_length:,} tokens per step",
+        *([job.rl.method] if job.rl is not None else ()),
         job.precision,
         job.optimizer,
         f"limit {format_bytes(facts.memory_limit_bytes)} per device",
         *job_assumptions(job.source),
     )
     return what, dot.join(conditions)
+
+
+def _rl_sentences(job: Job) -> list[str]:
+    """Return the sentence on what preference or reinforcement learning adds to a step; none without."""
+    rl = job.rl
+    if rl is None:
+        return []
+    passes = zip(("reference", "policy"), rl.passes, strict=True)
+    forwards = [f"{n} forward{'s' if n > 1 else ''} of the {of}" for of, n in passes if n]
+    parts = [f"besides, a microbatch has {' and '.join(forwards)} without a gradient"] if forwards else []
+    if rl.passes.reference:
+        copied = keeps_reference(job)
+        kept = "a frozen copy, counted with the parameters" if copied else "the base, adapters off"
+        parts.append(f"the reference is {kept}")
+    if rl.rollout_share:
+        share = f"{100 * rl.rollout_share:.0f} %"
+        parts.append(f"a colocated vLLM holds {share} of each device, counted as framework")
+    if rl.method == "grpo":
+        parts.append("the time to generate completions is left out")
+    return [f"{rl.method}: {'; '.join(parts)}"] if parts else []
 
 
 def job_assumptions(source: JobFile | None) -> list[str]:
@@ -284,6 +311,13 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
 
 
+def rejected_rows(rejected: Sequence[Rejection]) -> list[tuple[str, str]]:
+    """Return the counts of rejected layouts with their reasons, the most frequent first."""
+    ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
+    shown = [x for x in ranked if x.layouts and x.kind != "not on the front"]
+    return [(count_words(x.layouts), x.reason) for x in shown]
+
+
 #: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
 _OUTCOMES: Final[dict[RejectionKind, tuple[str, str]]] = {
     "rule": ("breaks a rule", "break a rule"),
@@ -323,7 +357,7 @@ def surety_sentences(
     kinds = ", ".join(f"{n} {_KNOWN.get(kind, kind)}" for kind, n in number_kinds(job.kernels).items() if n)
     curves = f"kernel curves {job.kernels.name}: {kernels_origin(job)}; numbers: {kinds}"
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
-    origins = [curves, *_linear_attention(job), *_derived_node(job)]
+    origins = [*_rl_sentences(job), curves, *_linear_attention(job), *_derived_node(job)]
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, *origins]
 
 

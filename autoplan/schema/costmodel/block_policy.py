@@ -92,6 +92,7 @@ class BlockPolicy(Frozen):
         default=False,
         description="autograd runs through the chunks of the loss: backward finds the logits of all of them",
     )
+    loss_recomputed: bool = Field(default=False, description="backward computes the logits of a chunk again")
     compiled_loss: bool = Field(
         default=False, description="torch.compile also takes the loss, which then keeps 16-bit logits alone"
     )

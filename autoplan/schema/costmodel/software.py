@@ -21,11 +21,11 @@ _GRAPH_LAUNCH_SECONDS = 1e-7
 class SoftwareSpec(Frozen):
     """Choices of a run's software; what is left out is as the stack has it."""
 
-    loss: Literal["whole", "fused", "chunked"] | None = Field(
+    loss: Literal["whole", "fused", "chunked", "tiled"] | None = Field(
         default=None,
         description="whole: logits in fp32 and separate kernels; fused: one kernel for the loss and its"
         " gradient, on 16-bit logits; chunked: also the output layer, a chunk of tokens at a time (Liger,"
-        " Unsloth, torchtune)",
+        " Unsloth, torchtune); tiled: a tile of logits at a time, which backward computes again (TRL)",
     )
     loss_chunks: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None,
@@ -44,7 +44,9 @@ class SoftwareSpec(Frozen):
     )
     cuda_graphs: bool | None = Field(default=None, description="layers or steps are captured and replayed")
     optimizer_kernels: Literal["loop", "foreach", "fused"] | None = Field(
-        default=None, description="kernels of the update: some for each tensor, for lists of them, or one"
+        default=None,
+        description="kernels of the update: some for each tensor, for lists of them (which take a temporary"
+        " as large as a moment), or one",
     )
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
@@ -97,6 +99,7 @@ _LOSS: dict[str, dict[str, Any]] = {
         "logits_backward_bytes": 12,
         "loss_forward_traffic": 16,
         "loss_backward_traffic": 14,
+        "loss_recomputed": False,
     },
     # One kernel reads the logits twice (maximum and sum, then the gradient) and writes its gradient in place.
     "fused": {
@@ -107,6 +110,7 @@ _LOSS: dict[str, dict[str, Any]] = {
         "logits_backward_bytes": 2,
         "loss_forward_traffic": 6,
         "loss_backward_traffic": 0,
+        "loss_recomputed": False,
     },
     # The same for each chunk, whose logits are as large as the hidden states (Liger's rule for their number).
     "chunked": {
@@ -117,6 +121,19 @@ _LOSS: dict[str, dict[str, Any]] = {
         "logits_backward_bytes": 2,
         "loss_forward_traffic": 6,
         "loss_backward_traffic": 0,
+        "loss_recomputed": False,
+    },
+    # trl 1.16.0 trl/kernels/chunked_logprob.py: tiles in 16 bits, computed again in backward; the gradient of
+    # the hidden states adds up in fp32.
+    "tiled": {
+        "loss_chunks": 0,
+        "loss_chunks_saved": False,
+        "logits_bytes": 0,
+        "logits_forward_bytes": 2,
+        "logits_backward_bytes": 6,
+        "loss_forward_traffic": 4,
+        "loss_backward_traffic": 6,
+        "loss_recomputed": True,
     },
 }
 
@@ -200,6 +217,10 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes |= {"gradient_bytes": width, "accumulation_traffic": 2 + 2 * width}
     if software.optimizer_kernels is not None:
         changes["update_launches"] = _UPDATE_LAUNCHES[software.optimizer_kernels]
+        # Lists of tensors take the root of the second moments of all of them at once (PyTorch,
+        # torch/optim/adam.py, _multi_tensor_adam; torch/optim/optimizer.py, _foreach_doc).
+        listed = software.optimizer_kernels == "foreach"
+        changes["optimizer_temporary_bytes"] = listed * changes.get("state_bytes", stack.memory.state_bytes)
     return changes
 
 

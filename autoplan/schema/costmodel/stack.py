@@ -427,6 +427,11 @@ class FineTuningPolicy(Frozen):
         default=None,
         description="memory traffic of the host's optimizer step on them, a device's share of it",
     )
+    reference_gathered_whole: bool = Field(
+        default=False,
+        description="whether a sharded reference of preference training is one unit, all of which is gathered"
+        " at once",
+    )
 
 
 class OffloadPolicy(Frozen):

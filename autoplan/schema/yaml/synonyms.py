@@ -76,6 +76,8 @@ KEY_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     **_each("adapters", "lora lora_config peft peft_config adapter"),
     **_each("adapters.rank", "lora_r lora_rank r lora_dim"),
     **_each("adapters.targets", "lora_target_modules target_modules lora_target"),
+    **_each("rl", "dpo kto orpo simpo grpo preference stage trainer_type rlhf post_training"),
+    **_each("rl.precompute_ref_log_probs", "precompute_ref_logps precompute_reference"),
     **_each("precision.weights", "quantization quant weight_dtype"),
     **_each("precision.kv_cache", "kv_cache_dtype"),
     **_each("precision precision.weights", "dtype torch_dtype mixed_precision data_type"),
@@ -99,6 +101,7 @@ KEY_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
 _FORMS: Final[Mapping[str, str]] = {
     "adapters": "{rank: 16}",
     "adapters.targets": "all",
+    "rl": "dpo",
     "search.recompute": "full",
     "search.offload": "optimizer",
     "search.zero_stage": "3",

@@ -58,9 +58,9 @@ def stage_of(job, text):
 
 
 @pytest.mark.parametrize(("base", "nested"), BASES)
-@pytest.mark.parametrize(("name", "kept"), [("hf-trainer", 4), ("ddp", 2)])
+@pytest.mark.parametrize(("name", "kept"), [("hf-trainer", 2), ("ddp", 2)])
 def test_a_frozen_base_has_the_bytes_of_its_format(name, kept, base, nested):
-    """Matrices of layers are in few bits; tables and norms stay, in fp32 where PEFT prepares them."""
+    """Matrices of layers are in few bits; tables and norms stay in 16 bits, as the trainers leave them."""
     adapters = AdapterSpec(rank=4, base=base, double_quantization=nested)
 
     found = stage_of(job_of(name, adapters=adapters), "mbs=2,recompute=full").parameters

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import replace
 
 import pytest
+import yaml
 
 import autoplan
 from autoplan.catalog import load_entry, load_job
@@ -12,8 +13,10 @@ from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import AdapterSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.post_training import RLSpec
 
 AXOLOTL = """base_model: mistralai/Mistral-7B-v0.1
 sequence_len: 4096
@@ -289,6 +292,110 @@ def test_adapters_are_emitted_and_read_back(target, said):
     assert found.job["optimizer"] == "paged-adamw-8bit"
     assert found.job["software"] == {"loss": "chunked", "fused_kernels": True}
     assert found.layout == layout
+
+
+#: Methods, and the targets that have keys for each.
+METHODS = [
+    ({"method": "dpo"}, ("axolotl", "llama-factory", "trainer")),
+    ({"method": "dpo", "precompute_ref_log_probs": True, "beta": 0.2}, ("axolotl", "trainer")),
+    ({"method": "kto"}, ("axolotl", "llama-factory", "trainer")),
+    ({"method": "orpo"}, ("axolotl", "llama-factory")),
+    ({"method": "simpo"}, ("axolotl", "llama-factory")),
+    ({"method": "grpo", "beta": 0.04}, ("axolotl", "trainer")),
+    ({"method": "grpo", "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.4}, ("axolotl", "trainer")),
+    ({"method": "grpo", "vllm_mode": "server"}, ("axolotl", "trainer")),
+    (
+        {"method": "grpo", "vllm_mode": "colocate", "vllm_enable_sleep_mode": True},
+        ("axolotl", "trainer"),
+    ),
+]
+
+
+@pytest.mark.parametrize("target", ["axolotl", "llama-factory", "trainer"])
+@pytest.mark.parametrize(("said", "targets"), METHODS)
+@pytest.mark.parametrize("adapters", [None, AdapterSpec(rank=8)])
+def test_methods_are_emitted_and_read_back(target, said, targets, adapters):
+    """A file says the method, its reference and its rollouts; a target without a key for them says so."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
+    job = replace(job, rl=RLSpec(**said), adapters=adapters)
+    run = PlannedRun(job, parse_layout("dp=8,zero=3,recompute=full", layers=32, devices=8))
+    if target not in targets:
+        with pytest.raises(InexpressibleError):
+            find_target(target).emit(run)
+        return
+    found = read(target, find_target(target).emit(run).files[0].text, devices=8)
+
+    assert RLSpec.model_validate(found.job["rl"]) == job.rl
+    assert (found.layout, found.job.get("adapters", {}).get("rank")) == (run.layout, adapters and 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "method"),
+    [
+        ("trl dpo {}", "dpo"),
+        ("accelerate launch examples/scripts/kto.py {}", "kto"),
+        (
+            "torchrun --nproc-per-node 2 src/open_r1/grpo.py {} --beta 0.1",
+            "grpo",
+        ),
+        ("python run_sft.py {} --output_dir dpo", None),
+        ("python train.py {} --loss_type ipo", "dpo"),
+        ("python train.py {} --num_generations 8", "grpo"),
+    ],
+)
+def test_the_program_of_a_script_is_its_method(text, method):
+    """TRL's programs are called as their methods; another program's is told by keys that one alone has."""
+    usual = "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --bf16 true"
+    found = read("trainer", text.format(usual), devices=2)
+
+    assert found.job.get("rl", {}).get("method") == method
+
+
+def test_what_may_be_several_methods_stays_open():
+    """DPO, KTO and ORPO all weigh a divergence by beta: a file that says no more leaves the method open."""
+    found = read("trainer", "per_device_train_batch_size: 2\nbeta: 0.1\nmax_length: 1024\n", devices=2)
+
+    assert "rl" in found.unspecified
+    assert any("beta" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("target", "keys"),
+    [
+        ("axolotl", {"sample_packing": True, "pad_to_sequence_len": True}),
+        ("llama-factory", {"neat_packing": True}),
+        ("trainer", {"packing": True, "attn_implementation": "flash_attention_2"}),
+    ],
+)
+def test_packed_documents_are_emitted_and_noted_when_read(target, keys):
+    """Packed documents attend to themselves alone; how long they are no file says, so that a reader does."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-trainer"))
+    job = replace(job, adapters=AdapterSpec(rank=8))
+    packed = replace(job, workload=Workload(sequence_length=8192, global_batch_size=128, documents=(700,)))
+    layout = parse_layout("dp=8,recompute=full", layers=32, devices=8)
+    emit = find_target(target).emit
+    plain, text = (emit(PlannedRun(one, layout)).files[0].text for one in (job, packed))
+
+    assert keys.items() <= yaml.safe_load(text).items()
+    assert not keys.keys() & yaml.safe_load(plain).keys() - {"attn_implementation"}
+    assert any("workload.documents" in note for note in read(target, text, devices=8).warnings)
+    with pytest.raises(InexpressibleError, match="documents packed"):
+        emit(PlannedRun(replace(packed, rl=RLSpec(method="dpo")), layout))
+
+
+def test_a_chunked_loss_of_axolotl_is_emitted_and_read_back():
+    """Liger's plugin has that loss alone; other losses, and those of pairs, have no key."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "hf-fsdp2"))
+    chunked = replace(job, software=SoftwareSpec(loss="chunked"))
+    layout = parse_layout("dp=8,zero=3,recompute=full", layers=32, devices=8)
+    emit = find_target("axolotl").emit
+    found = read("axolotl", emit(PlannedRun(chunked, layout)).files[0].text, devices=8)
+
+    assert (found.layout, found.job["software"]) == (layout, {"loss": "chunked"})
+    fused = replace(job, software=SoftwareSpec(loss="fused"))
+    for other in (fused, replace(chunked, rl=RLSpec(method="dpo"))):
+        with pytest.raises(InexpressibleError, match="the loss"):
+            emit(PlannedRun(other, layout))
 
 
 def test_adapters_of_trl_are_read_from_a_command():

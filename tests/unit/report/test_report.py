@@ -169,7 +169,7 @@ def test_square_brackets_survive(front):
     text = front_table(tricky, PLAIN, details=True)
 
     assert "Foo [bold]x[/bold] [tok/s]" in text
-    assert "[red]rule[/red] step [s] (5)" in text
+    assert "5  [red]rule[/red] step [s]" in text
 
 
 def test_colours_change_nothing_but_colours(front):

@@ -55,6 +55,29 @@ def test_each_choice_moves_time_or_memory(tmp_path, software, faster, smaller):
     assert smaller is None or (told[1] < plain[1]) is smaller
 
 
+def test_a_tiled_loss_takes_the_time_of_one_more_product(tmp_path):
+    """Backward computes the logits again, where a chunked loss has made their gradient in forward."""
+    chunked, tiled = (predicted(tmp_path, f"software: {{loss: {name}}}") for name in ("chunked", "tiled"))
+
+    assert chunked[0] < tiled[0]
+    assert tiled[1] < predicted(tmp_path, "")[1]
+
+
+@pytest.mark.parametrize(
+    ("more", "loss"),
+    [("", "whole"), ("adapters: {rank: 8}", "tiled"), ("rl: dpo", "tiled")],
+)
+def test_a_program_has_the_loss_of_its_trainers(tmp_path, more, loss):
+    """TRL's trainers of adapters and preferences tile it; the Trainer's own has whole logits."""
+    path = tmp_path / "job.yaml"
+    text = JOB.replace("stack: {stack}", "program: {stack}")
+    path.write_text(text.format(stack="trainer", precision="bf16", software=more), encoding="utf-8")
+    blocks = [one.stack.block for one in load_job(path).choices]
+
+    assert {block.loss_recomputed for block in blocks} == {loss == "tiled"}
+    assert {block.logits_bytes for block in blocks} == {0 if loss == "tiled" else 4}
+
+
 def test_launches_move_steps_that_the_host_bounds(tmp_path):
     """Graphs take the host away; an optimizer that loops over tensors adds to it."""
     text = "workload: {{sequence_length: 128, global_batch_size: 2}}"

@@ -39,9 +39,13 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     deepspeed_values,
     key_names,
     model_of,
+    note_packing,
     optimizer_of,
+    packing,
     precision_of,
     quantized_base,
+    rl_of,
+    rollouts,
     shipped_deepspeed,
     stands,
     without_open,
@@ -53,6 +57,7 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RL_METHODS, RLSpec
 
 __all__ = ["TARGET", "emit_axolotl"]
 
@@ -86,10 +91,11 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
     offloads = ("offload_parameters",) if kind == "fsdp" else ()
-    refuse_software(job, ("compile", *offloads), adapters=True)
+    refuse_software(job, ("compile", "loss", *offloads), adapters=True, rl=RL_METHODS)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
         **_model(job, kind),
+        **(_rl(job, job.rl, kind) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
         **formats(job),
         **_optimizer(job, kind),
@@ -98,7 +104,8 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
-        **(_LIGER if job.stack.name.endswith("-liger") else {}),
+        **(packing(job) | {"filled": True} if job.workload.documents is not None else {}),
+        **(_LIGER if job.stack.name.endswith("-liger") else _loss(job, layout)),
     }
     return nested(AXOLOTL, values)
 
@@ -125,6 +132,27 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
+
+
+def _loss(job: Job, layout: Layout) -> dict[str, Any]:
+    """Return the keys of Liger's chunked loss alone; raises InexpressibleError for another one."""
+    if job.software.loss is None:
+        return {}
+    if job.software.loss != "chunked" or job.rl is not None:
+        raise InexpressibleError(f"the loss {job.software.loss}{f' of {job.rl.method}' if job.rl else ''}")
+    if layout.tp > 1:
+        raise InexpressibleError("a chunked loss with tensor parallelism")
+    return {"plugins": _LIGER["plugins"], "liger_loss": True}
+
+
+def _rl(job: Job, rl: RLSpec, kind: str) -> dict[str, Any]:
+    """Return the keys of the method; raises InexpressibleError for what has none."""
+    if kind == "fsdp" and job.adapters is not None and job.adapters.base is not None and rl.method != "grpo":
+        raise InexpressibleError(f"{rl.method} on a quantised base with FSDP2")
+    if rl.precompute_ref_log_probs and rl.method != "dpo":
+        raise InexpressibleError("log-probabilities of the reference before training, but with dpo")
+    precomputed = rl.precompute_ref_log_probs or None
+    return {"rl": rl.method, "precomputed": precomputed, "beta": rl.beta, **rollouts(rl)}
 
 
 def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
@@ -200,7 +228,8 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     _accumulation(document)
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
-    values = with_software(values, _adapters(document), _software(document))
+    values = with_software(values, _adapters(document), _software(document), _read_rl(document))
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     return assembled(
@@ -371,6 +400,19 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     if offloaded is not None and offloaded.value:
         values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
+
+
+def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+    """Return preference or reinforcement learning; methods that are not priced stay open."""
+    written = document.text("rl")
+    if written is None:
+        return {}
+    method = AXOLOTL.data["methods"].get(written.value.lower(), written.value.lower())
+    if method not in RL_METHODS:
+        document.opened.add("rl")
+        document.notes.append(f"{written.words[:80]}: a method that is not priced: left open")
+        return {}
+    return rl_of(document, replace(written, value=method), "inner_beta", "beta")
 
 
 TARGET: Final = Target(

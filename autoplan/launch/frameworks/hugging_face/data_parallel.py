@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
@@ -37,12 +38,22 @@ def checked_kind(job: Job, layout: Layout) -> str:
     The stack of the job chooses DeepSpeed, and ZeRO-2 and ZeRO-3 are FSDP2 under any other one.
     """
     if job.stack.name.startswith("deepspeed"):
+        _refuse_needless(layout)
         return "deepspeed"
     if layout.zero:
         refuse_for_fsdp(layout, _STAGES)
         return "fsdp"
     refuse_for_replicas(layout, _STAGES)
     return "replicas"
+
+
+def _refuse_needless(layout: Layout) -> None:
+    """Raise InexpressibleError for what DDP runs without DeepSpeed: replicas, and one device by itself."""
+    alone = layout.dp == 1 and not layout.optimizer_offload
+    if layout.zero == 0 or alone:
+        part = "one device that offloads no states" if alone else "replicas without ZeRO (zero=0)"
+        nearest = [] if alone else [replace(layout, zero=1)]
+        raise InexpressibleError(f"DeepSpeed for {part}, which a stack of DDP runs", nearest)
 
 
 def refuse_beyond_data(layout: Layout) -> None:

@@ -7,6 +7,7 @@ that they extend. Data sets, templates, the learning rate and the like are the u
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -28,7 +29,6 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.trainer import sharding_values
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
@@ -38,9 +38,13 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     key_names,
     model_of,
+    note_packing,
     offloads_parameters,
     optimizer_of,
+    packing,
     precision_of,
+    rl_of,
+    sharding_values,
     shipped_deepspeed,
     with_defaults,
     without_open,
@@ -52,6 +56,7 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RLSpec
 
 __all__ = ["TARGET", "emit_llama_factory"]
 
@@ -59,6 +64,8 @@ LLAMA_FACTORY: Final = interface("llama-factory")
 #: Files that LLaMA-Factory ships in examples/deepspeed.
 _SHIPPED: Final = re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json")
 _FILE: Final = "llama_factory.yaml"
+#: Stage and loss of each method.
+_METHODS: Final[Mapping[str, Sequence[str | None]]] = LLAMA_FACTORY.data["methods"]
 _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
 
 
@@ -77,13 +84,14 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_software(job, ("compile", "pure_bf16"), adapters=True)
+    refuse_software(job, ("compile", "pure_bf16"), adapters=True, rl=_METHODS)
     refuse_beyond_data(layout)
     _refuse_offload(layout)
     kind = checked_kind(job, layout)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
         **_model(job, kind),
+        **(_rl(job.rl) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
         **formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
@@ -93,6 +101,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
+        "packed": packing(job).get("packed"),
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
     return nested(LLAMA_FACTORY, values)
@@ -119,6 +128,14 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
     }
 
 
+def _rl(rl: RLSpec) -> dict[str, Any]:
+    """Return the stage and the loss; raises InexpressibleError for what has no key."""
+    if rl.precompute_ref_log_probs:
+        raise InexpressibleError("log-probabilities of the reference before training")
+    stage, loss = _METHODS[rl.method]
+    return {"stage": stage, "preference": loss, "preference_beta": rl.beta}
+
+
 def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the keys of the frozen base's format."""
     if adapters.base is None:
@@ -137,7 +154,8 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 def _usage(job: Job) -> str:
     nodes = f"NNODES={job.cluster.nodes} NODE_RANK=... MASTER_ADDR=... " if job.cluster.nodes > 1 else ""
     start = f"FORCE_TORCHRUN=1 {nodes}llamafactory-cli train {_FILE}"
-    return f"usage: add stage, data sets, template, learning rate and output_dir, then: {start}"
+    stage = "stage, " if job.rl is None else ""
+    return f"usage: add {stage}data sets, template, learning rate and output_dir, then: {start}"
 
 
 def _notes(job: Job) -> tuple[str, ...]:
@@ -172,7 +190,8 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
-    values = with_software(values, _adapters(document), _software(document))
+    values = with_software(values, _adapters(document), _software(document), _read_rl(document))
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     return assembled(
@@ -255,6 +274,24 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     if liger is not None and liger.value:
         values |= {"loss": "chunked", "fused_kernels": True}
     return {"software": Written(values)} if values else {}
+
+
+def _read_rl(document: WrittenDocument) -> dict[str, Written]:
+    """Return preference learning by the stage and its loss; PPO and reward models stay open."""
+    stage = document.text("stage")
+    if stage is None or stage.value in {"pt", "sft"}:
+        return {}
+    loss = document.text("preference")
+    named = loss.value if loss is not None else "sigmoid"
+    method = next(
+        (x for x, keys in _METHODS.items() if keys in ([stage.value, named], [stage.value, None])),
+        stage.value,
+    )
+    if method not in _METHODS:
+        document.opened.add("rl")
+        document.notes.append(f"{stage.words}: a method that is not priced: left open")
+        return {}
+    return rl_of(document, replace(stage, value=method), "preference_beta")
 
 
 TARGET: Final = Target(

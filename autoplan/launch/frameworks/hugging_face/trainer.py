@@ -2,7 +2,8 @@
 
 Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
 are no part of them: the launcher and the training program have them. Adapters are those of TRL's SFTTrainer,
-whose program takes the same file with the fields of ``SFTConfig`` and ``ModelConfig``.
+whose program takes this file with fields of ``SFTConfig`` (of DPO ``DPOConfig``, and so on) and
+``ModelConfig``.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     alone,
     batch_of,
-    deepspeed_values,
     key_names,
     model_of,
+    note_packing,
     offloads_parameters,
     optimizer_of,
+    packing,
     precision_of,
     quantized_base,
     recompute_of,
+    rl_of,
+    rollouts,
+    sharding_values,
     stands,
     with_defaults,
     without_open,
@@ -66,8 +71,9 @@ from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.post_training import RLSpec
 
-__all__ = ["TARGET", "emit_trainer", "sharding_values"]
+__all__ = ["TARGET", "emit_trainer"]
 
 _BATCH: Final = TRAINER.keys["mbs"]
 #: What training programs call the tokens of a sequence.
@@ -82,11 +88,12 @@ _DECIDES: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(_LENGTHS, ("sequence_length",)),
     **TRAINER.data["decides"],
 }
-#: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
-_STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 _FILE: Final = "training_args.json"
 #: Programs that train adapters, by their names.
 _ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
+#: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
+_METHODS: Final = tuple(TRAINER.data["methods"])
+_TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
 
 
 def emit_trainer(run: PlannedRun) -> Emission:
@@ -111,10 +118,10 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "fsdp" else ()
-    refuse_software(job, ("compile", *offloads), adapters=True)
+    refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
     planned = plan_values(TRAINER, "written", job, layout)
-    if job.adapters is None:
+    if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
     values = {
         **planned,
@@ -122,7 +129,9 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **formats(job),
         **sections[kind](job, layout),
         **_recompute(layout, kind),
-        **(_adapters(job, job.adapters, layout, kind) if job.adapters is not None else {}),
+        **(_trl(job, layout, kind) if job.adapters is not None or job.rl is not None else {}),
+        **(_adapters(job, job.adapters, kind) if job.adapters is not None else {}),
+        **(_rl(job.rl) if job.rl is not None else {}),
         "compiled": job.software.compile,
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
@@ -156,13 +165,26 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
     return {} if kind == "fsdp" else {"recompute": layout.mode == "full"}
 
 
-def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dict[str, Any]:
+def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
+    """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
+    recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
+    return {"model": hub_name(job.model), **recompute, **packing(job)}
+
+
+def _rl(rl: RLSpec) -> dict[str, Any]:
+    """Return the fields of DPOConfig, KTOConfig or GRPOConfig, with one at least that tells which it is."""
+    if rl.method == "grpo":
+        return {"beta": rl.beta, "use_vllm": False, **rollouts(rl)}
+    weight = {"chosen_weight": 1.0} if rl.method == "kto" else {}
+    return {"precomputed": rl.precompute_ref_log_probs, "beta": rl.beta, **weight}
+
+
+def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the fields of TRL's ModelConfig, whose defaults would drop inputs and store the base in fp32.
 
-    Adapters have a scale of 2. TRL recomputes layers unless it is told not to.
+    Adapters have a scale of 2.
     """
     return {
-        "model": hub_name(job.model),
         "dtype": TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
@@ -170,7 +192,6 @@ def _adapters(job: Job, adapters: AdapterSpec, layout: Layout, kind: str) -> dic
         "adapted": [TRAINER.data["every_module"]] if adapters.targets == "all" else list(adapters.modules),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
-        **({"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}),
     }
 
 
@@ -213,14 +234,24 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 
 def _start(job: Job) -> tuple[str, ...]:
-    """Return how to start the training program: one of the user's, or TRL's where there are adapters."""
-    if job.adapters is None:
+    """Return how to start the program: one of the user's, or TRL's with adapters or a method of it."""
+    if job.adapters is None and job.rl is None:
         length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
         return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
-    start = f"{torchrun_words(job)} {TRAINER.data['sft']} {_FILE} --dataset_name DATASET"
+    script = TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
+    start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
     model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
-    padding = "shorter samples are padded to the longest of a microbatch alone: --packing fills sequences"
-    return f"start it with: {start}", *model, padding
+    padding = "shorter samples are padded to the longest of a microbatch alone"
+    if job.workload.documents is not None:
+        return f"start it with: {start}", *model
+    if job.rl is None:
+        return f"start it with: {start}", *model, f"{padding}: --packing fills sequences"
+    if job.rl.method != "grpo":
+        return f"start it with: {start}", *model, padding
+    length = (
+        f"prompt and max_completion_length make up the {job.workload.sequence_length} tokens of a sequence"
+    )
+    return f"start it with: {start} --reward_funcs FUNCTION", *model, length
 
 
 def is_trainer(file: LaunchFile) -> bool:
@@ -270,7 +301,8 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values)
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values = with_software(values, _software(document), _read_adapters(document))
+    values = with_software(values, _software(document), _read_adapters(document), _read_rl(document, file))
+    note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
     values = without_open(values)
@@ -457,83 +489,6 @@ def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], lin
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
-    if document.given("own_zero") is not None:
-        return _own_program(document)
-    if stands(document, "deepspeed"):
-        _refuse_both(document)
-        return _read_deepspeed(document, file)
-    fsdp = document.entries.get("fsdp")
-    if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
-        return {}
-    other = document.text("fsdp_file")
-    if other is not None and document.path("fsdp_version") not in document.entries:
-        document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
-    return _read_fsdp(document, fsdp)
-
-
-def _own_program(document: WrittenDocument) -> dict[str, Written]:
-    """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
-    stage = document.number("own_zero", least=0)
-    values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("own_offload"), document.given("dtype")
-    if moved is not None and moved.value:
-        values["offload"] = Written("optimizer", moved.line, moved.words)
-    rank = document.number("own_rank", least=0)
-    if rank is not None and rank.value:
-        document.opened.add("adapters")
-    named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
-    if named is not None and dtype is not None:
-        values["precision"] = Written(named, dtype.line, dtype.words)
-    elif not any(document.flag(name) for name in ("bf16", "fp16")):
-        document.opened.add("precision")
-    return values
-
-
-def _refuse_both(document: WrittenDocument) -> None:
-    fsdp = document.given("fsdp")
-    if fsdp is not None and str(fsdp.value).lower() not in {"false", ""}:
-        document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
-
-
-def _read_deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    values = deepspeed_values(document, file)
-    if "zero" not in values:
-        return {"zero": OPEN}
-    return values
-
-
-def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
-    """Return the sharding of FSDP: a truth value of FSDP2's, or the strategy of earlier versions."""
-    items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
-    names = {str(item).lower() for item in items}
-    strategy = next((name for name in _STRATEGIES if name in names), None)
-    unknown = names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}
-    if unknown:
-        document.refuse(f"{min(unknown)[:40]!r} is none of {', '.join(_STRATEGIES)}", "fsdp")
-    zero, hybrid = _STRATEGIES[strategy] if strategy else (3, False)
-    values = {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)}
-    values |= _resharded(document)
-    if hybrid:
-        document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
-    return values
-
-
-def _resharded(document: WrittenDocument) -> dict[str, Written]:
-    """Return the ZeRO stage that ``reshard_after_forward`` says, as FSDP2 or as FSDP1 has it."""
-    for path in ("resharded", "earlier_resharded"):
-        written = document.given(path)
-        if written is None:
-            continue
-        name = str(written.value).lower()
-        stages = {"true": 3, "false": 2, **{key: zero for key, (zero, _) in _STRATEGIES.items()}}
-        if name in stages:
-            return {"zero": Written(stages[name], written.line, written.words)}
-        document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
-    return {}
-
-
 def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return recompute and offload of its inputs; FSDP's own flag counts where it is on."""
     paths = ("fsdp_recompute", "recompute", "earlier_recompute")
@@ -584,6 +539,25 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     return adapter_values(
         document.number("adapter_rank"), targets, every=every, more=quantized_base(document)
     )
+
+
+def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
+    found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
+    if found is not None:
+        return rl_of(document, Written(found[1], None, found[0].strip()), "beta")
+    for method, keys in TRAINER.data["methods"].items():
+        written = next((document.entries[key] for key in keys if key in document.entries), None)
+        if written is not None:
+            return rl_of(document, replace(written, value=method), "beta")
+    loss = document.entries.get("loss_type")
+    losses = loss.value if loss is not None and isinstance(loss.value, list) else [loss and loss.value]
+    if loss is not None and set(map(str, losses)) <= set(TRAINER.data["losses"]):
+        return rl_of(document, replace(loss, value="dpo"), "beta")
+    if (weight := document.given("beta")) is not None:
+        document.opened.add("rl")
+        document.notes.append(f"{weight.words}: of DPO, KTO or ORPO, which the training program decides")
+    return {}
 
 
 TARGET: Final = Target(

@@ -15,7 +15,10 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
+from autoplan.schema.job import Job
+from autoplan.schema.post_training import RLSpec
 
 __all__ = [
     "OPEN",
@@ -26,11 +29,17 @@ __all__ = [
     "deepspeed_values",
     "key_names",
     "model_of",
+    "note_packing",
     "offloads_parameters",
     "optimizer_of",
+    "packing",
     "precision_of",
     "quantized_base",
+    "read_rollouts",
     "recompute_of",
+    "rl_of",
+    "rollouts",
+    "sharding_values",
     "shipped_deepspeed",
     "stands",
     "with_defaults",
@@ -39,6 +48,8 @@ __all__ = [
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
+#: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
+_STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 #: Names of checkpoints whose weights are packed.
 _PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?bits?|fp8|gguf)(?:[-_.]|$)")
 #: What holds where a file says nothing else.
@@ -250,3 +261,156 @@ def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
         **({"dora": True} if magnitudes is not None and magnitudes.value else {}),
         **({"dropout": dropped} if 0 < dropped < 1 else {}),
     }
+
+
+def packing(job: Job) -> dict[str, Any]:
+    """Return the values of documents packed into sequences, which kernels of attention tell apart.
+
+    Raises InexpressibleError for pairs and completions, which no trainer packs.
+    """
+    if job.workload.documents is None:
+        return {}
+    if job.rl is not None:
+        raise InexpressibleError(f"documents packed into the sequences of {job.rl.method}")
+    return {"packed": True, "attention": "flash_attention_2"}
+
+
+def note_packing(document: WrittenDocument) -> None:
+    """Note where a file packs documents, whose lengths it does not say."""
+    packed = document.flag("packed")
+    if packed is not None and packed.value:
+        document.notes.append(f"{packed.words}: the job says how long its documents are (workload.documents)")
+
+
+def rollouts(rl: RLSpec) -> dict[str, Any]:
+    """Return the values of where vLLM computes completions; none where the trainer generates them."""
+    if rl.vllm_mode is None:
+        return {}
+    share = {"vllm_share": rl.vllm_gpu_memory_utilization} if rl.vllm_mode == "colocate" else {}
+    return {
+        "use_vllm": True,
+        "vllm_mode": rl.vllm_mode,
+        **share,
+        "vllm_sleep": rl.vllm_enable_sleep_mode or None,
+    }
+
+
+def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, Written]:
+    """Return preference or reinforcement learning by ``method``; its weight is at the first of ``betas``.
+
+    A job calls its keys as TRL does.
+    """
+    value: dict[str, Any] = {"method": method.value}
+    precomputed = document.flag("precomputed")
+    if precomputed is not None and precomputed.value and method.value in {"dpo", "kto"}:
+        value[TRAINER.keys["precomputed"]] = True
+    weight = next((found for name in betas if (found := document.given(name)) is not None), None)
+    if weight is not None and (beta := _number(weight.value)) is not None:
+        value["beta"] = beta
+    if method.value == "grpo":
+        value |= read_rollouts(document)
+    return {"rl": Written(value, method.line, method.words)}
+
+
+def read_rollouts(document: WrittenDocument) -> dict[str, Any]:
+    """Return where vLLM computes completions, as a job has it, with the defaults of the file's keys."""
+    on = document.flag("use_vllm")
+    if on is None or not on.value:
+        return {}
+    mode = document.text("vllm_mode", ("colocate", "server"))
+    where = mode.value if mode is not None else document.table["vllm_mode"].default
+    if where != "colocate":
+        return {"vllm_mode": where}
+    share, sleeps = document.given("vllm_share"), document.flag("vllm_sleep")
+    taken = _number(share.value if share is not None else document.table["vllm_share"].default)
+    if taken is None or not 0 < taken < 1:
+        document.refuse("it is no share of a device's memory, more than 0 and less than 1", "vllm_share")
+        return {}
+    resting = {TRAINER.keys["vllm_sleep"]: True} if sleeps is not None and sleeps.value else {}
+    return {"vllm_mode": where, TRAINER.keys["vllm_share"]: taken, **resting}
+
+
+def _number(value: object) -> float | None:
+    """Return a number that is 0 or more, also one that is written as text; None for anything else."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
+    if document.given("own_zero") is not None:
+        return _own_program(document)
+    if stands(document, "deepspeed"):
+        _refuse_both(document)
+        return _read_deepspeed(document, file)
+    fsdp = document.entries.get("fsdp")
+    if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
+        return {}
+    other = document.text("fsdp_file")
+    if other is not None and document.path("fsdp_version") not in document.entries:
+        document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
+    return _read_fsdp(document, fsdp)
+
+
+def _own_program(document: WrittenDocument) -> dict[str, Written]:
+    """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
+    stage = document.number("own_zero", least=0)
+    values = {"zero": stage} if stage is not None else {}
+    moved, dtype = document.flag("own_offload"), document.given("dtype")
+    if moved is not None and moved.value:
+        values["offload"] = Written("optimizer", moved.line, moved.words)
+    rank = document.number("own_rank", least=0)
+    if rank is not None and rank.value:
+        document.opened.add("adapters")
+    named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
+    if named is not None and dtype is not None:
+        values["precision"] = Written(named, dtype.line, dtype.words)
+    elif not any(document.flag(name) for name in ("bf16", "fp16")):
+        document.opened.add("precision")
+    return values
+
+
+def _refuse_both(document: WrittenDocument) -> None:
+    fsdp = document.given("fsdp")
+    if fsdp is not None and str(fsdp.value).lower() not in {"false", ""}:
+        document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
+
+
+def _read_deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    values = deepspeed_values(document, file)
+    if "zero" not in values:
+        return {"zero": OPEN}
+    return values
+
+
+def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
+    """Return the sharding of FSDP: a truth value of FSDP2's, or the strategy of earlier versions."""
+    items = fsdp.value if isinstance(fsdp.value, list) else str(fsdp.value).lower().split()
+    names = {str(item).lower() for item in items}
+    strategy = next((name for name in _STRATEGIES if name in names), None)
+    unknown = names - set(_STRATEGIES) - {"true", "auto_wrap", "offload"}
+    if unknown:
+        document.refuse(f"{min(unknown)[:40]!r} is none of {', '.join(_STRATEGIES)}", "fsdp")
+    zero, hybrid = _STRATEGIES[strategy] if strategy else (3, False)
+    values = {"zero": Written(zero, fsdp.line, fsdp.words, default=strategy is None)}
+    values |= _resharded(document)
+    if hybrid:
+        document.notes.append(f"{fsdp.words}: sharded inside of each machine, whose devices are not known")
+    return values
+
+
+def _resharded(document: WrittenDocument) -> dict[str, Written]:
+    """Return the ZeRO stage that ``reshard_after_forward`` says, as FSDP2 or as FSDP1 has it."""
+    for path in ("resharded", "earlier_resharded"):
+        written = document.given(path)
+        if written is None:
+            continue
+        name = str(written.value).lower()
+        stages = {"true": 3, "false": 2, **{key: zero for key, (zero, _) in _STRATEGIES.items()}}
+        if name in stages:
+            return {"zero": Written(stages[name], written.line, written.words)}
+        document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
+    return {}
