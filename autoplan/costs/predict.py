@@ -71,11 +71,11 @@ def facts_of(job: Job) -> JobFacts:
     (8030261248, 1, 79.15)
     """
     types = layer_types_of(job.model, job.workload.sequence_length)
-    known = [
+    shares = [
         LayerType(model.moe is not None, model.sliding_window is not None, model.linear_attention is not None)
         for model in types.models
     ]
-    layers = tuple(known[layer_type] for layer_type in types.sequence)
+    layers = tuple(shares[layer_type] for layer_type in types.sequence)
     return JobFacts(total_parameters(job.model), layers, memory_limit_bytes(job))
 
 

@@ -74,8 +74,8 @@ def _of_type(job: Job, candidates: Candidates, machine: Machine) -> Iterator[Lay
     gemms = layer_gemms(job, tokens_of(job, candidates), candidates)
     passes = (gemms, input_gradient_gemms(gemms), weight_gradient_gemms(gemms))
     names = _names(job.model)
-    for product_pass, own in zip(_PASSES, passes, strict=True):
-        for name, gemm in zip(names, own, strict=True):
+    for product_pass, seconds_of_pass in zip(_PASSES, passes, strict=True):
+        for name, gemm in zip(names, seconds_of_pass, strict=True):
             product = _product(name, product_pass, gemm, machine)
             if product.calls > 0:
                 yield product

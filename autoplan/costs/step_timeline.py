@@ -79,8 +79,11 @@ def step_timeline(job: Job, layout: Layout) -> StepTimeline:
         weight=[x.seconds("W") for x in passes],
     )
     slices: list[StepSlice] = []
-    for s, (row, own) in enumerate(zip(played.stages, passes, strict=True)):
-        slices += [*_of_pipeline(s, row, own, played.seconds, layout.vpp), *_of_end(s, end, played.seconds)]
+    for s, (row, stage_passes) in enumerate(zip(played.stages, passes, strict=True)):
+        slices += [
+            *_of_pipeline(s, row, stage_passes, played.seconds, layout.vpp),
+            *_of_end(s, end, played.seconds),
+        ]
     busy = [x.seconds("F") + x.seconds("B") + x.seconds("W") for x in passes]
     return StepTimeline(
         stages=layout.pp,
@@ -157,7 +160,7 @@ def _of_end(s: int, end: EndOfStep, start: float) -> Iterator[StepSlice]:
     """Yield the exposed reduction of a stage after the last backward, and its optimizer step."""
     parts = {"dp_exposed": end.exposed, "tp_exposed": end.norms, "optimizer": end.optimizer}
     for part, seconds in parts.items():
-        own = float(np.broadcast_to(seconds, end.total.shape)[0, s])
-        if own > 0:
-            yield StepSlice(s, "end of step", part, None, 0, start, own)
-            start += own
+        stage_seconds = float(np.broadcast_to(seconds, end.total.shape)[0, s])
+        if stage_seconds > 0:
+            yield StepSlice(s, "end of step", part, None, 0, start, stage_seconds)
+            start += stage_seconds

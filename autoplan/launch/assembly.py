@@ -49,10 +49,12 @@ def with_devices(file: LaunchFile, values: Values) -> Values:
         _refuse(
             file, completed, "tp", f"{shown} = {product} does not divide the {_shown('devices', devices)}"
         )
-    own = completed.get("dp")
-    if own is not None and own.value * product != devices.value:
-        _refuse(file, completed, "dp", f"{shown} x {_shown('dp', own)} is not {_shown('devices', devices)}")
-    return {**completed, "dp": own or Written(devices.value // product, devices.line, devices.words)}
+    data_ranks = completed.get("dp")
+    if data_ranks is not None and data_ranks.value * product != devices.value:
+        _refuse(
+            file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {_shown('devices', devices)}"
+        )
+    return {**completed, "dp": data_ranks or Written(devices.value // product, devices.line, devices.words)}
 
 
 def assembled(
@@ -109,12 +111,12 @@ def _layers_of(name: str | None) -> int | None:
 def _job(values: Values, model: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """Return what is known of the job, with keys and order of a job file."""
     workload = {key: values[key].value for key in _WORKLOAD if key in values}
-    known = {key: values[key].value for key in _JOB if key in values and values[key].value is not None}
+    stated = {key: values[key].value for key in _JOB if key in values and values[key].value is not None}
     return {
         **({"model": model} if model else {}),
-        **{key: value for key, value in known.items() if key == "devices"},
+        **{key: value for key, value in stated.items() if key == "devices"},
         **({"workload": workload} if workload else {}),
-        **{key: value for key, value in known.items() if key != "devices" and value != {}},
+        **{key: value for key, value in stated.items() if key != "devices" and value != {}},
     }
 
 
@@ -131,8 +133,8 @@ def _layout(file: LaunchFile, values: Values, layers: int | None) -> Layout | No
 
 def _layout_string(values: Values) -> str:
     """Return what is known as a layout string."""
-    known = [(key, values[key].value) for key in _LAYOUT if key in values and values[key].value is not None]
-    return ",".join(f"{key}={_text(value)}" for key, value in known if value != _USUAL.get(key))
+    stated = [(key, values[key].value) for key in _LAYOUT if key in values and values[key].value is not None]
+    return ",".join(f"{key}={_text(value)}" for key, value in stated if value != _USUAL.get(key))
 
 
 def _text(value: object) -> str:

@@ -76,10 +76,10 @@ def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | s
     if fields is None:
         return None, []
     complete = "vocabulary" in fields
-    own = ModelSpec.model_validate({"vocabulary": 1, **fields})
-    entries = [entry for entry in _entries(own) if _equal(own, entry, vocabulary=complete)]
+    described = ModelSpec.model_validate({"vocabulary": 1, **fields})
+    entries = [entry for entry in _entries(described) if _equal(described, entry, vocabulary=complete)]
     # Models that differ in their longest context alone, such as Llama 3 and 3.1.
-    entries.sort(key=lambda entry: entry.max_positions != own.max_positions)
+    entries.sort(key=lambda entry: entry.max_positions != described.max_positions)
     alike = [entry.name for entry in entries]
     if complete:
         return (alike[0] if alike else fields), []
@@ -87,11 +87,11 @@ def named_model(fields: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | s
     return fields, hints
 
 
-def _entries(own: ModelSpec) -> Iterator[ModelSpec]:
+def _entries(described: ModelSpec) -> Iterator[ModelSpec]:
     """Yield the models of the catalogue with as many layers and the same width."""
     for name in entry_names("model"):
         text, _ = entry_text("model", name)
-        if f"layers: {own.layers}\n" in text and f"hidden_size: {own.hidden_size}\n" in text:
+        if f"layers: {described.layers}\n" in text and f"hidden_size: {described.hidden_size}\n" in text:
             entry = load_entry("model", name)
             if isinstance(entry, ModelSpec):
                 yield entry

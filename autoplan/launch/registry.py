@@ -142,10 +142,10 @@ def recognised(file: LaunchFile) -> Target:
     candidates = [t for t in candidates if t.name not in looser]
     if len(candidates) == 1:
         return candidates[0]
-    known = ", ".join(target_names(emitted=False))
+    targets = ", ".join(target_names(emitted=False))
     names = ", ".join(t.name for t in candidates)
     seen = f"its content may be that of {names}" if names else "its content is that of no framework read here"
-    message = f"the framework is not clear: {seen}; name one of {known} (--framework)"
+    message = f"the framework is not clear: {seen}; name one of {targets} (--framework)"
     raise SpecError([Problem(message, "$", file.name)])
 
 
@@ -155,9 +155,9 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     It has the devices that the launcher of the script starts, and the overrides behind it. Raises SpecError
     for overrides that its framework would not be read with.
     """
-    known = any(recognises(file) for _, recognises in _readers())
+    recognised_by_any = any(recognises(file) for _, recognises in _readers())
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
-    if file.values is not None or known or data or not _NAMED.search(file.text):
+    if file.values is not None or recognised_by_any or data or not _NAMED.search(file.text):
         return None
     script = read_script(file.text, file.name, file.variables)
     missing: Word | None = None
@@ -169,10 +169,10 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
             text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
             if text is None:
                 continue
-            own = variable_devices(script, command, file.variables)
-            devices = own or launched_devices(script, command)[0]
-            said = file.devices or (devices.value if devices else None)
-            inner = LaunchFile(word.text, text, file.variables, (), said, sibling=file.sibling)
+            script_devices = variable_devices(script, command, file.variables)
+            devices = script_devices or launched_devices(script, command)[0]
+            stated_devices = file.devices or (devices.value if devices else None)
+            inner = LaunchFile(word.text, text, file.variables, (), stated_devices, sibling=file.sibling)
             names = [n for n, recognises in _readers() if n not in _SHARDING and recognises(inner)]
             if names:
                 return replace(inner, arguments=_overrides(names, command.words[at + 1 :], file))

@@ -93,9 +93,9 @@ class CandidateSolver:
         """Return the fastest layout of ``domains`` within the memory limit; None where there is none."""
         self.solves += 1
         alternatives, layers = [c.alternatives for c in domains.live], self.layers
-        known, least = domains.incumbent, domains.least
+        incumbent, least = domains.incumbent, domains.least
         return solve(
-            alternatives, layers, domains.ceiling, limit_ticks, self._paths, known=known, least=least
+            alternatives, layers, domains.ceiling, limit_ticks, self._paths, incumbent=incumbent, least=least
         )
 
     def solved_alone(self, live: OpenCandidate, limit: float, best: float) -> tuple[OpenCandidate, int]:

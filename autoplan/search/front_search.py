@@ -141,14 +141,14 @@ class _Search:
 
     def _infeasible(self, reasons: Callable[[], tuple[str, ...]]) -> Front:
         """Return the proven empty front with its ``reasons``, as far as the deadline lets them be found."""
-        said: tuple[str, ...] = ()
+        sentences: tuple[str, ...] = ()
         if not self.fastest_only:
             try:
-                said = reasons()
+                sentences = reasons()
             except (DeadlineOver, SolverStoppedError):
-                said = (f"{stop_reason()} before it was found which limit excludes the last layouts",)
+                sentences = (f"{stop_reason()} before it was found which limit excludes the last layouts",)
         certificate = infeasible_certificate(self.job, self.space)
-        front = Front(self.job, (), certificate, self.rejected, said, facts=facts_of(self.job))
+        front = Front(self.job, (), certificate, self.rejected, sentences, facts=facts_of(self.job))
         return _with_remainder(front)
 
     def _of_points(self, sweep: FrontSweep, points: list[FrontPoint]) -> Front:

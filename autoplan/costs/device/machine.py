@@ -228,8 +228,8 @@ def _with_own_waves(table: GemmTable, device: DeviceSpec) -> GemmTable:
     """Return the table of a relative with the waves of the multiprocessors that ``device`` has."""
     if table.waves is None or device.multiprocessors is None:
         return table
-    own = table.waves.model_copy(update={"multiprocessors": round(device.multiprocessors.value)})
-    return table.model_copy(update={"waves": own})
+    waves = table.waves.model_copy(update={"multiprocessors": round(device.multiprocessors.value)})
+    return table.model_copy(update={"waves": waves})
 
 
 def _narrow_share(kernels: KernelSpec, precision: Precision) -> float:
@@ -474,8 +474,8 @@ def sustained_share(kernels: KernelSpec, device: DeviceSpec) -> float:
 def _power_ratio(kernels: KernelSpec, device: DeviceSpec) -> float:
     """Return r, a device's power for each FLOP/s of its peak over that of the measured device [1]."""
     power, peak = kernels.gemm.power, kernels.gemm.peak
-    own_peak = device.peak_flops("bf16") or device.peak_flops("fp16")
+    device_peak = device.peak_flops("bf16") or device.peak_flops("fp16")
     if power is None or device.power is None:
         return 1.0
-    flops = 1.0 if peak is None or own_peak is None else own_peak / peak.value
+    flops = 1.0 if peak is None or device_peak is None else device_peak / peak.value
     return float(device.power.value / power.value / flops)

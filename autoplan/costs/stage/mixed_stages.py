@@ -117,10 +117,10 @@ def price_layer_types_with_parts(
     (0.0, True)
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
-    known: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
+    block_times: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
     return tuple(
         price_with_parts(layer_job, candidates, machine, block=block)
-        for layer_job, block in zip(jobs, known, strict=True)
+        for layer_job, block in zip(jobs, block_times, strict=True)
     )
 
 
@@ -204,8 +204,8 @@ def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple
     array(4.)
     """
     seconds = parts[0].outside_forward.at(at)
-    for own, n in zip(parts, layers.layers, strict=True):
-        seconds = seconds + float(n[at]) * own.layer_forward.at(at)
+    for part, n in zip(parts, layers.layers, strict=True):
+        seconds = seconds + float(n[at]) * part.layer_forward.at(at)
     return seconds
 
 

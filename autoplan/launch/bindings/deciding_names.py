@@ -90,11 +90,11 @@ def extends(name: str, other: str) -> bool:
     >>> extends("--use-llama2-rotary-base", "--use-rotary-base"), extends("--num-layer", "--num-layers")
     (True, False)
     """
-    own, theirs = set(re.split(r"[^A-Za-z0-9]+", name)), set(re.split(r"[^A-Za-z0-9]+", other))
-    return own > theirs
+    parts, theirs = set(re.split(r"[^A-Za-z0-9]+", name)), set(re.split(r"[^A-Za-z0-9]+", other))
+    return parts > theirs
 
 
-def misnamed(name: str, known: Iterable[str], least: float) -> list[str]:
+def misnamed(name: str, names: Iterable[str], least: float) -> list[str]:
     """Return the known name that one which may decide a layout was probably meant to be.
 
     That is one with the same words and more, or one as alike as ``least`` whose words it does not extend.
@@ -105,8 +105,8 @@ def misnamed(name: str, known: Iterable[str], least: float) -> list[str]:
     []
     """
     fields = fields_named(name)
-    shorter = [other for other in known if extends(other, name) and fields_named(other) == fields]
-    near = difflib.get_close_matches(name, known, 1, least)
+    shorter = [other for other in names if extends(other, name) and fields_named(other) == fields]
+    near = difflib.get_close_matches(name, names, 1, least)
     return shorter[:1] or [other for other in near if not extends(name, other)]
 
 

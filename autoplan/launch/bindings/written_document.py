@@ -133,16 +133,20 @@ class WrittenDocument:
             return None
         return Written(truth, written.line, written.words)
 
-    def text(self, path: str, known: tuple[str, ...] = ()) -> Written | None:
-        """Return the text at ``path``; any but the ``known`` ones, in any case, is refused."""
+    def text(self, path: str, choices_of_key: tuple[str, ...] = ()) -> Written | None:
+        """Return the text at ``path``; any but the ``choices_of_key`` ones, in any case, is refused."""
         written = self._known(path)
         if written is None:
             return None
-        if not isinstance(written.value, str) or (known and written.value.lower() not in known):
-            choices = f"none of {', '.join(known)}" if known else "no text"
+        if not isinstance(written.value, str) or (
+            choices_of_key and written.value.lower() not in choices_of_key
+        ):
+            choices = f"none of {', '.join(choices_of_key)}" if choices_of_key else "no text"
             self.refuse(f"{_shown(written.value)} is {choices}", path)
             return None
-        return Written(written.value.lower() if known else written.value, written.line, written.words)
+        return Written(
+            written.value.lower() if choices_of_key else written.value, written.line, written.words
+        )
 
     def _known(self, path: str) -> Written | None:
         """Return what is given at ``path``; a value that another file or program decides is refused."""
@@ -164,7 +168,7 @@ class WrittenDocument:
     def check_names(
         self,
         section: str,
-        known: frozenset[str],
+        listed: frozenset[str],
         framework: str,
         *,
         strict: bool = False,
@@ -176,14 +180,14 @@ class WrittenDocument:
         of ``others``, which decide a layout, counts as misspelt there.
         """
         unknown, alike = [], _MISSPELT if others is None else _MISSPELT_AMONG_OTHERS
-        named = known if others is None else others
+        named = listed if others is None else others
         for path, written in self.entries.items():
             parent, _, name = path.rpartition(".")
-            if parent != section or name in known:
+            if parent != section or name in listed:
                 continue
             near = [
                 n for n in difflib.get_close_matches(name, named, 1, alike) if not extends(name, n)
-            ] or self._misnamed(name, written.value, known)
+            ] or self._misnamed(name, written.value, listed)
             if near or strict:
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
@@ -194,9 +198,9 @@ class WrittenDocument:
             self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
 
     @staticmethod
-    def _misnamed(name: str, value: object, known: frozenset[str]) -> list[str]:
+    def _misnamed(name: str, value: object, listed: frozenset[str]) -> list[str]:
         """Return the known name that one which may decide a layout was probably meant to be."""
-        return misnamed(name, known, _MISSPELT) if may_decide(name, value) else []
+        return misnamed(name, listed, _MISSPELT) if may_decide(name, value) else []
 
     def leave_open(self, name: str, written: Written) -> None:
         """Leave the fields open that a key which is not read may decide, and say so."""

@@ -293,11 +293,11 @@ def _inner_text(tokens: Sequence[_Token]) -> str | None:
 
 def container_script(container: ServedContainer, name: str, variables: Mapping[str, str]) -> Script:
     """Return what a container does, started with its environment and ``variables`` from outside."""
-    known = {**container.variables, **variables}
+    environment = {**container.variables, **variables}
     text = _inner_text(container.tokens)
     if text is not None:
-        return read_script(text, name, known)
-    command = Command(_words(container.tokens, known), container.line)
+        return read_script(text, name, environment)
+    command = Command(_words(container.tokens, environment), container.line)
     return Script(name, (command,), {}, {})
 
 

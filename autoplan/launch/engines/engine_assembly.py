@@ -142,10 +142,10 @@ def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tup
     return (*opened, *(("adp",) if "tp" in opened and "adp" in values else ()))
 
 
-def _follows(given: GivenArguments) -> bool:
+def _follows(arguments: GivenArguments) -> bool:
     """Return whether a command starts the part of an engine on a further node, which another one leads."""
-    for flag in given.known.table.data.get("followers", ()):
-        one = given.given.get(flag)
+    for flag in arguments.known.table.data.get("followers", ()):
+        one = arguments.given.get(flag)
         if one is None or one.unknown is not None:
             continue
         rank = str(one.value)
@@ -168,89 +168,89 @@ def _refuse_other_devices(
 
 
 def _refuse_uneven(
-    layout: EngineLayout, spec: ModelSpec, given: GivenArguments, values: Mapping[str, Written]
+    layout: EngineLayout, spec: ModelSpec, arguments: GivenArguments, values: Mapping[str, Written]
 ) -> None:
     """Refuse degrees that do not divide the heads, and more stages than layers."""
     tp, pp = values.get("tp"), values.get("pp")
     if spec.heads % layout.tp:
         words = tp.words if tp else "tp"
-        given.refuse(
+        arguments.refuse(
             f"{layout.tp} does not divide the {spec.heads} attention heads", words, tp.line if tp else None
         )
     if layout.pp > spec.layers:
         words = pp.words if pp else "pp"
-        given.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
+        arguments.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
 
 
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
-    given = one.given
-    refuse_undecided(given)
-    checkpoint = _checkpoint(given)
+    arguments = one.given
+    refuse_undecided(arguments)
+    checkpoint = _checkpoint(arguments)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None
     experts = spec.moe is not None if isinstance(spec, ModelSpec) else None
-    values = _READERS[name](given, experts=experts)
+    values = _READERS[name](arguments, experts=experts)
     if checkpoint is not None:
         values["checkpoint"] = checkpoint
     values |= _weights(values, checkpoint.value if checkpoint else None, model)
     split = values.pop("experts_split", None)
     if split is not None and experts is False:
-        given.refuse(f"{model} has no experts to split over devices", split.words, split.line)
+        arguments.refuse(f"{model} has no experts to split over devices", split.words, split.line)
     fields = {key: value.value for key, value in values.items() if key in _LAYOUT}
     layout = EngineLayout(**fields)
     if split is not None:
         values["ep"] = replace(split, value=layout.tp * layout.adp)
         layout = replace(layout, ep=layout.tp * layout.adp)
     line = one.command.line
-    _consistent(layout, given, line)
+    _consistent(layout, arguments, line)
     if isinstance(spec, ModelSpec):
-        _refuse_uneven(layout, spec, given, values)
+        _refuse_uneven(layout, spec, arguments, values)
     role = values.get("role")
     named = role.value if role else one.command.role
     return _StartedEngine(layout, values, line, named, model, one.command.doubt, one.command.replicas)
 
 
-def _checkpoint(given: GivenArguments) -> Written | None:
+def _checkpoint(arguments: GivenArguments) -> Written | None:
     """Return what is served: the first word, or the value of the argument for it."""
-    named = given.known.arguments.get(given.known.flags.get("model", ""))
-    argument = given.given.get(named.flag) if named is not None else None
+    named = arguments.known.arguments.get(arguments.known.flags.get("model", ""))
+    argument = arguments.given.get(named.flag) if named is not None else None
     cause = argument.unknown if argument is not None else None
     if argument is not None and cause is None:
-        return given.text("model")
-    for word in given.positional[:1] if argument is None else ():
+        return arguments.text("model")
+    for word in arguments.positional[:1] if argument is None else ():
         if word.unknown is None and word.text:
             return Written(word.text, word.line, word.text)
         cause = word.unknown
     if cause is not None:
         how = f": give --set {cause.name}=VALUE" if cause.name else ""
-        given.notes.append(f"the model depends on {cause.reason} (line {cause.line}){how}")
+        arguments.notes.append(f"the model depends on {cause.reason} (line {cause.line}){how}")
     return None
 
 
 def _weights(values: dict[str, Written], checkpoint: str | None, model: str | None) -> dict[str, Written]:
     """Return the format of the weights: that of an argument, of the checkpoint, or of activations."""
     dtype = values.pop("dtype", None)
-    said = format_named(checkpoint) if checkpoint else None
+    named = format_named(checkpoint) if checkpoint else None
     chosen = values.get("weights")
     if chosen is not None:
         # A checkpoint with scales of blocks keeps them when it is loaded as fp8.
-        blocks = "fp8-block" in {said, published_format(model) if model and said is None else None}
+        blocks = "fp8-block" in {named, published_format(model) if model and named is None else None}
         return {"weights": replace(chosen, value="fp8-block")} if blocks and chosen.value == "fp8" else {}
-    if said is not None and (dtype is None or said not in _SIXTEEN):
-        return {"weights": Written(said, default=True)}
-    published = published_format(model) if model and said is None else None
+    if named is not None and (dtype is None or named not in _SIXTEEN):
+        return {"weights": Written(named, default=True)}
+    published = published_format(model) if model and named is None else None
     if published not in {None, "bf16"} or (published and dtype is None):
         return {"weights": Written(published, default=True)}
     return {"weights": dtype} if dtype is not None else {}
 
 
-def _consistent(layout: EngineLayout, given: GivenArguments, line: int) -> None:
+def _consistent(layout: EngineLayout, arguments: GivenArguments, line: int) -> None:
     try:
         parse_serving_layout(str(layout))
     except LayoutError as error:
         for reason in error.reasons:
-            given.refuse(reason, "layout", line)
+            arguments.refuse(reason, "layout", line)
 
 
 def _joined(engines: Sequence[_StartedEngine], file: str) -> EngineLayout | DisaggregatedLayout:
@@ -295,16 +295,16 @@ def _refuse_other_architectures(file: LaunchFile, checkpoint: Written | None, mo
 
 def _of_the_model(checkpoint: Written | None, model: str | None, engine: _StartedEngine) -> list[str]:
     """Return what is to be said of the checkpoint."""
-    said = []
+    stated = []
     if checkpoint is not None and model is None:
-        said.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
+        stated.append(f"{checkpoint.value} is not in the catalogue: give the model of the job")
     if "weights" not in engine.values:
-        said.append("weights have the format of the checkpoint, which its name does not say: left open")
+        stated.append("weights have the format of the checkpoint, which its name does not say: left open")
     elif engine.values["weights"].default:
-        said.append(f"weights={engine.layout.weights} is the format of the checkpoint")
+        stated.append(f"weights={engine.layout.weights} is the format of the checkpoint")
     if engine.role is not None:
-        said.append(f"engines are of the pool for {engine.role}")
-    return said
+        stated.append(f"engines are of the pool for {engine.role}")
+    return stated
 
 
 def _job(
@@ -320,8 +320,8 @@ def _job(
     longest = engine.values.get("longest_request")
     if longest is not None:
         job["workload"] = {"longest_request": longest.value}
-    said = {"weights": engine.layout.weights} if "weights" in engine.values else {}
-    job["precision"] = {**said, "kv_cache": engine.layout.kv}
+    stated = {"weights": engine.layout.weights} if "weights" in engine.values else {}
+    job["precision"] = {**stated, "kv_cache": engine.layout.kv}
     method = engine.values.get("draft_method")
     if method is not None and engine.layout.spec:
         job["speculation"] = {"method": method.value, "tokens": engine.layout.spec}

@@ -44,8 +44,8 @@ _Version = tuple[str, str]
 def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
     """Return whether a file is one of an engine, by what the user calls it or by its content."""
     if framework is not None:
-        asked = framework.partition("@")[0]
-        return PROGRAM_OF.get(asked, asked) in ENGINES
+        engine_name = framework.partition("@")[0]
+        return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
     if file.name.endswith(_YAML) and not file.script:
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
@@ -59,10 +59,10 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     listed.
     """
     launch = file.launch
-    asked, _, version = (framework or "").partition("@")
-    program = PROGRAM_OF.get(asked, asked)
+    engine_name, _, version = (framework or "").partition("@")
+    program = PROGRAM_OF.get(engine_name, engine_name)
     if framework is not None and program not in ENGINES:
-        raise UnsupportedError(f"no engine is called {asked!r}: known are {', '.join(ENGINES)}")
+        raise UnsupportedError(f"no engine is called {engine_name!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
     documents: Mapping[str, str] = {}
     is_yaml = launch.name.endswith(_YAML) and not launch.script
@@ -79,14 +79,14 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         commands = [c for c in serve_commands(script) if not program or c.engine == program]
         engine = commands[0].engine if commands else program
     _refuse(commands, engine, launch, script)
-    said = version or said_version(engine, launch.text)
+    stated_version = version or said_version(engine, launch.text)
     read = _CommandReader(file, engine, documents, is_options=is_options)
-    versions, note = _versions(asked or engine, said, certain=bool(version))
+    versions, note = _versions(engine_name or engine, stated_version, certain=bool(version))
     (engine, name), given = _best(read, commands, versions)
     notes = list(script.notes) if script else []
     notes += [note] if note else []
     notes += [f"the command in line {c.line} runs only under {c.doubt}" for c in commands if c.doubt]
-    if said is None:
+    if stated_version is None:
         notes.append(_assumed(engine, name))
     hints = [Problem(hint, "script", launch.name) for hint in dict.fromkeys(script.hints if script else ())]
     values = [CommandValues(c, g) for c, g in zip(commands, given, strict=True)]
@@ -131,8 +131,8 @@ def _refuse(commands: Sequence[ServeCommand], engine: str, file: LaunchFile, scr
     """Raise SpecError where there is no command, or where they are of several engines."""
     if not commands or not engine:
         more = f"; {'; '.join(script.notes)}" if script is not None and script.notes else ""
-        known = "vllm serve, sglang.launch_server, trtllm-serve"
-        raise SpecError([Problem(f"there is no serve command ({known}){more}", "$", file.name)])
+        programs = "vllm serve, sglang.launch_server, trtllm-serve"
+        raise SpecError([Problem(f"there is no serve command ({programs}){more}", "$", file.name)])
     other = next((command for command in commands if command.engine != engine), None)
     if other is not None:
         sentence = (
@@ -141,23 +141,23 @@ def _refuse(commands: Sequence[ServeCommand], engine: str, file: LaunchFile, scr
         raise SpecError([Problem(sentence, "$", file.name, other.line)])
 
 
-def _versions(engine: str, said: str | None, *, certain: bool) -> tuple[tuple[_Version, ...], str]:
+def _versions(engine: str, stated: str | None, *, certain: bool) -> tuple[tuple[_Version, ...], str]:
     """Return the versions to read it as: the one that is said, else all, the newest first; and what to note.
 
     A version of a file whose arguments are not listed is read as one that is near; one that is ``certain``,
     as a user names it, is refused.
     """
     engines = (engine, *_EARLIER.get(engine, ()))
-    if said is None:
+    if stated is None:
         all_versions = ((name, version) for name in engines for version in reversed(listed_versions(name)))
         return tuple(all_versions), ""
     try:
-        return (listed_version(engines, said),), ""
+        return (listed_version(engines, stated),), ""
     except UnsupportedError:
-        near = None if certain else nearest_version(engine, said)
+        near = None if certain else nearest_version(engine, stated)
         if near is None:
             raise
-    return ((engine, near),), f"the arguments of {engine} {said} are not listed: read with those of {near}"
+    return ((engine, near),), f"the arguments of {engine} {stated} are not listed: read with those of {near}"
 
 
 def _assumed(engine: str, version: str) -> str:
@@ -180,36 +180,38 @@ class _CommandReader:
         return [self._one(command, version) for command in commands]
 
     def _one(self, command: ServeCommand, version: _Version) -> GivenArguments:
-        launch, known = self.file.launch, argument_list(*version)
+        launch, listed = self.file.launch, argument_list(*version)
         extra = tuple(Word(text, 0) for text in launch.arguments)
-        given = parse_words((*command.words, *extra), known, launch.name)
+        arguments = parse_words((*command.words, *extra), listed, launch.name)
         if self.is_options:
-            self._options(given, launch.text, launch.name)
-            return given
-        named = given.text("options")
+            self._options(arguments, launch.text, launch.name)
+            return arguments
+        named = arguments.text("options")
         if named is not None:
             written = self.documents.get(named.value.rsplit("/", 1)[-1])
             text = self.file.sibling_text(named.value) if written is None else written
             if text is None:
-                given.notes.append(
+                arguments.notes.append(
                     f"{named.words} (line {named.line}): the file is not beside this one, or not known,"
                     " what it says stays open"
                 )
             else:
-                self._options(given, text, named.value)
-        return given
+                self._options(arguments, text, named.value)
+        return arguments
 
-    def _options(self, given: GivenArguments, text: str, name: str) -> None:
+    def _options(self, arguments: GivenArguments, text: str, name: str) -> None:
         """Add what a file of options says; where it is another file, its lines are not those of this one."""
-        own = name == self.file.launch.name
+        same_file = name == self.file.launch.name
         if self.engine == "tensorrt-llm":
             entries, problems, notes = document_of(text, name)
-            given.document |= entries if own else {k: replace(v, line=None) for k, v in entries.items()}
-            given.problems += problems
-            given.notes += notes
+            arguments.document |= (
+                entries if same_file else {k: replace(v, line=None) for k, v in entries.items()}
+            )
+            arguments.problems += problems
+            arguments.notes += notes
             return
         keys, line_of = keys_of(text, name)
-        parsed_keys(keys, line_of if own else _no_line, given.known, given)
+        parsed_keys(keys, line_of if same_file else _no_line, arguments.known, arguments)
 
 
 def _no_line(_: str) -> int | None:
@@ -234,13 +236,13 @@ def written_files(text: str, script: Script, variables: Mapping[str, str]) -> di
     What a command appends (``>>``) comes behind, where the script runs that command for certain. Variables
     have the values that they have at the end of the script, or those given from outside.
     """
-    known = {**variables, **_known(script)}
+    environment = {**variables, **_known(script)}
     certain = {command.line for command in script.commands if not command.doubt}
     files: dict[str, str] = {}
     for document in _DOCUMENT.finditer(text):
         quoted = document["quote"] or document["quote2"]
-        name = _filled(document["file"] or document["file2"], known)
-        content = document["text"] if quoted else _filled(document["text"], known)
+        name = _filled(document["file"] or document["file2"], environment)
+        content = document["text"] if quoted else _filled(document["text"], environment)
         if name is None or content is None:
             continue
         name = name.strip("\"'").rsplit("/", 1)[-1]
@@ -256,9 +258,9 @@ def _known(script: Script) -> dict[str, str]:
     return {name: text_of(value) for name, value in texts.items() if unknown_of(value) is None}
 
 
-def _filled(text: str, known: Mapping[str, str]) -> str | None:
+def _filled(text: str, environment: Mapping[str, str]) -> str | None:
     """Return a text with its variables filled in; None where one is not known, or more than a variable."""
     names = [a or b for a, b in _VARIABLE.findall(text)]
-    if _EXPANSION.search(text) or any(name not in known for name in names):
+    if _EXPANSION.search(text) or any(name not in environment for name in names):
         return None
-    return _VARIABLE.sub(lambda match: known[match[1] or match[2]], text)
+    return _VARIABLE.sub(lambda match: environment[match[1] or match[2]], text)

@@ -122,7 +122,7 @@ def serve_commands(script: Script) -> list[ServeCommand]:
     other command serves.
     """
     commands = list(_commands(script))
-    started = [command for command, known in commands if known]
+    started = [command for command, recognised in commands if recognised]
     return started or [command for command, _ in commands]
 
 
@@ -134,8 +134,8 @@ def _commands(script: Script) -> Iterator[tuple[ServeCommand, bool]]:
         if place is not None:
             engine, start = place
             first = command.words[0].text.rsplit("/", 1)[-1]
-            known = first in _STARTERS or first.startswith("python")
-            yield ServeCommand(engine, tuple(command.words[start:]), command.line, command.doubt), known
+            recognised = first in _STARTERS or first.startswith("python")
+            yield ServeCommand(engine, tuple(command.words[start:]), command.line, command.doubt), recognised
 
 
 def _place(words: Sequence[Word]) -> tuple[str, int] | None:
@@ -166,8 +166,8 @@ def said_version(engine: str, text: str) -> str | None:
     >>> said_version("vllm", "docker run vllm/vllm-openai:v0.11.0 --model x")
     '0.11.0'
     """
-    said = _VERSIONS[engine].search(text)
-    return said[1] if said else None
+    match = _VERSIONS[engine].search(text)
+    return match[1] if match else None
 
 
 def listed_version(engines: Sequence[str], version: str) -> tuple[str, str]:
@@ -178,15 +178,15 @@ def listed_version(engines: Sequence[str], version: str) -> tuple[str, str]:
     >>> listed_version(("vllm", "vllm-v0"), "0.7.2")
     ('vllm-v0', '0.7')
     """
-    known = [(engine, name) for engine in engines for name in listed_versions(engine)]
+    versions = [(engine, name) for engine in engines for name in listed_versions(engine)]
     version = version.removeprefix("v")
     same = [
         (engine, name)
-        for engine, name in known
+        for engine, name in versions
         if version == name or version.startswith((f"{name}.", f"{name}post"))
     ]
     if not same:
-        names = ", ".join(name for _, name in sorted(known, key=lambda pair: _order(pair[1])))
+        names = ", ".join(name for _, name in sorted(versions, key=lambda pair: _order(pair[1])))
         raise UnsupportedError(
             f"the arguments of {engines[0]} {version} are not listed: known versions are {names};"
             f" --framework {engines[0]}@VERSION reads it as one of these"

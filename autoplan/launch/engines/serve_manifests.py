@@ -51,8 +51,8 @@ def _engine_name(run: ServedRun, role: str = "") -> str:
 def _resource(run: ServedRun) -> str:
     device = run.job.cluster.device
     if device.vendor not in _RESOURCES:
-        known = ", ".join(_RESOURCES)
-        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {known}")
+        resources = ", ".join(_RESOURCES)
+        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
     return _RESOURCES[device.vendor]
 
 
@@ -123,16 +123,16 @@ def _deployment(
     volumes: list[dict[str, Any]],
 ) -> dict[str, Any]:
     name, group, labels = engines
-    own = {**labels, "engines": name}
+    selector = {**labels, "engines": name}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name},
         "spec": {
             "replicas": group.layout.replicas,
-            "selector": {"matchLabels": dict(own)},
+            "selector": {"matchLabels": dict(selector)},
             "template": {
-                "metadata": {"labels": dict(own)},
+                "metadata": {"labels": dict(selector)},
                 "spec": {"containers": [container], "volumes": volumes},
             },
         },

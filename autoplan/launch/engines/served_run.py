@@ -196,13 +196,13 @@ def _cache_tokens(job: ServingJob, role: PoolRole | None) -> int | None:
 def _checkpoint(run: ServedRun, weights: WeightFormat) -> tuple[str, WeightFormat | None]:
     if run.checkpoint is None:
         return checkpoint_of(run.job.model, weights)
-    said = format_named(run.checkpoint)
-    if said in _SIXTEEN and weights in CONVERTED:
+    named = format_named(run.checkpoint)
+    if named in _SIXTEEN and weights in CONVERTED:
         return run.checkpoint, weights
-    same = said == weights or {said, weights} in ({"fp8", "fp8-block"}, _SIXTEEN)
-    if said is not None and not same:
+    same = named == weights or {named, weights} in ({"fp8", "fp8-block"}, _SIXTEEN)
+    if named is not None and not same:
         raise UnsupportedError(
-            f"the name of {run.checkpoint} says {said}, and the layout has weights={weights}"
+            f"the name of {run.checkpoint} says {named}, and the layout has weights={weights}"
         )
     return run.checkpoint, None
 

@@ -200,8 +200,8 @@ def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
 def _notes(job: Job) -> tuple[str, ...]:
     machines = "give each machine --machine_rank and all --main_process_ip"
     several = (machines,) if job.cluster.nodes > 1 else ()
-    known = ("fsdp2", "hf-", "ddp", "deepspeed", "megatron")
-    return (*several, *stack_note(job, known, "hf-fsdp2", "accelerate's FSDP2"))
+    prefixes = ("fsdp2", "hf-", "ddp", "deepspeed", "megatron")
+    return (*several, *stack_note(job, prefixes, "hf-fsdp2", "accelerate's FSDP2"))
 
 
 _SECTIONS: Final[Mapping[str, Any]] = {
@@ -269,13 +269,15 @@ def _of_first(
     return [*removed, *(edit for edit in changed_keys({}, after) if "." in edit.path)]
 
 
-def _program_edits(given: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Iterator[FileEdit]:
+def _program_edits(arguments: Sequence[str], old: Sequence[str], new: Sequence[str]) -> Iterator[FileEdit]:
     """Yield the edits of arguments of the training program, which are pairs of an option and its value."""
     before = dict(pairwise(old))
-    own = {option.replace("_", "-"): value for option, value in pairwise(given) if option.startswith("--")}
+    options = {
+        option.replace("_", "-"): value for option, value in pairwise(arguments) if option.startswith("--")
+    }
     for option, value in pairwise(new):
         if option.startswith("--") and before.get(option) != value:
-            entry = own.get(option.replace("_", "-"))
+            entry = options.get(option.replace("_", "-"))
             yield FileEdit(f"{option} {entry}" if entry else "", f"{option} {value}")
     for option, value in before.items():
         if option.startswith("--") and option not in new:

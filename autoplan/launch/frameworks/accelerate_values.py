@@ -67,8 +67,8 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
 
     ``words`` are those before the training program. Options have the names of the keys of the file.
     """
-    given = {name.replace("-", "_"): word for name, word in _launcher_options(words)}
-    named = given.pop(ACCELERATE.data["launcher"]["file"], None)
+    options = {name.replace("-", "_"): word for name, word in _launcher_options(words)}
+    named = options.pop(ACCELERATE.data["launcher"]["file"], None)
     text = file.sibling(named.text) if named is not None and named.unknown is None else None
     if named is not None and text is None:
         return None
@@ -78,10 +78,10 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
         document.file = file.name
         document.entries = {path: replace(entry, line=None) for path, entry in document.entries.items()}
         document.notes.append(f"{named.text}: read with this file")
-    elif not given:
+    elif not options:
         return None
     document.entries.setdefault(ACCELERATE.keys["kind"], Written("NO", default=True))
-    for name, word in given.items():
+    for name, word in options.items():
         _set_option(document, name, word)
     return document
 
@@ -93,8 +93,8 @@ def _launcher_options(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
             continue
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("-") else None
-        own = Word(value, word.line, word.unknown) if equals else behind or Word("true", word.line)
-        yield name, own
+        option = Word(value, word.line, word.unknown) if equals else behind or Word("true", word.line)
+        yield name, option
 
 
 def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
@@ -197,21 +197,21 @@ def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool
         "sp": "mesh_sp",
     }
     sizes = {name: document.number(binding) for name, binding in names.items()}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    if not given:
+    stated = {name: size for name, size in sizes.items() if size is not None}
+    if not stated:
         return {}
     if first:
         document.refuse("parallelism_config needs fsdp_version: 2", "parallelism_config")
     number = {name: size.value if size else 1 for name, size in sizes.items()}
     product, devices = math.prod(number.values()), values.get("devices")
     if devices is not None and product != devices.value:
-        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in given.items())
+        shown = " x ".join(f"{name} {size.value} (line {size.line})" for name, size in stated.items())
         sentence = f"{shown} = {product} is not {document.path('devices')} {devices.value}"
-        document.refuse(sentence, "parallelism_config", next(iter(given.values())).line)
+        document.refuse(sentence, "parallelism_config", next(iter(stated.values())).line)
     if number["sp"] > 1:
         document.refuse("sp_size is one of DeepSpeed's sequence parallelism", "mesh_sp")
-    fields = {name: size for name, size in given.items() if name in {"tp", "cp"}}
-    shard = given.get("dp_shard") or next(iter(given.values()))
+    fields = {name: size for name, size in stated.items() if name in {"tp", "cp"}}
+    shard = stated.get("dp_shard") or next(iter(stated.values()))
     fields["dp"] = Written(number["dp_replicate"] * number["dp_shard"], shard.line, shard.words)
     if number["dp_replicate"] > 1:
         fields["dp_shard"] = Written(number["dp_shard"] * number["cp"], shard.line, shard.words)
@@ -290,8 +290,8 @@ def _granularity(document: WrittenDocument) -> dict[str, Written]:
 
 def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> dict[str, Written]:
     """Return the batches and the recompute that arguments of the training program say."""
-    given = _options(file.arguments)
-    document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in given.items()}
+    options = _options(file.arguments)
+    document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in options.items()}
     mbs = document.number("mbs")
     steps = _steps(document)
     fields = {"mbs": mbs} if mbs is not None else {}

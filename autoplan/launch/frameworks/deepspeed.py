@@ -365,8 +365,8 @@ def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
         values["dp"] = Written(dp, batch.line, batch.words)
         if file.devices is None:
             values["devices"] = Written(dp * model, batch.line, batch.words)
-    given = {"global_batch_size": batch, "mbs": mbs}
-    values |= {key: written for key, written in given.items() if written is not None}
+    stated = {"global_batch_size": batch, "mbs": mbs}
+    values |= {key: written for key, written in stated.items() if written is not None}
     if dp is not None and not (batch and mbs):
         values |= _filled(document, dp, batch, mbs, steps)
 
@@ -402,9 +402,9 @@ def deepspeed_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tup
     batches = [_TABLE.keys[name] for name in BATCHES]
     if any(edit.path in batches for edit in wanted):
         # DeepSpeed derives the third of these keys from two, and the file may have a batch of its own.
-        own = [key for key in batches if key in entries]
+        keys = [key for key in batches if key in entries]
         wanted = [edit for edit in wanted if edit.path not in batches]
-        wanted += [KeyEdit(key, after[key]) for key in (own if len(own) > 1 else batches)]
+        wanted += [KeyEdit(key, after[key]) for key in (keys if len(keys) > 1 else batches)]
     return tuple(key_edits(entries, wanted))
 
 

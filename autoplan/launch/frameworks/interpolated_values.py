@@ -71,8 +71,8 @@ def _followed(
         match = _REFERENCE.search(text)
         if match is None:
             return _scalar(text)
-        target, known = _referred(document, variables, roots, path, match[1].strip())
-        if not known or len(text) > _LONGEST:
+        target, found = _referred(document, variables, roots, path, match[1].strip())
+        if not found or len(text) > _LONGEST:
             return value
         if match[0] == text.strip():
             if not isinstance(target, str):

@@ -181,13 +181,15 @@ def _batches(
     if mbs is None or batch is None or file.devices is None or file.devices % tp.value:
         return {"mbs": mbs} if mbs is not None else {}
     ranks = file.devices // tp.value
-    own = batch.value // ranks
+    per_rank = batch.value // ranks
     if batch.value % ranks:
         sentence = f"{ranks} data-parallel ranks do not divide {batch.words} (line {batch.line})"
         document.refuse(sentence, "global_batch_size")
-    elif mbs.value > own:
-        document.notes.append(f"{mbs.words} (line {mbs.line}) is reduced to the {own} sequences of a rank")
-        return {"mbs": Written(own, mbs.line, mbs.words)}
+    elif mbs.value > per_rank:
+        document.notes.append(
+            f"{mbs.words} (line {mbs.line}) is reduced to the {per_rank} sequences of a rank"
+        )
+        return {"mbs": Written(per_rank, mbs.line, mbs.words)}
     return {"mbs": mbs}
 
 

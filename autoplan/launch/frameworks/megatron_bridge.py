@@ -84,15 +84,15 @@ def override_values(job: Job, layout: Layout) -> dict[str, Any]:
         raise InexpressibleError(f"the optimizer {job.optimizer}")
     if job.routing.capacity_factor is not None:
         raise InexpressibleError("a capacity of experts (routing.capacity_factor), which the recipe chooses")
-    given = {
+    arguments = {
         name: value
         for name, value in _plan_values(job, layout).items()
         if value is not None and value is not False
     }
-    unknown = [name for name in TABLE.keys if name in given and name not in (*PATHS, *_BRIDGE["aside"])]
+    unknown = [name for name in TABLE.keys if name in arguments and name not in (*PATHS, *_BRIDGE["aside"])]
     if unknown:
         raise InexpressibleError(f"what Megatron-LM calls {FLAGS[unknown[0]]}, which mixed_precision chooses")
-    values = {name: _value(name, given.get(name)) for name in PATHS}
+    values = {name: _value(name, arguments.get(name)) for name in PATHS}
     # Nothing is offloaded by zero layers, and checkpoints are those of the recipe unless FSDP needs others.
     values["activation_offload"] = values["activation_offload"] or 0
     values["optimizer_offload_fraction"] = values["optimizer_offload_fraction"] or 0.0
@@ -104,7 +104,7 @@ def override_values(job: Job, layout: Layout) -> dict[str, Any]:
     paths = {PATHS[name]: value for name, value in values.items()}
     paths["model.cpu_offloading"] = values["activation_offload"] > 0
     paths |= {mirror: paths[path] for path, mirror in _MIRRORED.items()}
-    return {**paths, "mixed_precision": _formats(job, halved="bf16_gradients" in given)}
+    return {**paths, "mixed_precision": _formats(job, halved="bf16_gradients" in arguments)}
 
 
 def _formats(job: Job, *, halved: bool) -> Any:  # noqa: ANN401 - any value of YAML
@@ -157,25 +157,25 @@ def read_bridge(file: LaunchFile) -> Configuration:
     for section in _SECTIONS:
         names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}
         _refuse_misspelt(document, section, names)
-    given = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
+    arguments = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
     layers = document.number(PATHS["layers"])
-    values = read_layout(given, layers.value if layers else None, experts=True)
-    problems = [*document.problems, *given.problems]
+    values = read_layout(arguments, layers.value if layers else None, experts=True)
+    problems = [*document.problems, *arguments.problems]
     if problems:
         raise SpecError(list(dict.fromkeys(problems)))
-    said, deciding = set(document.entries), _BRIDGE["deciding"]
+    stated, deciding = set(document.entries), _BRIDGE["deciding"]
     values = {
         key: written
         for key, written in values.items()
-        if not written.default or key not in deciding or said & set(deciding[key])
+        if not written.default or key not in deciding or stated & set(deciding[key])
     }
     if devices is not None:
         values["devices"] = devices
     values = dict(with_devices(file, values))
-    values |= sharded_ranks(given, values)
-    if given.problems:
-        raise SpecError(given.problems)
-    return assembled("megatron-bridge", file, values, warnings=given.notes)
+    values |= sharded_ranks(arguments, values)
+    if arguments.problems:
+        raise SpecError(arguments.problems)
+    return assembled("megatron-bridge", file, values, warnings=arguments.notes)
 
 
 def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
@@ -232,7 +232,7 @@ def _refuse_misspelt(document: WrittenDocument, section: str, names: set[str]) -
     for path, written in document.entries.items():
         parent, _, name = path.rpartition(".")
         if parent == section and name not in names:
-            near = next((known for known in names if one_letter_off(name, known)), None)
+            near = next((listed for listed in names if one_letter_off(name, listed)), None)
             if near:
                 sentence = f"{name[:40]!r} is no key of Megatron Bridge: did you mean {near}?"
                 document.refuse(sentence, path, written.line)

@@ -43,13 +43,13 @@ def without_pipeline(layout: Layout) -> Layout:
 
 def with_data_ranks(layout: Layout) -> list[Layout]:
     """Return layouts in which half or all ranks of the tensor or the pipeline axis are data-parallel ones."""
-    given = [without_pipeline(layout)] if layout.pp > 1 else []
+    layouts = [without_pipeline(layout)] if layout.pp > 1 else []
     for tp in dict.fromkeys((layout.tp // 2, 1)):
         if tp and layout.tp % tp == 0 and tp < layout.tp:
             data = layout.dp * (layout.tp // tp)
             sequence = layout.sequence_parallel and tp > 1
-            given.append(replace(layout, tp=tp, dp=data, sequence_parallel=sequence, expert_tensor=0))
-    return given
+            layouts.append(replace(layout, tp=tp, dp=data, sequence_parallel=sequence, expert_tensor=0))
+    return layouts
 
 
 def refuse_pipeline(layout: Layout, why: str) -> None:

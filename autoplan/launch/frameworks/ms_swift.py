@@ -194,23 +194,23 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 
 def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
     """Return what arguments of ``megatron sft`` say; the model is that of the checkpoint."""
-    given = Arguments(file.name, notes=document.notes)
+    arguments = Arguments(file.name, notes=document.notes)
     for path, written in document.entries.items():
         key = CORE_KEYS.get(path)
         if key is not None and str(written.value).lower() not in {"none", ""}:
-            add_key(given, key, path, written)
+            add_key(arguments, key, path, written)
         elif path not in SWIFT.keys.values():
             document.leave_open(path, written)
-    given.stop_at_problems()
+    arguments.stop_at_problems()
     model = document.text("model") or document.text("earlier_model")
-    values = read_layout(given, None, experts=True)
+    values = read_layout(arguments, None, experts=True)
     for name, default in SWIFT.data["megatron_defaults"].items():
         if name not in values or values[name].default:
             values[name] = Written(default, default=True)
     values |= _states(document) | document.bound("sequence_length") | _tuned(document)
     if devices is not None:
         values["devices"] = devices
-    given.stop_at_problems()
+    arguments.stop_at_problems()
     document.stop_at_problems()
     values = dict(with_devices(file, known_alone(values, document.opened)))
     if model is None:

@@ -139,8 +139,8 @@ def _model(document: WrittenDocument) -> ModelSpec | None:
     if family is None:
         document.notes.append("the class of the model is not known: name the model in the job")
         return None
-    given = {key: value for key, value in fields.items() if value is not None}
-    given |= {
+    stated = {key: value for key, value in fields.items() if value is not None}
+    stated |= {
         "model_type": family,
         "qkv_bias": bool(fields.get(document.path("biased_attention").removeprefix(prefix))),
         "sliding_window": None,
@@ -149,7 +149,7 @@ def _model(document: WrittenDocument) -> ModelSpec | None:
     if fields.get(window) is not None:
         document.notes.append(f"{window}: the model is read without a window")
     try:
-        model = model_from_huggingface(given, name="model-of-nanotron")
+        model = model_from_huggingface(stated, name="model-of-nanotron")
     except AutoplanError as error:
         document.refuse(f"no model: {error}", "model")
         return None

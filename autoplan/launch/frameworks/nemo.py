@@ -76,28 +76,28 @@ def read_nemo(file: LaunchFile) -> Configuration:
     document, complete = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     built = any(path.endswith("_target_") for path in document.entries)
-    given = Arguments(file.name, notes=document.notes)
-    refuse_misspelt(given, document.entries, _KNOWN, "NeMo")
-    _leave_open(document, given)
+    arguments = Arguments(file.name, notes=document.notes)
+    refuse_misspelt(arguments, document.entries, _KNOWN, "NeMo")
+    _leave_open(document, arguments)
     aside = _NEMO["beside_selective"] if _is_selective(document) else ()
     for path, key in (RECIPE_KEYS if recipe else NEMO_KEYS).items():
         if path in document.entries and path not in aside:
-            add_key(given, key, path, _known(document, path))
-    _add_special_keys(document, given)
+            add_key(arguments, key, path, _known(document, path))
+    _add_special_keys(document, arguments)
     devices = _devices(document)
-    given.problems += document.problems
+    arguments.problems += document.problems
     try:
-        given.stop_at_problems()
+        arguments.stop_at_problems()
         self_contained = complete and (built or not recipe)
         configuration = configured(
             file,
-            given,
+            arguments,
             devices,
             (),
             "nemo",
             complete=self_contained,
             described=not recipe,
-            more=_adapters(document, given),
+            more=_adapters(document, arguments),
         )
     except SpecError as error:
         raise keyed_error(error, RECIPE_KEYS if recipe else NEMO_KEYS) from error
@@ -115,7 +115,7 @@ def _named(configuration: Configuration, *, recipe: bool, self_contained: bool) 
     return replace(configuration, warnings=tuple(warnings))
 
 
-def _leave_open(document: WrittenDocument, given: Arguments) -> None:
+def _leave_open(document: WrittenDocument, arguments: Arguments) -> None:
     """Leave the fields open that keys of the model or the trainer may decide which are not read."""
     for path, written in document.entries.items():
         section, _, name = path.rpartition(".")
@@ -123,7 +123,7 @@ def _leave_open(document: WrittenDocument, given: Arguments) -> None:
         if section in _NEMO["deciding_sections"] and path not in _KNOWN and not idle:
             fields = may_decide(name, written.value)
             if fields:
-                given.leave_open(fields, written.words, written.line)
+                arguments.leave_open(fields, written.words, written.line)
 
 
 def _is_selective(document: WrittenDocument) -> bool:
@@ -186,24 +186,26 @@ def _why(unknown: Unknown) -> str:
     return f"its value depends on {unknown.reason} (line {unknown.line}): {do}"
 
 
-def _add_special_keys(document: WrittenDocument, given: Arguments) -> None:
+def _add_special_keys(document: WrittenDocument, arguments: Arguments) -> None:
     """Add the arguments that follow from keys which are no arguments themselves."""
     for path in ("trainer.precision", "trainer.plugins.precision"):
-        _add_switch(document, given, path, "precisions")
-    _add_switch(document, given, "model.activation", "activations")
+        _add_switch(document, arguments, path, "precisions")
+    _add_switch(document, arguments, "model.activation", "activations")
     norm = _chosen(document, "model.normalization", "norms")
     if norm is not None:
-        add_key(given, key_of("norm"), "model.normalization", norm)
-    _optimizer(document, given)
-    _fp8(document, given)
-    _fsdp(document, given)
+        add_key(arguments, key_of("norm"), "model.normalization", norm)
+    _optimizer(document, arguments)
+    _fp8(document, arguments)
+    _fsdp(document, arguments)
     for path in _NEMO["lengths"]:
         length = document.given(path)
-        if length is not None and not (given.has("encoder_sequence_length") or given.has("sequence_length")):
-            add_key(given, key_of("sequence_length"), path, length)
+        if length is not None and not (
+            arguments.has("encoder_sequence_length") or arguments.has("sequence_length")
+        ):
+            add_key(arguments, key_of("sequence_length"), path, length)
     master = document.flag("model.megatron_amp_O2")
-    if master is not None and not master.value and given.has("bf16"):
-        given.notes.append(f"{master.words}: parameters stay in fp32 under autocast, which is not priced")
+    if master is not None and not master.value and arguments.has("bf16"):
+        arguments.notes.append(f"{master.words}: parameters stay in fp32 under autocast, which is not priced")
 
 
 def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
@@ -218,35 +220,37 @@ def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
     return Written(names[name], written.line, written.words)
 
 
-def _add_switch(document: WrittenDocument, given: Arguments, path: str, table: str) -> None:
+def _add_switch(document: WrittenDocument, arguments: Arguments, path: str, table: str) -> None:
     """Add the argument without a value that ``table`` has for the name at ``path``."""
     chosen = _chosen(document, path, table)
     if chosen is not None and chosen.value:
-        add_key(given, key_of(chosen.value), path, replace(chosen, value=True))
+        add_key(arguments, key_of(chosen.value), path, replace(chosen, value=True))
 
 
-def _optimizer(document: WrittenDocument, given: Arguments) -> None:
+def _optimizer(document: WrittenDocument, arguments: Arguments) -> None:
     written = document.text("model.optim.name")
     if written is not None:
         name, sharded = _NEMO["optimizers"].get(written.value, (written.value, False))
-        add_key(given, key_of("optimizer"), "model.optim.name", replace(written, value=name))
-        add_key(given, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded))
+        add_key(arguments, key_of("optimizer"), "model.optim.name", replace(written, value=name))
+        add_key(
+            arguments, key_of("distributed_optimizer"), "model.optim.name", replace(written, value=sharded)
+        )
     gradients = document.given("model.optim.grad_sync_dtype")
     if gradients is not None:
         shown = Written(str(gradients.value) in {"bf16", "bfloat16"}, gradients.line, gradients.words)
-        add_key(given, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
+        add_key(arguments, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
 
 
-def _fp8(document: WrittenDocument, given: Arguments) -> None:
+def _fp8(document: WrittenDocument, arguments: Arguments) -> None:
     written = document.flag("model.fp8")
     if written is None or not written.value:
         return
     eight = document.flag("model.fp8_e4m3")
     name = "e4m3" if eight is not None and eight.value else "hybrid"
-    add_key(given, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
+    add_key(arguments, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
 
 
-def _fsdp(document: WrittenDocument, given: Arguments) -> None:
+def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:
     """Add the arguments of PyTorch's FSDP, which NeMo shards over all data-parallel ranks."""
     written = document.flag("model.fsdp")
     if written is None or not written.value:
@@ -258,17 +262,17 @@ def _fsdp(document: WrittenDocument, given: Arguments) -> None:
         document.refuse("sharding over a part of the ranks is not read", "model.fsdp_sharding_strategy")
         return
     for switch in ("torch_fsdp2", *sharded[name]):
-        add_key(given, key_of(switch), "model.fsdp", written)
+        add_key(arguments, key_of(switch), "model.fsdp", written)
 
 
-def _adapters(document: WrittenDocument, given: Arguments) -> dict[str, Written]:
+def _adapters(document: WrittenDocument, arguments: Arguments) -> dict[str, Written]:
     """Return NeMo 1's adapters, at queries, keys and values; those of other kinds stay open."""
     scheme = document.given("model.peft.peft_scheme")
     if scheme is None or str(scheme.value).lower() == "none":
         return {}
     rank = document.number("model.peft.lora_tuning.adapter_dim")
     if scheme.value != "lora" or rank is None:
-        given.leave_open(["adapters"], scheme.words, scheme.line)
+        arguments.leave_open(["adapters"], scheme.words, scheme.line)
         return {}
     return {"adapters": replace(rank, value={"rank": rank.value, "targets": _NEMO["adapted"]})}
 

@@ -86,41 +86,45 @@ def _model(document: WrittenDocument, named: Written | None) -> str | None:
     name = str(named.value).rsplit("/", 1)[-1].removesuffix(".yaml")
     default = _VARIABLE.match(str(named.value))
     stem = default[2].removesuffix(".yaml") if default else name
-    known: Mapping[str, str] = {key.lower(): entry for key, entry in _PRIMUS["models"].items()}
-    entry = known.get(stem.lower())
+    models: Mapping[str, str] = {key.lower(): entry for key, entry in _PRIMUS["models"].items()}
+    entry = models.get(stem.lower())
     if entry is None:
         document.notes.append(f"{named.words}: its sizes are those of a file of Primus, which is not read")
     return entry
 
 
 def _megatron(file: LaunchFile, document: WrittenDocument, module: str, model: str | None) -> Configuration:
-    given = Arguments(file.name, notes=document.notes)
-    refuse_misspelt(given, document.entries, CORE_KEYS, "Megatron-LM")
+    arguments = Arguments(file.name, notes=document.notes)
+    refuse_misspelt(arguments, document.entries, CORE_KEYS, "Megatron-LM")
     for path, written in document.entries.items():
         key = CORE_KEYS.get(path)
         if key is not None:
-            add_key(given, key, path, _switch(key.kind, written))
+            add_key(arguments, key, path, _switch(key.kind, written))
         elif f"--{path.replace('_', '-')}" not in arities():
             document.leave_open(path, written)
-    given.opened |= document.opened
-    given.stop_at_problems()
+    arguments.opened |= document.opened
+    arguments.stop_at_problems()
     defaults = _PRIMUS["defaults"][module]
     for name, value in defaults.items():
-        if not given.has(name) and not (name == "bf16" and given.has("fp16")):
-            add_key(given, CORE_KEYS[_path(name)], name, Written(value, default=True))
+        if not arguments.has(name) and not (name == "bf16" and arguments.has("fp16")):
+            add_key(arguments, CORE_KEYS[_path(name)], name, Written(value, default=True))
     entry = load_entry("model", model) if model else None
-    counted = given.number("layers")
+    counted = arguments.number("layers")
     layers = counted.value if counted else entry.layers if isinstance(entry, ModelSpec) else None
-    values = read_layout(given, layers, experts=True)
+    values = read_layout(arguments, layers, experts=True)
     values = {key: _marked(written) for key, written in values.items()}
-    given.stop_at_problems()
-    document.problems += given.problems
+    arguments.stop_at_problems()
+    document.problems += arguments.problems
     document.stop_at_problems()
-    values = dict(with_devices(file, known_alone(values, given.opened)))
-    values |= following_values(given, values)
-    given.stop_at_problems()
-    own = model if not any(given.has(name) for name in ("layers", "hidden_size", "experts")) else None
-    return assembled("primus", file, values, model=own, opened=given.opened, warnings=document.notes)
+    values = dict(with_devices(file, known_alone(values, arguments.opened)))
+    values |= following_values(arguments, values)
+    arguments.stop_at_problems()
+    model_entry = (
+        model if not any(arguments.has(name) for name in ("layers", "hidden_size", "experts")) else None
+    )
+    return assembled(
+        "primus", file, values, model=model_entry, opened=arguments.opened, warnings=document.notes
+    )
 
 
 def _switch(kind: str, written: Written) -> Written:

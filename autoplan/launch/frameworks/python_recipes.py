@@ -97,19 +97,23 @@ def _functions(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt] | ast.Fun
 
 def _settings(tree: ast.Module, body: list[ast.stmt] | ast.FunctionDef, file: LaunchFile) -> _Settings:
     """Return what a function sets; names have the values of its arguments, or of the program."""
-    known = _constants([node for node in tree.body if isinstance(node, ast.Assign)], {})
-    known |= {name: _parsed(text) for name, text in file.variables.items()}
+    constants = _constants([node for node in tree.body if isinstance(node, ast.Assign)], {})
+    constants |= {name: _parsed(text) for name, text in file.variables.items()}
     if isinstance(body, ast.FunctionDef):
-        known |= _defaults(body, known) | {n: _parsed(t) for n, t in file.variables.items()}
+        constants |= _defaults(body, constants) | {n: _parsed(t) for n, t in file.variables.items()}
     nodes = body.body if isinstance(body, ast.FunctionDef) else body
-    known = _constants([n for n in ast.walk(ast.Module(nodes, [])) if isinstance(n, ast.Assign)], known)
+    constants = _constants(
+        [n for n in ast.walk(ast.Module(nodes, [])) if isinstance(n, ast.Assign)], constants
+    )
     found = _Settings()
     for node in (inner for statement in nodes for inner in ast.walk(statement)):
         _add_names(found, node)
         for name, value in _named_values(node):
             if name in _WANTED:
                 text = f"{name}={ast.unparse(value)}"[:80]
-                found.values.setdefault(name, []).append(Written(_value(value, known), value.lineno, text))
+                found.values.setdefault(name, []).append(
+                    Written(_value(value, constants), value.lineno, text)
+                )
     return found
 
 
@@ -155,18 +159,18 @@ def _entry(name: str) -> str | None:
     return dotted if dotted in entry_names("model") else None
 
 
-def _defaults(function: ast.FunctionDef, known: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(function: ast.FunctionDef, constants: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the arguments of a function that has defaults for them."""
     plain = function.args.args
     pairs = [*zip(plain[len(plain) - len(function.args.defaults) :], function.args.defaults, strict=True)]
     pairs += [(a, d) for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d]
     without = {argument.arg: _UNKNOWN for argument in (*plain, *function.args.kwonlyargs)}
-    return {**without, **{argument.arg: _value(default, known) for argument, default in pairs}}
+    return {**without, **{argument.arg: _value(default, constants) for argument, default in pairs}}
 
 
-def _constants(nodes: list[ast.Assign], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``known`` with the variables that assignments give a value; one given two is not known."""
-    values, counts = dict(known), dict[str, int]()
+def _constants(nodes: list[ast.Assign], constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``constants`` with the variables that assignments give a value; one given two is not known."""
+    values, counts = dict(constants), dict[str, int]()
     for node in nodes:
         for target in node.targets:
             if isinstance(target, ast.Name):
@@ -175,17 +179,17 @@ def _constants(nodes: list[ast.Assign], known: Mapping[str, Any]) -> dict[str, A
     return values
 
 
-def _value(node: ast.expr, known: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any constant of a program
+def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any constant of a program
     """Return the value of an expression; ``_UNKNOWN`` where it is no constant."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
-        return known.get(node.id, _UNKNOWN)
+        return constants.get(node.id, _UNKNOWN)
     if isinstance(node, ast.List | ast.Tuple):
-        items = [_value(item, known) for item in node.elts]
+        items = [_value(item, constants) for item in node.elts]
         return _UNKNOWN if any(item is _UNKNOWN for item in items) else items
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        left, right = _value(node.left, known), _value(node.right, known)
+        left, right = _value(node.left, constants), _value(node.right, constants)
         whole = (
             isinstance(left, int)
             and isinstance(right, int)
@@ -209,39 +213,39 @@ def _joined(functions: Mapping[str, _Settings], file: LaunchFile) -> _Settings:
         joint.formats |= one.formats
         joint.models |= one.models
     for name in dict.fromkeys(name for one in functions.values() for name in one.values):
-        given = [written for one in functions.values() for written in one.values.get(name, ())]
-        certain = [written for written in given if written.value is not _UNKNOWN]
+        written_values = [written for one in functions.values() for written in one.values.get(name, ())]
+        certain = [written for written in written_values if written.value is not _UNKNOWN]
         different = {repr(written.value) for written in certain}
         setting = [f for f, one in functions.items() if name in one.values and f]
         if len(different) > 1 and len(setting) > 1:
             shown = ", ".join(setting[:6])
             sentence = f"functions set different values: name one with --set {_CHOICE}=NAME, such as {shown}"
             raise SpecError([Problem(sentence, name, file.name, certain[1].line)])
-        joint.values[name] = certain[-1:] if len(different) == 1 else given[:0]
+        joint.values[name] = certain[-1:] if len(different) == 1 else written_values[:0]
     return joint
 
 
 def _configuration(framework: str, file: LaunchFile, settings: _Settings) -> Configuration:
-    given = Arguments(file.name)
+    arguments = Arguments(file.name)
     for name, written in ((name, values[0]) for name, values in settings.values.items() if values):
         if name in _KEYS:
-            add_key(given, _KEYS[name], name, written)
+            add_key(arguments, _KEYS[name], name, written)
     open_names = [name for name, values in settings.values.items() if not values]
-    if not given.given:
+    if not arguments.given:
         raise SpecError([Problem("it sets no degrees or batches by constants", "$", file.name)])
-    layers = given.number("layers")
-    values = read_layout(given, layers.value if layers else None, experts=True)
+    layers = arguments.number("layers")
+    values = read_layout(arguments, layers.value if layers else None, experts=True)
     values = {key: written for key, written in values.items() if not written.default and written.line}
     devices = _devices(settings)
     if devices is not None:
         values["devices"] = devices
     values |= _precision(settings)
-    given.stop_at_problems()
-    values = dict(with_devices(file, known_alone(values, given.opened)))
-    notes = [*given.notes, "what the recipe does not set by constants is left open"]
+    arguments.stop_at_problems()
+    values = dict(with_devices(file, known_alone(values, arguments.opened)))
+    notes = [*arguments.notes, "what the recipe does not set by constants is left open"]
     notes += [f"{', '.join(open_names)}: set by what is not known, left open"] if open_names else []
     model = next(iter(settings.models)) if len(settings.models) == 1 else None
-    return assembled(framework, file, values, model=model, opened=given.opened, warnings=notes)
+    return assembled(framework, file, values, model=model, opened=arguments.opened, warnings=notes)
 
 
 def _precision(settings: _Settings) -> dict[str, Written]:

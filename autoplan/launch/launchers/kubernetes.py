@@ -40,8 +40,8 @@ def emit_kubernetes(run: PlannedRun) -> Emission:
         raise UnsupportedError("kubernetes runs the program in a container: name it with --image")
     device = run.job.cluster.device
     if device.vendor not in _RESOURCES:
-        known = ", ".join(_RESOURCES)
-        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {known}")
+        resources = ", ".join(_RESOURCES)
+        raise UnsupportedError(f"the resource of {device.name} is not known: vendors are {resources}")
     limits = {_RESOURCES[device.vendor]: group.per_node}
     jobs = {
         "pytorchjob.yaml": _pytorch_job(run, started, group, limits),

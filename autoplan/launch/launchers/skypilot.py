@@ -73,8 +73,8 @@ def emit_skypilot(run: PlannedRun) -> Emission:
 def _accelerator(job: Job) -> str:
     device = job.cluster.device.name
     if device not in _ACCELERATORS:
-        known = ", ".join(_ACCELERATORS)
-        raise UnsupportedError(f"no accelerator of SkyPilot is known for {device}: known are {known}")
+        accelerators = ", ".join(_ACCELERATORS)
+        raise UnsupportedError(f"no accelerator of SkyPilot is known for {device}: known are {accelerators}")
     return _ACCELERATORS[device]
 
 

@@ -180,15 +180,15 @@ class Expander:
     def _length(self, part: Parameter, value: Value | None) -> Piece:
         if part.every and isinstance(value, dict):
             return Piece(str(len(value)), part.line, quoted=True)
-        known = plain(value) if isinstance(value, tuple) else "" if value is None else None
-        if known is None:
+        text_value = plain(value) if isinstance(value, tuple) else "" if value is None else None
+        if text_value is None:
             return Piece("", part.line, quoted=True, unknown=Unknown(f"the length of {part.name}", part.line))
-        return Piece(str(len(known)), part.line, quoted=True)
+        return Piece(str(len(text_value)), part.line, quoted=True)
 
     def _defaulted(self, part: Parameter, text: Text | None) -> Iterator[Piece]:
         """Yield what an expansion with a default gives; what is unknown has its own value."""
-        known = None if text is None else plain(text)
-        is_set = text is not None and (known != "" or not part.operator.startswith(":"))
+        text_value = None if text is None else plain(text)
+        is_set = text is not None and (text_value != "" or not part.operator.startswith(":"))
         sign = part.operator[-1]
         if sign == "+":
             if is_set:
@@ -205,13 +205,13 @@ class Expander:
 
     def _edited(self, part: Parameter, text: Text) -> Piece:
         """Return ``text`` with a prefix or suffix removed, a part replaced, or in other letters."""
-        known, pattern = plain(text), self.plain(part.argument)
+        text_value, pattern = plain(text), self.plain(part.argument)
         line = text[0].line if text else part.line
-        if known is None or pattern is None or len(known) > _LONGEST_EDITED:
+        if text_value is None or pattern is None or len(text_value) > _LONGEST_EDITED:
             return Piece("", line, unknown=Unknown(f"${{{part.name}{part.operator}...}}", part.line))
         sign = part.operator
         try:
-            edited = _edited_text(known, sign, pattern)
+            edited = _edited_text(text_value, sign, pattern)
         except _TooLongError as error:
             raise self._too_long(part.line) from error
         if edited is None:

@@ -29,26 +29,26 @@ _PER_NODE: Final = frozenset({"--nproc_per_node", "--nproc-per-node", "--num_gpu
 _NODES: Final = frozenset({"--nnodes", "--num_nodes", "--nodes"})
 
 
-def training_command(script: Script, known: Callable[[str], bool]) -> tuple[list[Word], Command | None]:
+def training_command(script: Script, recognises: Callable[[str], bool]) -> tuple[list[Word], Command | None]:
     """Return the words of the arguments that a training program gets, and its command.
 
-    That is the command with the most arguments that are ``known``. Where no command has any, they are those
-    of all variables in order, as in a file that another one reads; the command is None then.
+    That is the command with the most arguments that ``recognises`` accepts. Where none has any, they are
+    those of all variables in order, as in a file that another one reads; the command is None then.
     """
     called = [command for command in reversed(script.commands) if command.words]
     shown = [command for command in called if command.words[0].text not in SHOWING]
-    best = max(shown, key=lambda command: _count(command.words, known), default=None)
-    if best is not None and _count(best.words, known) >= _FEWEST:
+    best = max(shown, key=lambda command: _count(command.words, recognises), default=None)
+    if best is not None and _count(best.words, recognises) >= _FEWEST:
         words = list(best.words)
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)), None)
         if start is None:
-            start = next(i for i, word in enumerate(words) if known(word.text.partition("=")[0])) - 1
+            start = next(i for i, word in enumerate(words) if recognises(word.text.partition("=")[0])) - 1
         return words[start + 1 :], best
-    return [word for words in _variables(script) if _count(words, known) for word in words], None
+    return [word for words in _variables(script) if _count(words, recognises) for word in words], None
 
 
-def _count(words: Iterable[Word], known: Callable[[str], bool]) -> int:
-    return len({name for word in words if known(name := word.text.partition("=")[0])})
+def _count(words: Iterable[Word], recognises: Callable[[str], bool]) -> int:
+    return len({name for word in words if recognises(name := word.text.partition("=")[0])})
 
 
 def _variables(script: Script) -> Iterable[list[Word]]:
@@ -135,9 +135,9 @@ def _variable(name: str, script: Script, command: Command, outside: Mapping[str,
     if isinstance(text, tuple) and unknown_of(text) is None and re.fullmatch(r"0*[1-9]\d*", text_of(text)):
         line = text[0].line if text else command.line
         return Written(int(text_of(text)[:6]), line, f"{name}={text_of(text)}")
-    given = outside.get(name, "")
-    counted = re.fullmatch(r"0*[1-9]\d{0,5}", given) is not None
-    return Written(int(given), None, f"{name}={given}") if counted else None
+    value = outside.get(name, "")
+    counted = re.fullmatch(r"0*[1-9]\d{0,5}", value) is not None
+    return Written(int(value), None, f"{name}={value}") if counted else None
 
 
 def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:

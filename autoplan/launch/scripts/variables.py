@@ -89,10 +89,10 @@ def _joined(values: Sequence[Value | None], reason: str, line: int) -> Value:
 
 def _texts(items: Sequence[Text | None], arrays: Sequence[Array], key: str, reason: str, line: int) -> Text:
     """Return the item of an array that some states do not have, or have otherwise."""
-    known = [array[key] for array in arrays if key in array]
-    if all(item == known[0] for item in items):
-        return known[0]
-    return _tails(known, len(known) + 1, reason, line)
+    texts = [array[key] for array in arrays if key in array]
+    if all(item == texts[0] for item in items):
+        return texts[0]
+    return _tails(texts, len(texts) + 1, reason, line)
 
 
 def _tails(texts: Sequence[Text], states: int, reason: str, line: int) -> Text:

@@ -129,15 +129,15 @@ def _with_least(domains: ReducedDomains, layers: int) -> ReducedDomains:
         if isinstance(least, LeastLayout) and c.alternatives.keeps_rules(least.chosen)
     ]
     best = min(layouts, key=lambda layout: _objective(domains, layout), default=None)
-    known = (domains.ceiling, inf) if best is None else _objective(domains, best)
-    numbers = [i for i, least in enumerate(leasts) if _least_objective(least) <= known]
+    best_objective = (domains.ceiling, inf) if best is None else _objective(domains, best)
+    numbers = [i for i, least in enumerate(leasts) if _least_objective(least) <= best_objective]
     listed = best is not None and best.candidate in numbers
     least = min((_least_objective(leasts[i]) for i in numbers), default=(0, 0))
     reduced = ReducedDomains(
         live=tuple(domains.live[i] for i in numbers),
-        ceiling=min(domains.ceiling, int(known[0])),
+        ceiling=min(domains.ceiling, int(best_objective[0])),
         incumbent=best._replace(candidate=numbers.index(best.candidate)) if best and listed else None,
-        least=least if listed and least == known else (0, 0),
+        least=least if listed and least == best_objective else (0, 0),
     )
     return _of_least(reduced, layers) if reduced.least != (0, 0) else reduced
 

@@ -230,8 +230,12 @@ def _least_prefixes(alternatives: Alternatives, layers: int) -> list[dict[int, t
                 through, ticks = before + o.layers, o.stage_ticks
                 if through >= layers:
                     continue
-                own = total + ticks, max(most + ticks, rounds * ticks), max(end, o.end_of_step_ticks)
-                other = extended.get(through, own)
-                extended[through] = min(own[0], other[0]), min(own[1], other[1]), min(own[2], other[2])
+                prefix = total + ticks, max(most + ticks, rounds * ticks), max(end, o.end_of_step_ticks)
+                other = extended.get(through, prefix)
+                extended[through] = (
+                    min(prefix[0], other[0]),
+                    min(prefix[1], other[1]),
+                    min(prefix[2], other[2]),
+                )
         prefixes.append(extended)
     return prefixes

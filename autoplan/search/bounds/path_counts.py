@@ -33,19 +33,19 @@ class Paths:
 
     def critical(self, schedule: Schedule, ticks: Sequence[Sequence[int]], makespan: int) -> Paths:
         """Return a pool of one path alone, which is as long as ``makespan`` for these ticks of each stage."""
-        known, pool = self.of(schedule), Paths()
-        lengths = np.tensordot(np.array(known), np.array(ticks), axes=2)
+        paths, pool = self.of(schedule), Paths()
+        lengths = np.tensordot(np.array(paths), np.array(ticks), axes=2)
         longest = int(lengths.argmax())
-        path = known[longest] if lengths[longest] == makespan else longest_path(schedule, ticks)
+        path = paths[longest] if lengths[longest] == makespan else longest_path(schedule, ticks)
         pool._paths[schedule] = [path]
         return pool
 
     def add(self, schedule: Schedule, ticks: Sequence[Sequence[int]]) -> Passes | None:
         """Add and return the critical path for these ticks of each stage; None where the pool has it."""
-        path, known = longest_path(schedule, ticks), self.of(schedule)
-        if any(np.array_equal(path, other) for other in known):
+        path, paths = longest_path(schedule, ticks), self.of(schedule)
+        if any(np.array_equal(path, other) for other in paths):
             return None
-        known.append(path)
+        paths.append(path)
         return path
 
 

@@ -242,10 +242,10 @@ def longest_stage(alternatives: Schedule, total: float, busy: float) -> float:
     m, p = alternatives.m, alternatives.p
     if alternatives.gpipe:
         return (busy - total) / (m - 1) if m > 1 else busy
-    by_own_work = busy / m
+    by_work = busy / m
     if alternatives.v > 1 or alternatives.split_backward or m <= p + 1:
-        return by_own_work
-    return min(by_own_work, (busy - 2 * total) / (m - 1 - p))
+        return by_work
+    return min(by_work, (busy - 2 * total) / (m - 1 - p))
 
 
 def _stage_seconds(

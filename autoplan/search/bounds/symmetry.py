@@ -75,35 +75,35 @@ class SymmetricCandidates:
             tail=least_end_of_step(group),
         )
 
-    def tell(self, index: NDArray[np.int64], known: Bound, bounds: Array) -> None:
-        """Raise the ``bounds`` of candidates in the classes of ``index``, whose own bounds are ``known``."""
+    def tell(self, index: NDArray[np.int64], bound: Bound, bounds: Array) -> None:
+        """Raise the ``bounds`` of candidates in the classes of ``index``, whose own bounds are ``bound``."""
         if self.kind[-1] + 1 < len(self.kind):
-            np.maximum.at(bounds, *self._bounds_of_others(index, known))
+            np.maximum.at(bounds, *self._bounds_of_others(index, bound))
 
-    def _bounds_of_others(self, index: NDArray[np.int64], known: Bound) -> tuple[NDArray[np.int64], Array]:
+    def _bounds_of_others(self, index: NDArray[np.int64], bound: Bound) -> tuple[NDArray[np.int64], Array]:
         """Return candidates in the classes of ``index``, and lower bounds on their steps [s].
 
-        ``known`` bounds those at ``index``. Candidates with cheaper recompute are left out, as are those with
+        ``bound`` bounds those at ``index``. Candidates with cheaper recompute are left out, as are those with
         split backward, whose bound depends on more than the time of a stage.
         """
         rows, others = self._pairs(index)
         costlier = np.logical_and.reduce([x[others] >= x[index[rows]] for x in self.recompute.values()])
         valid = costlier.all(axis=1) & ~self.schedules.split_backward[others]
         rows, others = rows[valid], others[valid]
-        own, s = index[rows], self.schedules
-        schedules = _Schedules(s.pp, s.m[own], s.v[own], s.gpipe[own], s.split_backward[own])
-        fixed = self.fixed[others] - self.fixed[own]
-        layer = (self.layer[others] - self.layer[own]).min(axis=1)
-        total = known.stage_sum[rows] + fixed.sum(axis=1) + self.layers * layer
-        shift = fixed.min(axis=1) + np.minimum(self.fewest[own] * layer, self.layers * layer)
-        slowest = np.maximum(known.slowest[rows] + shift, total / schedules.pp)
-        finite = np.isfinite(known.step_seconds[rows])
+        orders, s = index[rows], self.schedules
+        schedules = _Schedules(s.pp, s.m[orders], s.v[orders], s.gpipe[orders], s.split_backward[orders])
+        fixed = self.fixed[others] - self.fixed[orders]
+        layer = (self.layer[others] - self.layer[orders]).min(axis=1)
+        total = bound.stage_sum[rows] + fixed.sum(axis=1) + self.layers * layer
+        shift = fixed.min(axis=1) + np.minimum(self.fewest[orders] * layer, self.layers * layer)
+        slowest = np.maximum(bound.slowest[rows] + shift, total / schedules.pp)
+        finite = np.isfinite(bound.step_seconds[rows])
         bounds = (np.where(finite, seconds, 0.0) for seconds in (total, slowest))
         least = np.where(finite, least_makespan(schedules, *bounds) + self.tail[others], np.inf)
         # ``known`` is valid for stages of up to n layers; with more, the stage alone bounds the step.
-        cut_seconds = self.fixed[others] + (known.stage_seconds.shape[2] + 1) * self.layer[others]
+        cut_seconds = self.fixed[others] + (bound.stage_seconds.shape[2] + 1) * self.layer[others]
         cut_bound = schedules.m * cut_seconds.min(axis=1)
-        return others, np.where(known.cut[rows], np.minimum(least, cut_bound), least)
+        return others, np.where(bound.cut[rows], np.minimum(least, cut_bound), least)
 
     def _pairs(self, index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return pairs: a row of ``index``, and another candidate of the class of its candidate."""

@@ -205,27 +205,29 @@ def solve(
     limit_ticks: int,
     paths: Paths | None = None,
     *,
-    known: Incumbent | None = None,
+    incumbent: Incumbent | None = None,
     least: tuple[float, float] = (0, 0),
 ) -> Solution | None:
     """Return the fastest layout among ``alternatives_by_stage`` with a step of at most ``ceiling`` ticks.
 
     None where the model is infeasible. ``paths`` are the critical paths that earlier solves needed; those of
-    this one are added. ``known`` is a hint for the solver, ``least`` a lower bound on step and, among equal
-    steps, memory [ticks]; both change only how long a solve takes.
+    this one are added. ``incumbent`` is a hint for the solver, ``least`` a lower bound on step and, among
+    equal steps, memory [ticks]; both change only how long a solve takes.
     The result is proven optimal where its bound equals its step; it is not where the work limit or the
-    deadline in force ended the solve: then it is the better of what the solver found and of ``known``. Raises
-    SolverStoppedError where there is neither.
+    deadline in force ended the solve: then it is the better of what the solver found and of ``incumbent``.
+    Raises SolverStoppedError where there is neither.
     """
     paths = paths or Paths()
-    confirmed = known is not None and _attains(alternatives_by_stage[known.candidate], known.chosen, least)
-    if known is not None and confirmed:
+    confirmed = incumbent is not None and _attains(
+        alternatives_by_stage[incumbent.candidate], incumbent.chosen, least
+    )
+    if incumbent is not None and confirmed:
         # The layout has no better one, so the solver has to know only how long this one takes.
-        paths = _critical_path(alternatives_by_stage[known.candidate], known.chosen, paths)
+        paths = _critical_path(alternatives_by_stage[incumbent.candidate], incumbent.chosen, paths)
     model = _model(alternatives_by_stage, layers, ceiling, limit_ticks, paths)
     model.cp.add(model.objective >= int(_TIME_WEIGHT * least[0] + least[1]))
-    if known is not None:
-        _add_hint(model, known)
+    if incumbent is not None:
+        _add_hint(model, incumbent)
     work, best, rounds, brief = MOST_WORK, None, 0, True
     while True:
         try:
@@ -234,13 +236,13 @@ def solve(
             if best is None:
                 raise
             return best
-        if known is not None and best is None and _contradicts(model, known, result, limit_ticks):
+        if incumbent is not None and best is None and _contradicts(model, incumbent, result, limit_ticks):
             result = _solve_once(model, work, brief=False, presolve=False)
         if result is None:
             return best
         best = min(result.solution, best or result.solution, key=_objective)
         if result.stopped or result.objective >= _objective(best):
-            return _bounded(best, result, alternatives_by_stage, known)
+            return _bounded(best, result, alternatives_by_stage, incumbent)
         _add_critical_paths(model, result.solution)
         rounds += 1
         if _wants_closed_form(model.chosen[result.solution.candidate].alternatives, rounds):
@@ -250,13 +252,16 @@ def solve(
 
 
 def _bounded(
-    best: Solution, result: _Result, alternatives_by_stage: Sequence[Alternatives], known: Incumbent | None
+    best: Solution,
+    result: _Result,
+    alternatives_by_stage: Sequence[Alternatives],
+    incumbent: Incumbent | None,
 ) -> Solution:
-    """Return ``best`` with the proven bound; of a stopped solve the layout ``known`` where it is better."""
-    if result.stopped and known is not None:
-        step = step_ticks(alternatives_by_stage[known.candidate], known.chosen)
-        memory = max(o.memory_ticks for o in known.chosen)
-        other = Solution(known.candidate, known.chosen, step, memory, bound_ticks=0)
+    """Return ``best`` with the proven bound; of a stopped solve ``incumbent`` where it is better."""
+    if result.stopped and incumbent is not None:
+        step = step_ticks(alternatives_by_stage[incumbent.candidate], incumbent.chosen)
+        memory = max(o.memory_ticks for o in incumbent.chosen)
+        other = Solution(incumbent.candidate, incumbent.chosen, step, memory, bound_ticks=0)
         best = min(best, other, key=_objective)
     return replace(best, bound_ticks=min(best.step_ticks, result.objective // _TIME_WEIGHT))
 
@@ -276,21 +281,25 @@ def _objective(solution: Solution) -> int:
     return _TIME_WEIGHT * solution.step_ticks + solution.memory_ticks
 
 
-def _add_hint(model: _ConstraintModel, known: Incumbent) -> None:
+def _add_hint(model: _ConstraintModel, incumbent: Incumbent) -> None:
     """Give the solver a feasible layout as a hint, so that it has an upper bound from the start."""
-    chosen = model.chosen[known.candidate]
+    chosen = model.chosen[incumbent.candidate]
     model.cp.add_hint(chosen.pick, value=True)
-    for row, literals, alternative in zip(chosen.alternatives.stages, chosen.hold, known.chosen, strict=True):
+    for row, literals, alternative in zip(
+        chosen.alternatives.stages, chosen.hold, incumbent.chosen, strict=True
+    ):
         if alternative in row:
             model.cp.add_hint(literals[row.index(alternative)], value=True)
 
 
-def _contradicts(model: _ConstraintModel, known: Incumbent, result: _Result | None, limit_ticks: int) -> bool:
+def _contradicts(
+    model: _ConstraintModel, incumbent: Incumbent, result: _Result | None, limit_ticks: int
+) -> bool:
     """Return whether the solver calls a feasible layout infeasible, or its bound exceeds that layout.
 
     That is an error of the solver, which has occurred in presolve (see ``cp_sat.PARAMETERS``).
     """
-    alternatives, chosen = model.chosen[known.candidate].alternatives, known.chosen
+    alternatives, chosen = model.chosen[incumbent.candidate].alternatives, incumbent.chosen
     step, memory = step_ticks(alternatives, chosen), max(o.memory_ticks for o in chosen)
     listed = all(o in row for o, row in zip(chosen, alternatives.stages, strict=True))
     feasible = listed and step <= model.ceiling and memory <= limit_ticks

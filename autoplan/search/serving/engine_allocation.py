@@ -116,8 +116,8 @@ class AllocationSearch:
 
     def __post_init__(self) -> None:
         self._boxes = ObjectiveBoxes(len(self.problem.objectives))
-        for known in self.allocations:
-            self._cut(known)
+        for allocation in self.allocations:
+            self._cut(allocation)
 
     def next(self) -> Allocation | None:
         """Return a choice that is better than all before in some objective, or None if none exists."""
@@ -167,8 +167,8 @@ class AllocationSearch:
             devices=devices,
         )
 
-    def _cut(self, known: Allocation) -> None:
-        self._boxes.cut([value - _step(value, self.thinning) for value in known.values])
+    def _cut(self, allocation: Allocation) -> None:
+        self._boxes.cut([value - _step(value, self.thinning) for value in allocation.values])
 
     def _added(self, problem: AllocationProblem) -> Allocation | None:
         """Return the best choice of a problem, which is known from then on; None: there is none."""
@@ -209,7 +209,7 @@ class AllocationSearch:
         if times and len(objectives) == 1:
             return self.problem
         if times and self.allocations:
-            last = min(known.values[objectives.index(times[0])] for known in self.allocations)
+            last = min(allocation.values[objectives.index(times[0])] for allocation in self.allocations)
             most = last - _step(last, self.thinning)
             options = [option for option in options if _microseconds(option, times[0]) <= most]
         others = tuple(name for name in objectives if name not in times)
@@ -350,9 +350,9 @@ class _Model:
 
     def improve(self, allocations: Sequence[Allocation], thinning: float) -> None:
         """Ask for something better than every known choice, by the thinning or by a unit."""
-        for number, known in enumerate(allocations):
+        for number, allocation in enumerate(allocations):
             better = []
-            for objective, value in zip(self.objectives, known.values, strict=True):
+            for objective, value in zip(self.objectives, allocation.values, strict=True):
                 less = self.model.new_bool_var(f"better_{number}_{objective.name}")
                 self.model.add(objective <= value - _step(value, thinning)).only_enforce_if(less)
                 better.append(less)

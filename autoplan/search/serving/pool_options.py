@@ -76,8 +76,8 @@ class PoolOption:
 
 def role_job(job: ServingJob, role: Role) -> ServingJob:
     """Return ``job`` with the search of one pool: its own keys where it narrows them, else those of all."""
-    own: PoolSearchSpec = getattr(job.search, role)
-    changed = replace(job, search=job.search.model_copy(update={"replicas": "any", **own.said}))
+    role_search: PoolSearchSpec = getattr(job.search, role)
+    changed = replace(job, search=job.search.model_copy(update={"replicas": "any", **role_search.said}))
     return replace(changed, speculation=None, draft=None) if role == "prefill" else changed
 
 
@@ -197,8 +197,8 @@ class PricedPools:
             layout = replace(unit, seqs=seqs, tokens=size)
             engine = decode_engine(layout, self._parts(unit, "decode"))
             # Times of iterations do not depend on the sizes of steps.
-            known = next((d.times for (other, _), d in self.decoders.items() if other == unit), {})
-            self.decoders[unit, seqs] = replace(engine, times=known)
+            times = next((d.times for (other, _), d in self.decoders.items() if other == unit), {})
+            self.decoders[unit, seqs] = replace(engine, times=times)
         return self.decoders[unit, seqs]
 
     def _parts(self, unit: EngineLayout, role: Role) -> UnitParts:

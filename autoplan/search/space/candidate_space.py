@@ -180,7 +180,7 @@ def conflicting_rules(job: Job) -> list[str]:
         others = [satisfied[j] for j in conflict if j != i]
         if not np.all(others, axis=0).any():
             conflict.remove(i)
-    located = {own.sentence: own.located for own in own_rules(job)}
+    located = {user_rule.sentence: user_rule.located for user_rule in own_rules(job)}
     return [located.get(rules[i].sentence, rules[i].sentence) for i in conflict]
 
 
@@ -232,12 +232,12 @@ def _keys(candidates: Candidates, values: Sequence[NDArray[np.int64]]) -> NDArra
 
     ``values`` has the sorted distinct values of each column.
     """
-    keys, known = np.zeros(len(candidates), dtype=np.int64), np.ones(len(candidates), dtype=bool)
+    keys, keyed = np.zeros(len(candidates), dtype=np.int64), np.ones(len(candidates), dtype=bool)
     for column, ordered in zip(_columns(candidates), values, strict=True):
         index = np.minimum(np.searchsorted(ordered, column), len(ordered) - 1)
-        known &= ordered[index] == column
+        keyed &= ordered[index] == column
         keys = keys * len(ordered) + index
-    return np.where(known, keys, -1)
+    return np.where(keyed, keys, -1)
 
 
 def _columns(candidates: Candidates) -> list[NDArray[np.int64]]:

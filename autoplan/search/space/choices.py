@@ -228,9 +228,9 @@ def _schedules(job: Job, pp: int) -> list[tuple[int, int]]:
     if pp == 1:
         return [(ScheduleCode.ONE_F_ONE_B, 1)]
     layers, wish = job.model.layers, job.search.schedule
-    asked = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
-    asked |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
-    plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (asked & _RARE)]
+    wanted = {*job.stack.rules.schedules, *(wish if isinstance(wish, tuple) else (wish,))}
+    wanted |= {name for name in _RARE if any(name in rule.rule for rule in job.rules)}
+    plain = [(i, 1) for i, name in enumerate(SCHEDULES) if name in {"1f1b", "gpipe"} | (wanted & _RARE)]
     virtual = [
         v
         for v in range(2, MOST_VIRTUAL_STAGES + 1)

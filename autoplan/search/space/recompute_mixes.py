@@ -120,11 +120,11 @@ def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
     for node in across(parts):
         for quantity, stage in places_of(node):
             seen[stage].add(quantity)
-    own: list[list[Node]] = [[] for _ in range(stages)]
+    of_stage: list[list[Node]] = [[] for _ in range(stages)]
     for node in parts:
         if len(about := stages_of(node)) == 1:
-            own[min(about)].append(_of_first(node))
-    return tuple(StageRules(i, stages, tuple(own[i]), frozenset(seen[i])) for i in range(stages))
+            of_stage[min(about)].append(_of_first(node))
+    return tuple(StageRules(i, stages, tuple(of_stage[i]), frozenset(seen[i])) for i in range(stages))
 
 
 def keeps(parts: Sequence[Node], entries: Mapping[Place, int], stages: int) -> bool:

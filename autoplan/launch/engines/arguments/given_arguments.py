@@ -75,31 +75,33 @@ class GivenArguments:
         """Return the argument of a binding, in any spelling; None where its value is open."""
         flag = self.known.flags[name]
         argument = self.known.arguments.get(flag)
-        given = self.given.get(argument.flag) if argument else None
-        if given is None or given.unknown is None:
-            return given
-        cause = given.unknown
+        argument_words = self.given.get(argument.flag) if argument else None
+        if argument_words is None or argument_words.unknown is None:
+            return argument_words
+        cause = argument_words.unknown
         how = f": give --set {cause.name}=VALUE" if cause.name else ""
-        self.refuse(f"its value depends on {cause.reason} (line {cause.line}){how}", flag, given.line)
+        self.refuse(
+            f"its value depends on {cause.reason} (line {cause.line}){how}", flag, argument_words.line
+        )
         return None
 
     def text(self, name: str) -> Written | None:
         """Return a value as text."""
-        given = self.find(name)
-        if given is None:
+        argument = self.find(name)
+        if argument is None:
             return None
-        value = given.value[0] if isinstance(given.value, list) and given.value else given.value
-        return Written(str(value), given.line, given.words)
+        value = argument.value[0] if isinstance(argument.value, list) and argument.value else argument.value
+        return Written(str(value), argument.line, argument.words)
 
     def switch(self, name: str) -> Written | None:
         """Return whether a switch is on."""
-        given = self.find(name)
-        if given is None:
+        argument = self.find(name)
+        if argument is None:
             return None
-        value = given.value
+        value = argument.value
         if isinstance(value, str):
             value = value.lower() in {"true", "1", "yes"}
-        return Written(bool(value), given.line, given.words)
+        return Written(bool(value), argument.line, argument.words)
 
     def count(self, name: str, least: int = 1) -> Written | None:
         """Return an integer of at least ``least``; sizes such as 8k are read."""
@@ -114,15 +116,15 @@ class GivenArguments:
         return self._read(name, _mapping, "a JSON object")
 
     def _read(self, name: str, parse: Callable[[Any], Any], wanted: str) -> Written | None:
-        given = self.find(name)
-        if given is None or given.value is None:
+        argument = self.find(name)
+        if argument is None or argument.value is None:
             return None
-        value, flag = parse(given.value), self.known.flags[name]
+        value, flag = parse(argument.value), self.known.flags[name]
         if value is None:
             if not any(problem.path == flag for problem in self.problems):
-                self.refuse(f"{_shown(given.value)} is not {wanted}", flag, given.line)
+                self.refuse(f"{_shown(argument.value)} is not {wanted}", flag, argument.line)
             return None
-        return Written(value, given.line, given.words)
+        return Written(value, argument.line, argument.words)
 
 
 def _shown(value: object) -> str:
@@ -156,9 +158,9 @@ def _mapping(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a value of 
     return read if isinstance(read, dict) else None
 
 
-def parse_words(words: Sequence[Word], known: ArgumentList, file: str) -> GivenArguments:
+def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> GivenArguments:
     """Return the arguments of words; each unknown flag is a problem with the one that was probably meant."""
-    made, at = GivenArguments(known, file), 0
+    made, at = GivenArguments(listed, file), 0
     while at < len(words):
         word = words[at]
         at += 1
@@ -167,7 +169,7 @@ def parse_words(words: Sequence[Word], known: ArgumentList, file: str) -> GivenA
             continue
         flag, equals, inline = word.text.partition("=")
         flag, _, key = flag.partition(".")
-        argument, off = known.find(flag)
+        argument, off = listed.find(flag)
         following = list(_values(words, at))
         if argument is None:
             at += _unknown_flag(made, flag, word.line, following)
@@ -198,11 +200,11 @@ def _arity(argument: EngineArgument) -> int | None:
 
 def _unknown_flag(made: GivenArguments, flag: str, line: int | None, following: Sequence[Word]) -> int:
     """Note a flag that the list lacks; returns how many words are its value."""
-    known, near = made.known, made.known.nearest(flag)
-    name = f"{known.engine} {known.version}"
+    listed, near = made.known, made.known.nearest(flag)
+    name = f"{listed.engine} {listed.version}"
     if near is not None:
         made.refuse(f"{name} has no such argument: did you mean {near}?", flag, line)
-    elif known.complete or may_decide(flag, following[0].text if following else "true"):
+    elif listed.complete or may_decide(flag, following[0].text if following else "true"):
         made.refuse(f"{name} has no such argument", flag, line)
     else:
         made.notes.append(f"{flag} (line {line}) is not in the list of {name} and is not read")
@@ -223,10 +225,10 @@ def _keep(
         before = made.given.get(argument.flag)
         parts = dict(before.value) if before is not None and isinstance(before.value, Mapping) else {}
         value = {**parts, key: _scalar(texts[0]) if texts else True}
-    given = GivenArgument(argument, value, word.line or None, shown, unknown)
+    found = GivenArgument(argument, value, word.line or None, shown, unknown)
     if unknown is None:
-        _check(made, given)
-    made.given[argument.flag] = given
+        _check(made, found)
+    made.given[argument.flag] = found
 
 
 def _scalar(text: str) -> Any:  # noqa: ANN401 - a value of JSON
@@ -259,12 +261,15 @@ def _is_float(value: object) -> bool:
 
 
 def parsed_keys(
-    values: Mapping[str, Any], line_of: Callable[[str], int | None], known: ArgumentList, made: GivenArguments
+    values: Mapping[str, Any],
+    line_of: Callable[[str], int | None],
+    listed: ArgumentList,
+    made: GivenArguments,
 ) -> None:
     """Add the keys of a file of options to arguments; those of the command line take precedence."""
     for key, value in values.items():
         name = str(key)
-        argument, off = known.find(f"--{name}")
+        argument, off = listed.find(f"--{name}")
         line = line_of(name)
         if argument is None:
             _unknown_flag(made, f"--{name}", line, ())
@@ -272,26 +277,26 @@ def parsed_keys(
         if argument.flag in made.given:
             continue
         switched = (not value if off else value) if argument.switch and isinstance(value, bool) else value
-        given = GivenArgument(argument, switched, line, f"{name}: {_shown(value)}")
-        _check(made, given)
-        made.given[argument.flag] = given
+        parsed = GivenArgument(argument, switched, line, f"{name}: {_shown(value)}")
+        _check(made, parsed)
+        made.given[argument.flag] = parsed
 
 
-def refuse_undecided(given: GivenArguments) -> None:
+def refuse_undecided(arguments: GivenArguments) -> None:
     """Refuse the arguments that divide an engine in ways which are not read, unless they do nothing."""
-    for flag in given.known.table.data.get("undecided", ()):
-        one = given.given.get(flag)
+    for flag in arguments.known.table.data.get("undecided", ()):
+        one = arguments.given.get(flag)
         if one is not None and str(one.value).lower() not in {"1", "0", "false", "none", "auto"}:
-            given.refuse("what it divides is not read", one.words, one.line)
+            arguments.refuse("what it divides is not read", one.words, one.line)
 
 
-def named_format(given: GivenArguments, text: Written | None, names: Mapping[str, str]) -> Written | None:
+def named_format(arguments: GivenArguments, text: Written | None, names: Mapping[str, str]) -> Written | None:
     """Return a format by the engine's name for it; another name leaves the format open, which is said."""
     if text is None or text.value in {"None", "none"}:
         return None
     if text.value in names:
         return replace(text, value=names[text.value])
-    given.notes.append(f"{text.words} (line {text.line}) says no format that is priced")
+    arguments.notes.append(f"{text.words} (line {text.line}) says no format that is priced")
     return None
 
 

@@ -105,84 +105,88 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
         written.add("node_address", "$MASTER_ADDR:$MASTER_PORT", part=several)
 
 
-def sglang_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments, by field of a layout or a job.
 
     Attention data-parallel ranks divide a stage's devices and the sizes of a step, else that is a problem.
     """
     del experts
-    values: dict[str, Written | None] = {key: given.count(key) for key in _SIZES}
-    devices, data, groups = given.count("tp"), given.count("data"), given.count("groups")
-    shared = given.switch("shared")
+    values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
+    devices, data, groups = arguments.count("tp"), arguments.count("data"), arguments.count("groups")
+    shared = arguments.switch("shared")
     if groups is None and shared is not None and shared.value:
         groups, data = data, None
     values |= {"tp": devices, "adp": groups, "replicas": data}
-    exchange = given.text("exchange")
+    exchange = arguments.text("exchange")
     if exchange is not None and exchange.value == "deepep":
         # DeepEP splits experts over all devices of a stage, whatever --ep-size says: server_args.py of
         # 0.5.12, arg_groups/moe_hook.py of 0.5.23.
         values["ep"] = replace(exchange, value=devices.value if devices is not None else 1)
-    values |= {key: given.count(key) for key in _STEP if not _unlimited(given, key)}
+    values |= {key: arguments.count(key) for key in _STEP if not _unlimited(arguments, key)}
     if groups is not None and groups.value > 1:
         for key in ("tp", *_STEP):
-            values[key] = _shared_out(given, values[key], groups.value, key)
-    values["longest_request"] = given.count("longest_request")
-    values["gpu_memory_utilization"] = given.share("gpu_memory_utilization")
-    values["block_tokens"] = given.count("block_tokens")
-    values["cache_tokens"] = given.count("cache_tokens")
-    values["weights"] = named_format(given, given.text("converted"), given.known.table.data["quantized"])
-    values["dtype"] = plain_type(given.text("weights"))
-    kv = given.text("kv")
+            values[key] = _shared_out(arguments, values[key], groups.value, key)
+    values["longest_request"] = arguments.count("longest_request")
+    values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
+    values["block_tokens"] = arguments.count("block_tokens")
+    values["cache_tokens"] = arguments.count("cache_tokens")
+    values["weights"] = named_format(
+        arguments, arguments.text("converted"), arguments.known.table.data["quantized"]
+    )
+    values["dtype"] = plain_type(arguments.text("weights"))
+    kv = arguments.text("kv")
     values["kv"] = (
-        named_format(given, kv, read_names(given.known.table))
+        named_format(arguments, kv, read_names(arguments.known.table))
         if kv is not None and kv.value != "auto"
         else kv
     )
-    _drafts(given, values)
-    role = given.text("role")
+    _drafts(arguments, values)
+    role = arguments.text("role")
     values["role"] = role if role is not None and role.value in {"prefill", "decode"} else None
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _unlimited(given: GivenArguments, name: str) -> bool:
+def _unlimited(arguments: GivenArguments, name: str) -> bool:
     """Return whether chunks are switched off by -1, which leaves the size open."""
-    known = given.given.get(given.known.flags[name])
-    if known is None or str(known.value) != "-1":
+    listed = arguments.given.get(arguments.known.flags[name])
+    if listed is None or str(listed.value) != "-1":
         return False
-    given.notes.append(f"{known.words} (line {known.line}) switches chunks off: the size of a step is open")
+    arguments.notes.append(
+        f"{listed.words} (line {listed.line}) switches chunks off: the size of a step is open"
+    )
     return True
 
 
-def _shared_out(given: GivenArguments, size: Written | None, groups: int, name: str) -> Written | None:
+def _shared_out(arguments: GivenArguments, size: Written | None, groups: int, name: str) -> Written | None:
     """Return the share of one attention data-parallel rank."""
     if name == "tp" and size is None:
         size = Written(1, default=True)
     if size is None:
         return None
     if size.value % groups:
-        given.refuse(
+        arguments.refuse(
             f"{groups} attention data-parallel ranks do not divide {size.value}",
-            given.known.flags[name],
+            arguments.known.flags[name],
             size.line,
         )
         return None
     return replace(size, value=size.value // groups)
 
 
-def _drafts(given: GivenArguments, values: dict[str, Written | None]) -> None:
-    algorithm = given.text("draft_method")
-    steps, tokens = given.count("draft_steps"), given.count("draft_tokens", 2)
+def _drafts(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
+    algorithm = arguments.text("draft_method")
+    steps, tokens = arguments.count("draft_steps"), arguments.count("draft_tokens", 2)
     if algorithm is None:
         return
-    methods = {name: method for method, name in given.known.table["draft_method"].names.items()}
+    methods = {name: method for method, name in arguments.known.table["draft_method"].names.items()}
     if algorithm.value in methods:
         values["draft_method"] = replace(algorithm, value=methods[algorithm.value])
     else:
-        given.notes.append(f"drafts of {algorithm.value} are not priced")
+        arguments.notes.append(f"drafts of {algorithm.value} are not priced")
     if steps is not None:
         values["spec"] = steps
     elif tokens is not None:
         values["spec"] = replace(tokens, value=tokens.value - 1)
     else:
-        given.notes.append("the number of drafts is the engine's own, by model: it stays open")
-    values["draft_checkpoint"] = given.text("draft_checkpoint")
+        arguments.notes.append("the number of drafts is the engine's own, by model: it stays open")
+    values["draft_checkpoint"] = arguments.text("draft_checkpoint")

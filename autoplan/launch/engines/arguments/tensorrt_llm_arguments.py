@@ -101,25 +101,25 @@ def _refuse_missing(settings: EngineSettings) -> None:
             raise InexpressibleEngineError(part, nearest)
 
 
-def tensorrt_llm_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def tensorrt_llm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments and of the file of options, by field of a layout or a job."""
     del experts
-    values: dict[str, Written | None] = {key: given.count(key) for key in _SIZES}
-    values["gpu_memory_utilization"] = given.share("gpu_memory_utilization")
-    document = given.document
+    values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
+    values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
+    document = arguments.document
     for key, path in _KEYS.items():
         # Up to 1.1 these sizes may stand in build_config.
         entry = document.get(path) or document.get(f"build_config.{path}")
         if entry is not None:
-            values[key] = _number(given, path, entry)
+            values[key] = _number(arguments, path, entry)
     share = document.get(_TABLE.keys["file_share"])
     if share is not None:
-        values["gpu_memory_utilization"] = _part(given, share)
+        values["gpu_memory_utilization"] = _part(arguments, share)
     kv = document.get(_TABLE.keys["file_kv"])
     named = _TABLE["file_kv"].ours(str(kv.value)) if kv is not None else None
     if kv is not None and named is not None:
         values["kv"] = replace(kv, value=named)
-    _drafts(given, values)
+    _drafts(arguments, values)
     groups = document.get(_TABLE.keys["groups"])
     devices = values["tp"]
     if groups is not None and groups.value is True:
@@ -128,31 +128,31 @@ def tensorrt_llm_values(given: GivenArguments, *, experts: bool | None) -> dict[
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _number(given: GivenArguments, path: str, entry: Written) -> Written | None:
+def _number(arguments: GivenArguments, path: str, entry: Written) -> Written | None:
     if isinstance(entry.value, int) and not isinstance(entry.value, bool) and entry.value >= 1:
         return entry
     if entry.value is not None:
-        given.refuse(f"{entry.value!r} is not an integer of at least 1", path, entry.line)
+        arguments.refuse(f"{entry.value!r} is not an integer of at least 1", path, entry.line)
     return None
 
 
-def _part(given: GivenArguments, entry: Written) -> Written | None:
+def _part(arguments: GivenArguments, entry: Written) -> Written | None:
     if isinstance(entry.value, int | float) and 0 < entry.value <= 1:
         return replace(entry, value=float(entry.value))
     path = _TABLE.keys["file_share"]
-    given.refuse(f"{entry.value!r} is not a number of more than 0 and at most 1", path, entry.line)
+    arguments.refuse(f"{entry.value!r} is not a number of more than 0 and at most 1", path, entry.line)
     return None
 
 
-def _drafts(given: GivenArguments, values: dict[str, Written | None]) -> None:
+def _drafts(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
     drafts = _TABLE.keys["drafts"]
-    kind = given.document.get(drafts)
+    kind = arguments.document.get(drafts)
     if kind is None:
         return
     methods = {name: (method, key) for method, (name, key) in _DRAFTS.items()}
     method, key = methods.get(str(kind.value), ("", ""))
-    number = given.document.get(f"{drafts.partition('.')[0]}.{key}")
+    number = arguments.document.get(f"{drafts.partition('.')[0]}.{key}")
     if not method or number is None:
-        given.notes.append(f"drafts of {kind.value} are not read")
+        arguments.notes.append(f"drafts of {kind.value} are not read")
         return
-    values |= {"draft_method": replace(kind, value=method), "spec": _number(given, key, number)}
+    values |= {"draft_method": replace(kind, value=method), "spec": _number(arguments, key, number)}

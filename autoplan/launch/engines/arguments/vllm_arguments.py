@@ -92,61 +92,63 @@ def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> Non
         written.add("node_address", "$MASTER_ADDR", part=part)
 
 
-def vllm_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments, by field of a layout or a job.
 
     ``experts`` says whether the model has some; None where it is not known.
     """
-    table = given.known.table
-    values: dict[str, Written | None] = {key: given.count(key) for key in _SIZES}
-    _longest(given, values)
-    values["gpu_memory_utilization"] = given.share("gpu_memory_utilization")
-    values["experts_split"] = _on(given.switch("experts_split"))
-    data = given.count("data")
+    table = arguments.known.table
+    values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
+    _longest(arguments, values)
+    values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
+    values["experts_split"] = _on(arguments.switch("experts_split"))
+    data = arguments.count("data")
     shares = experts if experts is not None else values["experts_split"] is not None
     values["adp" if shares else "replicas"] = data
     if data is not None and data.value > 1 and experts is None and not shares:
         sentence = f"{data.words}: read as replicas; in a model with experts this is data-parallel attention"
-        given.notes.append(sentence)
-    dtype, quantized = given.text("weights"), given.text("converted")
+        arguments.notes.append(sentence)
+    dtype, quantized = arguments.text("weights"), arguments.text("converted")
     values["weights"], values["dtype"] = (
-        named_format(given, quantized, table.data["quantized"]),
+        named_format(arguments, quantized, table.data["quantized"]),
         plain_type(dtype),
     )
-    kv = given.text("kv")
-    values["kv"] = named_format(given, kv, read_names(table)) if kv is not None and kv.value != "auto" else kv
-    _drafts(given, values)
-    transfer = given.mapping("transfer")
+    kv = arguments.text("kv")
+    values["kv"] = (
+        named_format(arguments, kv, read_names(table)) if kv is not None and kv.value != "auto" else kv
+    )
+    _drafts(arguments, values)
+    transfer = arguments.mapping("transfer")
     roles = {name: role for role, name in table.data["roles"].items()}
     if transfer is not None and transfer.value.get("kv_role") in roles:
         values["role"] = replace(transfer, value=roles[transfer.value["kv_role"]])
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _longest(given: GivenArguments, values: dict[str, Written | None]) -> None:
-    text = given.text("longest_request")
+def _longest(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
+    text = arguments.text("longest_request")
     if text is not None and text.value.lower() not in {"auto", "-1", "none"}:
-        values["longest_request"] = given.count("longest_request")
+        values["longest_request"] = arguments.count("longest_request")
 
 
 def _on(switch: Written | None) -> Written | None:
     return switch if switch is not None and switch.value else None
 
 
-def _drafts(given: GivenArguments, values: dict[str, Written | None]) -> None:
-    config = given.mapping("speculation")
+def _drafts(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
+    config = arguments.mapping("speculation")
     if config is None:
         return
     drafts, method = config.value.get("num_speculative_tokens"), config.value.get("method")
     if not isinstance(drafts, int) or drafts < 1:
-        flag = given.known.flags["speculation"]
-        given.refuse("num_speculative_tokens is missing, or no integer", flag, config.line)
+        flag = arguments.known.flags["speculation"]
+        arguments.refuse("num_speculative_tokens is missing, or no integer", flag, config.line)
         return
     values["spec"] = replace(config, value=drafts)
     name = "mtp" if isinstance(method, str) and method.endswith("mtp") else method
     if name in {"ngram", "draft_model", "eagle", "eagle3", "mtp"}:
         values["draft_method"] = replace(config, value=name)
     else:
-        given.notes.append(f"drafts of {method!r} are not priced: the number of drafts is read alone")
+        arguments.notes.append(f"drafts of {method!r} are not priced: the number of drafts is read alone")
     if isinstance(config.value.get("model"), str):
         values["draft_checkpoint"] = replace(config, value=config.value["model"])

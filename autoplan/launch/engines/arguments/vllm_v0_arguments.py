@@ -33,8 +33,8 @@ def vllm_v0_options(settings: EngineSettings, written: WrittenArguments) -> None
     layout = settings.layout
     _refuse_missing(settings, written)
     vllm_options(replace(settings, layout=replace(layout, spec=0)), written)
-    known = written.known.arguments.get(written.known.flags["chunked"])
-    if known is not None and known.optional:
+    chunked = written.known.arguments.get(written.known.flags["chunked"])
+    if chunked is not None and chunked.optional:
         # Left out, prompts of models with over 32,768 positions are chunked.
         written.add("chunked", "False", part="prompts in one piece")
     if layout.spec:
@@ -78,10 +78,10 @@ def _refuse_missing(settings: EngineSettings, written: WrittenArguments) -> None
             raise InexpressibleEngineError(f"{part} ({version})", nearest)
 
 
-def vllm_v0_values(given: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
+def vllm_v0_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str, Written]:
     """Return the settings of arguments, as ``vllm_values`` does."""
-    values = vllm_values(given, experts=experts)
-    draft, number = given.text("draft_model"), given.count("draft_tokens")
+    values = vllm_values(arguments, experts=experts)
+    draft, number = arguments.text("draft_model"), arguments.count("draft_tokens")
     if draft is not None and number is not None:
         from_prompt = draft.value == _FROM_PROMPT
         values |= {

@@ -220,8 +220,8 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     """Return what a YAML file of axolotl says; raises SpecError with all problems."""
     document = read_yaml(file, AXOLOTL)
     document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
-    known = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
-    document.check_names("fsdp_config", known | {f"fsdp_{name}" for name in known} | {"version"}, "axolotl")
+    listed = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
+    document.check_names("fsdp_config", listed | {f"fsdp_{name}" for name in listed} | {"version"}, "axolotl")
     values = {**alone(), **_precision(document), "optimizer": optimizer_of(document)}
     values |= _sharding(document, file)
     values |= _recompute(document, values)

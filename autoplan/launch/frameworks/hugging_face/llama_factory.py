@@ -181,8 +181,8 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     document = read_yaml(file, LLAMA_FACTORY)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
-    known = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
-    document.check_names("", known, "LLaMA-Factory")
+    listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
+    document.check_names("", listed, "LLaMA-Factory")
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
     values |= _sharding(document, file)
     values |= _recompute(document)

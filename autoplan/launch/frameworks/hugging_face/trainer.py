@@ -351,8 +351,8 @@ def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchF
     document.notes += inner.notes
     document.opened |= inner.opened
     apart = {"precision"} if not values["precision"].value or values["precision"].default else set()
-    own = {"recompute"} if values.get("recompute", OPEN).default else set()
-    return {key: written for key, written in values.items() if key not in {"precision", *apart, *own}}
+    decided = {"recompute"} if values.get("recompute", OPEN).default else set()
+    return {key: written for key, written in values.items() if key not in {"precision", *apart, *decided}}
 
 
 def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
@@ -372,8 +372,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables)
     names = key_names("trainer").union(_PROGRAM)
-    known = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
-    words, command = training_command(script, known)
+    listed = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
+    words, command = training_command(script, listed)
     devices, why = launched_devices(script, command)
     if devices is None and command is not None and command.words[0].text.startswith("python"):
         devices = variable_devices(script, command, file.variables)
@@ -435,10 +435,10 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
             continue
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
-        given = Word(value, word.line, word.unknown) if equals else behind
-        if given is not None and name.replace("-", "_") == TRAINER.keys["adapted"]:
-            given = _joined(given, words[at + 2 :])
-        _set(document, name.replace("-", "_"), word, given)
+        value_word = Word(value, word.line, word.unknown) if equals else behind
+        if value_word is not None and name.replace("-", "_") == TRAINER.keys["adapted"]:
+            value_word = _joined(value_word, words[at + 2 :])
+        _set(document, name.replace("-", "_"), word, value_word)
 
 
 def _joined(first: Word, behind: Sequence[Word]) -> Word:
@@ -447,9 +447,9 @@ def _joined(first: Word, behind: Sequence[Word]) -> Word:
     return replace(first, text=",".join([first.text, *(word.text for word in more)]))
 
 
-def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -> None:
-    line = (given.line if given else word.line) or None
-    unknown = given.unknown if given else None
+def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | None) -> None:
+    line = (value_word.line if value_word else word.line) or None
+    unknown = value_word.unknown if value_word else None
     if unknown is not None and name not in _WANTED:
         return
     if unknown is not None:
@@ -461,7 +461,7 @@ def _set(document: WrittenDocument, name: str, word: Word, given: Word | None) -
         document.opened |= set(fields)
         document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: left open{do}")
         return
-    text = given.text if given else "true"
+    text = value_word.text if value_word else "true"
     for path in [path for path in document.entries if path.startswith(f"{name}.")]:
         del document.entries[path]
     document.entries[name] = Written(text, line, f"--{name} {text}"[:200])

@@ -86,10 +86,10 @@ def _placed(
     replaced = set()
     for edit in (_own_key(entries, edit) for edit in changed):
         section = edit.path.partition(".")[0]
-        own = entries.get(section)
-        if section in _SECTIONS and own is not None and isinstance(own.value, str):
+        section_entry = entries.get(section)
+        if section in _SECTIONS and section_entry is not None and isinstance(section_entry.value, str):
             if section in after:
-                raise InexpressibleError(f"{section} is the file {own.value[:80]!r}: edit that one")
+                raise InexpressibleError(f"{section} is the file {section_entry.value[:80]!r}: edit that one")
             if section not in replaced:
                 yield KeyEdit(section, None, removed=True)
             replaced.add(section)
@@ -99,5 +99,5 @@ def _placed(
 
 def _own_key(entries: Mapping[str, Written], edit: KeyEdit) -> KeyEdit:
     """Return ``edit`` of the key that the file has for it."""
-    own = next((name for name in _SYNONYMS.get(edit.path, ()) if name in entries), None)
-    return edit if own is None or edit.path in entries else replace(edit, path=own)
+    synonym = next((name for name in _SYNONYMS.get(edit.path, ()) if name in entries), None)
+    return edit if synonym is None or edit.path in entries else replace(edit, path=synonym)

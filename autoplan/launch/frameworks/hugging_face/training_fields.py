@@ -232,11 +232,11 @@ def adapter_values(
 
 def _targets(names: Iterable[object]) -> str | list[str]:
     """Return the targets of ``names`` as a job has them: all where one of them is none of Llama's modules."""
-    given = {str(name).strip() for name in names}
+    targets = {str(name).strip() for name in names}
     modules = (*ATTENTION_MODULES, *MLP_MODULES)
-    if not given <= set(modules) or not given or given == set(modules):
+    if not targets <= set(modules) or not targets or targets == set(modules):
         return "all"
-    return "attention" if given == set(ATTENTION_MODULES) else [x for x in modules if x in given]
+    return "attention" if targets == set(ATTENTION_MODULES) else [x for x in modules if x in targets]
 
 
 def quantized_base(document: WrittenDocument) -> dict[str, Any]:

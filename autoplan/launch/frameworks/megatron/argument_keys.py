@@ -88,8 +88,8 @@ def key_of(text: str) -> Key:
 CORE_KEYS: Final[Mapping[str, Key]] = keys_of(TABLE.data["python_names"])
 
 
-def add_key(given: Arguments, key: Key, path: str, written: Written) -> None:
-    """Add to ``given`` the argument that a value is, or the problem of a value that is none."""
+def add_key(arguments: Arguments, key: Key, path: str, written: Written) -> None:
+    """Add to ``arguments`` the argument that a value is, or the problem of a value that is none."""
     value = written.value
     if value is None:
         return
@@ -97,13 +97,13 @@ def add_key(given: Arguments, key: Key, path: str, written: Written) -> None:
         text = str(value).lower()
         if text not in {"true", "false"}:
             sentence = f"{str(value)[:_SHOWN]!r} is neither true nor false"
-            given.problems.append(Problem(sentence, path, given.file, written.line))
+            arguments.problems.append(Problem(sentence, path, arguments.file, written.line))
         elif (text == "true") == (key.kind == "on"):
-            _add(given, key.flag, (), written)
+            _add(arguments, key.flag, (), written)
         return
-    _add(given, key.flag, value_words(value, several=key.kind == "words"), written)
+    _add(arguments, key.flag, value_words(value, several=key.kind == "words"), written)
     if key.also:
-        _add(given, key.also, (), written)
+        _add(arguments, key.also, (), written)
 
 
 def value_words(value: object, *, several: bool = False) -> tuple[str, ...]:
@@ -126,26 +126,26 @@ def _text(value: object) -> str:
     return _TYPES.get(text, text)
 
 
-def _add(given: Arguments, flag: str, words: Iterable[str], written: Written) -> None:
+def _add(arguments: Arguments, flag: str, words: Iterable[str], written: Written) -> None:
     line = written.line or 0
-    given.given[flag] = Argument(
+    arguments.given[flag] = Argument(
         flag, tuple(Word(word, line) for word in words), line, written=written.words or flag
     )
 
 
 def refuse_misspelt(
-    given: Arguments, entries: Mapping[str, Written], known: Mapping[str, Any], framework: str
+    arguments: Arguments, entries: Mapping[str, Written], listed: Mapping[str, Any], framework: str
 ) -> None:
-    """Refuse the keys among ``entries`` that are one letter off a ``known`` one, by full path."""
+    """Refuse the keys among ``entries`` that are one letter off a ``listed`` one, by full path."""
     for path, written in entries.items():
-        near = [] if path in known or path.count("_") == 0 else list(_near(path, known))
+        near = [] if path in listed or path.count("_") == 0 else list(_near(path, listed))
         if near and len(path) >= _SHORTEST:
             sentence = f"{framework} has no such key: did you mean {' or '.join(near[:3])}?"
-            given.problems.append(Problem(sentence, path, given.file, written.line))
+            arguments.problems.append(Problem(sentence, path, arguments.file, written.line))
 
 
-def _near(path: str, known: Iterable[str]) -> Iterator[str]:
-    return (name for name in known if one_letter_off(path, name))
+def _near(path: str, listed: Iterable[str]) -> Iterator[str]:
+    return (name for name in listed if one_letter_off(path, name))
 
 
 def keyed_text(text: str, keys: Mapping[str, Key]) -> str:

@@ -186,8 +186,8 @@ def parse_arguments(words: Sequence[Word], file: str, wanted: frozenset[str]) ->
         else:
             _undecided(name, word.line, result)
         unknown = word.unknown if not inline else None
-        given_values = tuple(value for value in values if not _vanishes(value) or known.get(name) == "1")
-        result.given[name] = Argument(name, given_values, word.line, unknown)
+        present = tuple(value for value in values if not _vanishes(value) or known.get(name) == "1")
+        result.given[name] = Argument(name, present, word.line, unknown)
     if foreign:
         listed = ", ".join(dict.fromkeys(foreign))
         result.notes.append(f"not arguments of Megatron-LM, not read: {listed}")

@@ -131,9 +131,9 @@ def megatron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tupl
     script = read_script(file.text, file.name, file.variables)
     words, _ = training_command(script, arities().__contains__)
     words += [Word(text, 0) for text in file.arguments]
-    given = parse_arguments(words, file.name, frozenset()).given
+    arguments = parse_arguments(words, file.name, frozenset()).given
     before, after = _flags(job, old), _flags(job, new)
-    return tuple(_edits(given, before, after))
+    return tuple(_edits(arguments, before, after))
 
 
 def _flags(job: Job, layout: Layout) -> dict[str, tuple[str, ...]]:
@@ -141,7 +141,7 @@ def _flags(job: Job, layout: Layout) -> dict[str, tuple[str, ...]]:
 
 
 def _edits(
-    given: dict[str, Argument], before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
+    arguments: dict[str, Argument], before: dict[str, tuple[str, ...]], after: dict[str, tuple[str, ...]]
 ) -> Iterator[FileEdit]:
     """Yield the edits of arguments in which two layouts differ."""
     also = {FLAGS[name]: FLAGS[other] for name, other in TABLE.data["also"].items()}
@@ -149,7 +149,7 @@ def _edits(
         old, new = before.get(flag), after.get(flag)
         if old == new:
             continue
-        entry = given.get(flag) or given.get(also.get(flag, ""))
+        entry = arguments.get(flag) or arguments.get(also.get(flag, ""))
         words = shlex.join(new) if new else ""
         if entry is not None:
             line = next((value.line for value in entry.values if value.line), entry.line)
@@ -196,21 +196,21 @@ def read_argument_document(file: LaunchFile) -> Configuration:
     document = read_yaml(file)
     keys = _keys(document)
     if not keys:
-        given = parse_arguments([*_words(document), *_more(file)], file.name, READ_FLAGS)
-        given.notes += document.notes
-        return configured(file, given, None, ())
+        arguments = parse_arguments([*_words(document), *_more(file)], file.name, READ_FLAGS)
+        arguments.notes += document.notes
+        return configured(file, arguments, None, ())
     overridden(document, file.arguments)
-    given = Arguments(file.name, notes=document.notes)
-    refuse_misspelt(given, document.entries, keys, "Megatron-LM")
+    arguments = Arguments(file.name, notes=document.notes)
+    refuse_misspelt(arguments, document.entries, keys, "Megatron-LM")
     for path, key in keys.items():
         if path in document.entries and not _unused(document, path):
-            add_key(given, key, path, document.entries[path])
-    _activation(document, given)
-    devices = _devices(document, given) if file.devices is None else None
-    given.problems += document.problems
+            add_key(arguments, key, path, document.entries[path])
+    _activation(document, arguments)
+    devices = _devices(document, arguments) if file.devices is None else None
+    arguments.problems += document.problems
     try:
-        given.stop_at_problems()
-        return configured(file, given, devices, ())
+        arguments.stop_at_problems()
+        return configured(file, arguments, devices, ())
     except SpecError as error:
         raise keyed_error(error, keys) from error
 
@@ -259,19 +259,19 @@ def _unused(document: WrittenDocument, path: str) -> bool:
     return path == _NAMES["kv_heads"] and grouped is not None and not grouped.value
 
 
-def _activation(document: WrittenDocument, given: Arguments) -> None:
+def _activation(document: WrittenDocument, arguments: Arguments) -> None:
     path = "language_model.activation_func"
     names = TABLE.data["activation_names"]
     written = document.text(path, tuple(names))
     if written is not None and names[written.value]:
         shown = Written(value=True, line=written.line, words=written.words)
-        add_key(given, key_of(names[written.value]), path, shown)
+        add_key(arguments, key_of(names[written.value]), path, shown)
 
 
-def _devices(document: WrittenDocument, given: Arguments) -> Written | None:
+def _devices(document: WrittenDocument, arguments: Arguments) -> Written | None:
     """Return the number of processes; a world of one process that has several ranks is not started yet."""
     world = document.number("world_size")
-    degrees = [given.number(name) for name in ("tp", "pp", "cp")]
+    degrees = [arguments.number(name) for name in ("tp", "pp", "cp")]
     several = any(degree is not None and degree.value > 1 for degree in degrees)
     return None if world is None or (world.value == 1 and several) else world
 

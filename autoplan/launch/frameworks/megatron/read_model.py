@@ -28,14 +28,14 @@ class ReadModel:
     lines: dict[str, Written] = field(default_factory=dict)
 
 
-def read_model(given: Arguments, file: str) -> ReadModel:
-    """Return the model that the arguments describe; contradictions are added to the problems of ``given``."""
+def read_model(arguments: Arguments, file: str) -> ReadModel:
+    """Return the model that the arguments describe; contradictions become problems of ``arguments``."""
     read = ReadModel({})
-    layers = given.number("layers") or given.number("encoder_layers")
-    sizes = {"layers": layers, **{key: given.number(key) for key in ("hidden_size", "heads")}}
-    known = {key: written for key, written in sizes.items() if written is not None}
-    read.lines.update(known)
-    if len(known) < len(sizes):
+    layers = arguments.number("layers") or arguments.number("encoder_layers")
+    sizes = {"layers": layers, **{key: arguments.number(key) for key in ("hidden_size", "heads")}}
+    stated = {key: written for key, written in sizes.items() if written is not None}
+    read.lines.update(stated)
+    if len(stated) < len(sizes):
         read.missing = tuple(f"model.{key}" for key, written in sizes.items() if written is None)
         read.fields = None
         return read
@@ -44,16 +44,16 @@ def read_model(given: Arguments, file: str) -> ReadModel:
         "kind": "model",
         "name": _name_of(file),
         "source": f"arguments of Megatron-LM in {PurePath(file).name}",
-        **{key: written.value for key, written in known.items()},
+        **{key: written.value for key, written in stated.items()},
     }
-    _attention(given, fields, read)
-    _block(given, fields, read)
-    _experts(given, fields, read)
-    vocabulary = given.number("vocabulary")
+    _attention(arguments, fields, read)
+    _block(arguments, fields, read)
+    _experts(arguments, fields, read)
+    vocabulary = arguments.number("vocabulary")
     read.missing = ("model.vocabulary",) if vocabulary is None else ()
     if vocabulary is not None:
         fields["vocabulary"] = vocabulary.value
-    _check(fields, given)
+    _check(fields, arguments)
     read.fields = fields
     return read
 
@@ -64,88 +64,88 @@ def _name_of(file: str) -> str:
     return f"model-of-{stem or 'file'}"[:100]
 
 
-def _attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+def _attention(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     heads = fields["heads"]
-    if given.flag("latent_attention"):
-        _latent_attention(given, fields, read)
+    if arguments.flag("latent_attention"):
+        _latent_attention(arguments, fields, read)
         return
-    channels = given.number("head_dim")
+    channels = arguments.number("head_dim")
     if channels is not None and channels.value * heads != fields["hidden_size"]:
         fields["head_dim"] = channels.value
     elif channels is None and fields["hidden_size"] % heads:
-        given.refuse(f"{heads} heads do not divide the hidden size of {fields['hidden_size']}", "heads")
-    _query_groups(given, fields, read)
-    if given.flag("qk_norm"):
+        arguments.refuse(f"{heads} heads do not divide the hidden size of {fields['hidden_size']}", "heads")
+    _query_groups(arguments, fields, read)
+    if arguments.flag("qk_norm"):
         fields["qk_norm"] = True
-    sinks = given.text("attention_sinks")
+    sinks = arguments.text("attention_sinks")
     if sinks is not None and sinks.value == "learnable":
         fields["attention_sinks"] = True
-    _window(given, fields)
+    _window(arguments, fields)
 
 
-def _query_groups(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    heads, groups = fields["heads"], given.number("kv_heads")
-    shared = given.number("shared_kv_heads")
+def _query_groups(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+    heads, groups = fields["heads"], arguments.number("kv_heads")
+    shared = arguments.number("shared_kv_heads")
     if shared is not None:
         fields["kv_heads"] = shared.value
-    elif given.flag("grouped_queries"):
+    elif arguments.flag("grouped_queries"):
         fields["kv_heads"] = groups.value if groups else 1
         if groups is None:
             read.defaults.append("model.kv_heads")
         if heads % fields["kv_heads"]:
             message = f"{fields['kv_heads']} query groups do not divide {heads} heads"
-            given.refuse(message, "kv_heads")
+            arguments.refuse(message, "kv_heads")
     elif groups is not None and groups.value != heads:
-        given.notes.append(f"{FLAGS['kv_heads']} without {FLAGS['grouped_queries']} has no effect")
+        arguments.notes.append(f"{FLAGS['kv_heads']} without {FLAGS['grouped_queries']} has no effect")
 
 
-def _latent_attention(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+def _latent_attention(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     mla: dict[str, Any] = {}
-    if (rank := given.number("q_lora_rank")) is not None:
+    if (rank := arguments.number("q_lora_rank")) is not None:
         mla["q_lora_rank"] = rank.value
     for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-        written = given.number(key)
+        written = arguments.number(key)
         mla[key] = written.value if written else TABLE[key].default
         if written is None:
             read.defaults.append(f"model.mla.{key}")
     fields["attention"], fields["mla"] = "mla", mla
 
 
-def _window(given: Arguments, fields: dict[str, Any]) -> None:
-    window = given.text("window")
+def _window(arguments: Arguments, fields: dict[str, Any]) -> None:
+    window = arguments.text("window")
     if window is None:
         return
     match = re.fullmatch(r"[\[(]?\s*([0-9]{1,9})\s*,\s*(0|-1)\s*[\])]?", window.value)
     if match is None:
-        given.refuse(f"{window.value[:40]!r} is no window such as 4095,0", "window")
+        arguments.refuse(f"{window.value[:40]!r} is no window such as 4095,0", "window")
         return
     fields["sliding_window"] = {"window": int(match[1]) + 1}
-    every = given.number("window_every")
+    every = arguments.number("window_every")
     if every is not None:
         fields["sliding_window"]["every"] = every.value
 
 
-def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+def _block(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     """Add what MLP, norms, positions and biases are."""
-    _activation(given, fields)
-    width = given.number("ffn_size")
+    _activation(arguments, fields)
+    width = arguments.number("ffn_size")
     hidden = fields["hidden_size"]
     gated = fields["activation"] == "swiglu"
     fields["ffn_size"] = width.value if width else int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
-    _positions(given, fields, read)
-    norm = given.text("norm")
+    _positions(arguments, fields, read)
+    norm = arguments.text("norm")
     fields["norm"] = "rmsnorm" if norm and norm.value.lower() == "rmsnorm" else "layernorm"
-    linear = given.flag("no_bias") is None
-    qkv = linear or given.flag("qkv_bias") is not None
+    linear = arguments.flag("no_bias") is None
+    qkv = linear or arguments.flag("qkv_bias") is not None
     fields["bias"] = {
         "qkv": qkv,
         "attention_output": linear,
         "mlp": linear,
         "norm": fields["norm"] == "layernorm",
     }
-    if given.flag("embedding_norm"):
+    if arguments.flag("embedding_norm"):
         fields["embedding_norm"] = True
-    fields["tied_embeddings"] = given.flag("untied_embeddings") is None
+    fields["tied_embeddings"] = arguments.flag("untied_embeddings") is None
     read.defaults += [
         name
         for name, missing in (
@@ -159,41 +159,41 @@ def _block(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     ]
 
 
-def _activation(given: Arguments, fields: dict[str, Any]) -> None:
+def _activation(arguments: Arguments, fields: dict[str, Any]) -> None:
     fields["activation"] = "gelu"
     for activation in ("swiglu", "relu2", "geglu"):
-        if given.flag(activation):
+        if arguments.flag(activation):
             fields["activation"] = activation
     if fields["activation"] == "geglu":
-        given.notes.append(f"{FLAGS['geglu']} is read as geglu, which costs the same")
+        arguments.notes.append(f"{FLAGS['geglu']} is read as geglu, which costs the same")
 
 
-def _positions(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    kind = given.text("positions")
-    rotary = given.flag("rotary")
+def _positions(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+    kind = arguments.text("positions")
+    rotary = arguments.flag("rotary")
     if kind is not None and kind.value == "alibi":
         fields["positions"] = "alibi"
         return
     text = kind.value if kind else "rope" if rotary else "learned_absolute"
     if text in {"yarn", "mrope"}:
         text = "rope"
-    known = TABLE["positions"].ours(text)
-    if known is None:
-        given.notes.append(f"positions of the kind {text!r} are read as none")
-    fields["positions"] = known or "none"
+    position = TABLE["positions"].ours(text)
+    if position is None:
+        arguments.notes.append(f"positions of the kind {text!r} are read as none")
+    fields["positions"] = position or "none"
     if kind is None and rotary is None:
         read.defaults.append("model.positions")
-    longest = given.number("max_positions")
+    longest = arguments.number("max_positions")
     if longest is not None:
         fields["max_positions"] = longest.value
 
 
-def _experts(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
-    experts = given.number("experts")
+def _experts(arguments: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
+    experts = arguments.number("experts")
     if experts is None or experts.value == 1:
         return
-    top_k, width = given.number("top_k"), given.number("expert_ffn_size")
-    shared = given.number("shared_expert_ffn_size")
+    top_k, width = arguments.number("top_k"), arguments.number("expert_ffn_size")
+    shared = arguments.number("shared_expert_ffn_size")
     moe: dict[str, Any] = {
         "experts": experts.value,
         "top_k": top_k.value if top_k else TABLE["top_k"].default,
@@ -201,27 +201,27 @@ def _experts(given: Arguments, fields: dict[str, Any], read: ReadModel) -> None:
     }
     if shared is not None:
         moe["shared_expert_ffn_size"] = shared.value
-    if given.flag("shared_expert_gate"):
+    if arguments.flag("shared_expert_gate"):
         moe["shared_expert_gate"] = True
-    moe["router_bias"] = fields["bias"]["mlp"] or given.flag("router_bias") is not None
-    moe |= _expert_layers(given, fields["layers"])
+    moe["router_bias"] = fields["bias"]["mlp"] or arguments.flag("router_bias") is not None
+    moe |= _expert_layers(arguments, fields["layers"])
     fields["moe"] = moe
     read.defaults += ["model.moe.top_k"] if top_k is None else []
     read.defaults += ["model.moe.expert_ffn_size"] if width is None else []
 
 
-def _expert_layers(given: Arguments, layers: int) -> dict[str, int]:
+def _expert_layers(arguments: Arguments, layers: int) -> dict[str, int]:
     """Return which layers have experts."""
-    written = given.text("expert_layers")
+    written = arguments.text("expert_layers")
     if written is None:
         return {}
     text = written.value
     if text.isdigit() and len(text) < 6:
-        return _every_layer(int(text), layers, given)
+        return _every_layer(int(text), layers, arguments)
     pattern = _pattern(text)
     if pattern is None or len(pattern) != layers:
         values = "no such pattern" if pattern is None else f"a pattern of {len(pattern)} layers"
-        given.refuse(f"{text[:60]!r} is {values}, and the model has {layers} layers", "expert_layers")
+        arguments.refuse(f"{text[:60]!r} is {values}, and the model has {layers} layers", "expert_layers")
         return {}
     first = pattern.index(1) if 1 in pattern else layers
     if all(pattern[first:]) and first < layers:
@@ -229,17 +229,19 @@ def _expert_layers(given: Arguments, layers: int) -> dict[str, int]:
     for every in range(2, layers + 1):
         if pattern == [int((i + 1) % every == 0) for i in range(layers)]:
             return {"every": every}
-    given.refuse(f"{text[:60]!r} is neither dense layers first nor one in every N", "expert_layers")
+    arguments.refuse(f"{text[:60]!r} is neither dense layers first nor one in every N", "expert_layers")
     return {}
 
 
-def _every_layer(every: int, layers: int, given: Arguments) -> dict[str, int]:
+def _every_layer(every: int, layers: int, arguments: Arguments) -> dict[str, int]:
     """Return the fields of experts in one layer of ``every``: in Megatron-LM it is the first of each."""
     if every <= 1:
         return {}
     if layers % every:
-        given.refuse(f"experts in one layer of {every} do not divide the {layers} layers", "expert_layers")
-    given.notes.append(
+        arguments.refuse(
+            f"experts in one layer of {every} do not divide the {layers} layers", "expert_layers"
+        )
+    arguments.notes.append(
         f"{FLAGS['expert_layers']} {every} has experts in the first of each {every} layers: read as the last"
     )
     return {"every": every}
@@ -269,7 +271,7 @@ def _pattern(text: str) -> list[int] | None:
     return result * times if len(result) * times <= _MOST_LAYERS else None
 
 
-def _check(fields: dict[str, Any], given: Arguments) -> None:
+def _check(fields: dict[str, Any], arguments: Arguments) -> None:
     """Add what makes ``fields`` no model to the problems; a vocabulary may be missing."""
     from pydantic import ValidationError
 
@@ -280,4 +282,4 @@ def _check(fields: dict[str, Any], given: Arguments) -> None:
     except ValidationError as error:
         for detail in error.errors(include_url=False, include_input=False):
             where = ".".join(str(part) for part in detail["loc"]) or "model"
-            given.problems.append(Problem(f"no model: {detail['msg']}", where, given.file))
+            arguments.problems.append(Problem(f"no model: {detail['msg']}", where, arguments.file))

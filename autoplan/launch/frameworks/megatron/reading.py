@@ -81,7 +81,7 @@ def _nothing(script: Script) -> str:
 
 def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
     file: LaunchFile,
-    given: Arguments,
+    arguments: Arguments,
     devices: Written | None,
     notes: Sequence[str],
     framework: str = "megatron-lm",
@@ -96,32 +96,32 @@ def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
     Where the model is not ``described``, of its sizes only the layers are taken.
     """
     for flag in TABLE.data["other_layers"]:
-        if flag in given.given:
+        if flag in arguments.given:
             sentence = "plans are of decoder-only transformers: its layers are of other kinds"
-            given.problems.append(Problem(sentence, flag, file.name, given.given[flag].line or None))
-    given.stop_at_problems()
-    model = read_model(given, file.name) if described else ReadModel(None)
-    layers = model.lines.get("layers") if described else given.number("layers")
-    given.stop_at_problems()
-    experts = "moe" in model.fields if model.fields else given.has("experts")
-    values = read_layout(given, layers.value if layers else None, experts=experts)
+            arguments.problems.append(Problem(sentence, flag, file.name, arguments.given[flag].line or None))
+    arguments.stop_at_problems()
+    model = read_model(arguments, file.name) if described else ReadModel(None)
+    layers = model.lines.get("layers") if described else arguments.number("layers")
+    arguments.stop_at_problems()
+    experts = "moe" in model.fields if model.fields else arguments.has("experts")
+    values = read_layout(arguments, layers.value if layers else None, experts=experts)
     if not complete:
         values = {key: written for key, written in values.items() if not written.default}
     values |= more or {}
     if devices is not None:
         values["devices"] = devices
-    given.stop_at_problems()
-    values = dict(with_devices(file, known_alone(values, given.opened)))
+    arguments.stop_at_problems()
+    values = dict(with_devices(file, known_alone(values, arguments.opened)))
     if complete:
-        values |= following_values(given, values)
-    given.stop_at_problems()
+        values |= following_values(arguments, values)
+    arguments.stop_at_problems()
     chosen, hints = named_model(model.fields)
     if model.fields is not None:
         values |= {f"model.{name}": Written(None, default=True) for name in _names(model.defaults, chosen)}
-    warnings = [*notes, *given.notes, *_elsewhere(given), *hints]
+    warnings = [*notes, *arguments.notes, *_elsewhere(arguments), *hints]
     missing = model.missing if not isinstance(chosen, str) else ()
     return assembled(
-        framework, file, values, model=chosen, open_fields=missing, opened=given.opened, warnings=warnings
+        framework, file, values, model=chosen, open_fields=missing, opened=arguments.opened, warnings=warnings
     )
 
 
@@ -132,27 +132,29 @@ def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> li
     )
 
 
-def following_values(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def following_values(arguments: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return the values that follow from the data-parallel degree."""
     fields: dict[str, Written] = {}
     dp, mbs = values.get("dp"), values.get("mbs")
     if dp is not None and mbs is not None and "global_batch_size" not in values:
         fields["global_batch_size"] = Written(dp.value * mbs.value, default=True)
-    return fields | sharded_ranks(given, values)
+    return fields | sharded_ranks(arguments, values)
 
 
-def sharded_ranks(given: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+def sharded_ranks(arguments: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
     """Return the ranks that optimizer states are sharded over, where there are several instances."""
-    instances = given.number("optimizer_instances")
+    instances = arguments.number("optimizer_instances")
     dp, cp, zero = (values.get(key) for key in ("dp", "cp", "zero"))
     if instances is None or instances.value == 1 or not (dp and cp and zero) or zero.value == 0:
         return {}
     ranks = dp.value * cp.value
     if ranks % instances.value:
         message = f"{instances.value} instances do not divide the {ranks} data-parallel ranks"
-        given.refuse(message, "optimizer_instances", instances.line)
+        arguments.refuse(message, "optimizer_instances", instances.line)
     return {"dp_shard": Written(ranks // instances.value, instances.line, instances.words)}
 
 
-def _elsewhere(given: Arguments) -> list[str]:
-    return [f"{flag}: {sentence}" for flag, sentence in TABLE.data["aside"].items() if flag in given.given]
+def _elsewhere(arguments: Arguments) -> list[str]:
+    return [
+        f"{flag}: {sentence}" for flag, sentence in TABLE.data["aside"].items() if flag in arguments.given
+    ]

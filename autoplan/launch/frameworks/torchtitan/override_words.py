@@ -139,8 +139,8 @@ def _add(document: WrittenDocument, words: Sequence[Word]) -> None:
             name, equals, value = word.text.partition("=")
             behind = [] if equals else _values(words[position:])
             position += len(behind)
-            given = [Word(value, word.line, word.unknown)] if equals else behind
-            _set(document, name.removeprefix("--"), word.line, given)
+            value_words = [Word(value, word.line, word.unknown)] if equals else behind
+            _set(document, name.removeprefix("--"), word.line, value_words)
         elif word.unknown is not None and not word.text and not word.unknown.name:
             document.refuse(f"overrides depend on {word.unknown.reason}", "script", word.line or None)
 
@@ -154,19 +154,19 @@ def _values(words: Sequence[Word]) -> list[Word]:
     return values
 
 
-def _set(document: WrittenDocument, name: str, line: int, given: Sequence[Word]) -> None:
+def _set(document: WrittenDocument, name: str, line: int, value_words: Sequence[Word]) -> None:
     """Add one override; one without a value is a flag."""
     section, dot, key = name.replace("-", "_").partition(".")
-    off = dot and not given and key.startswith("no_")
+    off = dot and not value_words and key.startswith("no_")
     path = f"{section}{dot}{key.removeprefix('no_') if off else key}"
-    unknown = next((word.unknown for word in given if word.unknown is not None), None)
+    unknown = next((word.unknown for word in value_words if word.unknown is not None), None)
     if unknown is not None and path not in DEFAULTS and path not in _WANTED:
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the override with --arg"
         document.refuse(f"its value depends on {unknown.reason}{do}", path, line or None)
         return
-    texts = [word.text for word in given]
+    texts = [word.text for word in value_words]
     value: Any = texts[0] if len(texts) == 1 else texts or not off
     if path == KEYS["modules"]:
         value = [text.split(",") for text in texts]

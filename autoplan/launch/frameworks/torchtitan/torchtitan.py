@@ -73,10 +73,10 @@ def _notes(job: Job) -> tuple[str, ...]:
     missing = (
         f"there is no configuration function for {job.model.name}: add {' and '.join(FUNCTION)} of yours"
     )
-    own = () if model_words(job) else (missing,)
+    model_notes = () if model_words(job) else (missing,)
     last = "overrides of your own stand before these, whose last word is a subcommand"
     stacks = ("fsdp2", "ddp")
-    return (*own, last, *stack_note(job, stacks, "fsdp2", "torchtitan"))
+    return (*model_notes, last, *stack_note(job, stacks, "fsdp2", "torchtitan"))
 
 
 def _words(values: _Values) -> dict[str, tuple[str, ...]]:

@@ -55,9 +55,9 @@ class TitanSettings:
         """Return the truth value of a setting, or that of the configuration function."""
         return self._or_default(self.document.flag(KEYS[name]), name)
 
-    def text(self, name: str, known: tuple[str, ...] = ()) -> Written | None:
-        """Return the text of a setting, one of the ``known`` ones, or that of the configuration function."""
-        return self._or_default(self.document.text(KEYS[name], known), name)
+    def text(self, name: str, choices: tuple[str, ...] = ()) -> Written | None:
+        """Return the text of a setting, one of ``choices``, or that of the configuration function."""
+        return self._or_default(self.document.text(KEYS[name], choices), name)
 
     def _or_default(self, written: Written | None, name: str) -> Written | None:
         if written is not None or self.defaults.get(KEYS[name]) is None:
@@ -129,10 +129,10 @@ def _function(document: WrittenDocument) -> tuple[str | None, Mapping[str, Any]]
 
 def _flavor(document: WrittenDocument) -> str | None:
     name, flavor = document.text(KEYS["model"]), document.text(KEYS["flavor"])
-    known: str | None = (
+    entry: str | None = (
         TABLE.data["flavors"].get(name.value, {}).get(flavor.value) if name and flavor else None
     )
-    return known
+    return entry
 
 
 def _degrees(settings: TitanSettings) -> dict[str, Written]:
@@ -201,8 +201,8 @@ def _stages(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str,
     if looped and written:
         settings.document.notes.append(f"{written.words or written.value}: priced as interleaved 1F1B")
     if not looped and name not in _SCHEDULES:
-        known = ", ".join((*_SCHEDULES, *sorted(_LOOPED)))
-        settings.refuse(f"{name[:40]!r} is no schedule of PyTorch that is read: {known}", "schedule")
+        schedules = ", ".join((*_SCHEDULES, *sorted(_LOOPED)))
+        settings.refuse(f"{name[:40]!r} is no schedule of PyTorch that is read: {schedules}", "schedule")
     schedule = "interleaved" if looped else _SCHEDULES.get(name, "1f1b")
     split, said = _split(settings, pp.value, interleaved=schedule == "interleaved")
     fields = _virtual(settings, pp.value, split, schedule, said)

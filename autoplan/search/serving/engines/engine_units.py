@@ -79,9 +79,9 @@ def _formats(job: ServingJob, shape: EngineLayout) -> Iterator[EngineLayout]:
                         yield replace(shape, ep=ep, dcp=dcp, weights=weights, kv=kv, spec=spec)
 
 
-def _allowed(choice: str | int | tuple[int, ...], known: Iterable[int]) -> tuple[int, ...]:
+def _allowed(choice: str | int | tuple[int, ...], values: Iterable[int]) -> tuple[int, ...]:
     if isinstance(choice, str):
-        return tuple(known)
+        return tuple(values)
     return choice if isinstance(choice, tuple) else (choice,)
 
 

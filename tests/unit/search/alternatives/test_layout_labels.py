@@ -50,7 +50,7 @@ def test_the_solver_agrees_with_a_bound_that_a_layout_attains(candidate):
     attained = step_ticks(alternatives, least.chosen) == least.step_ticks
     bound = (least.step_ticks, least.memory_ticks) if attained else (0, 0)
     known = Incumbent(0, least.chosen) if attained else None
-    solution = solve([alternatives], layers, CEILING, LIMIT, known=known, least=bound)
+    solution = solve([alternatives], layers, CEILING, LIMIT, incumbent=known, least=bound)
 
     assert solution is not None
     assert (solution.step_ticks, solution.memory_ticks) == all_layouts(alternatives, layers)[0][:2]

@@ -154,7 +154,7 @@ def test_the_answer_is_that_of_trying_everything(data):
     best = next(iter(tried(choices, layers)), None)
     at = data.draw(st.integers(0, len(choices) - 1))
     known = Incumbent(at, tuple(data.draw(st.sampled_from(row)) for row in choices[at].stages))
-    solution = solve(choices, layers, CEILING, LIMIT, known=data.draw(st.sampled_from([None, known])))
+    solution = solve(choices, layers, CEILING, LIMIT, incumbent=data.draw(st.sampled_from([None, known])))
 
     assert (solution and (solution.step_ticks, solution.memory_ticks)) == best
     assert solution is None or solution.bound_ticks == solution.step_ticks
@@ -203,6 +203,6 @@ def test_a_stopped_solve_returns_no_slower_layout_than_the_known_one(monkeypatch
     stopped = constraint_model._Result(found, 5 * constraint_model._TIME_WEIGHT, 1.0, stopped=True)
     monkeypatch.setattr(constraint_model, "_solve_once", lambda *_, **__: stopped)
 
-    solution = solve([alternatives], 4, 10**6, 2**16, known=Incumbent(0, fast))
+    solution = solve([alternatives], 4, 10**6, 2**16, incumbent=Incumbent(0, fast))
 
     assert (solution.chosen, solution.step_ticks, solution.bound_ticks) == (fast, steps[0], 5)
