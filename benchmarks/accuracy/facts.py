@@ -39,6 +39,7 @@ class Runs(Frozen):
     stack_like: str = Field(default="", description="a regular expression found in the row's stack")
     model: str = Field(default="", description="what the model's name starts with")
     gpu: str | None = Field(default=None, description="the row's device")
+    id: str = Field(default="", description="a regular expression that is in the row's id")
     layout: dict[str, Any] = Field(default_factory=dict, description="fields of the row's layout")
 
     @property
@@ -54,6 +55,7 @@ class Runs(Frozen):
             and re.search(self.stack_like, run.stack, re.IGNORECASE) is not None
             and run.model.name.startswith(self.model)
             and self.gpu in {None, run.hardware.gpu}
+            and re.search(self.id, run.id) is not None
             and all(getattr(run.layout, key) == value for key, value in self.layout.items())
         )
 
