@@ -180,6 +180,8 @@ FRAMEWORKS: dict[str, Framework] = {
             "splits_sequences": False,
             "schedules": ("1f1b",),
             "waiting_sides": 2,
+            # Gradients are zeroed, added to, cast, and added to fp32 (bf16_optimizer.py, update_hp_grads).
+            "accumulation": 2 + 6 + 6 + 12,
         }
     ),
     "megatron-flash": Framework(

@@ -45,6 +45,8 @@ _NEMO: Final = interface("nemo").data
 NEMO_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["keys"])
 RECIPE_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["recipe_keys"])
 _KNOWN: Final[Mapping[str, object]] = {**NEMO_KEYS, **RECIPE_KEYS, **dict.fromkeys(_NEMO["special_keys"])}
+#: The key of NeMo 1 that says whether layers are recomputed in whole or in part.
+_GRANULARITY: Final = next(path for path, name in _NEMO["keys"].items() if name == "recompute")
 #: Where a launcher or a test puts the keys of NeMo.
 _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
@@ -128,7 +130,7 @@ def _leave_open(document: WrittenDocument, arguments: Arguments) -> None:
 
 def _is_selective(document: WrittenDocument) -> bool:
     """Return whether NeMo 1 recomputes selectively, where it does not use a method and a number of layers."""
-    written = document.given("model.activations_checkpoint_granularity")
+    written = document.given(_GRANULARITY)
     return written is not None and written.value == "selective"
 
 

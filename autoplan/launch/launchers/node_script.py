@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.target import PlannedRun, StartedProgram
 
 __all__ = ["PORT", "NodeGroup", "file_lines", "job_name", "node_group", "start_lines", "started_program"]
@@ -23,7 +24,7 @@ PORT: Final = 29500
 _PROGRAMS: Final = {"megatron-lm": ("pretrain_gpt.py",), "torchtitan": ("-m", "torchtitan.train")}
 _USUAL: Final = ("train.py",)
 #: Frameworks whose program is told the file, and by which argument; accelerate's launcher is told itself.
-_FILE_ARGUMENTS: Final = {"deepspeed": "--deepspeed"}
+_FILE_ARGUMENTS: Final = {"deepspeed": interface("deepspeed").data["file_argument"]}
 _FOLDER: Final = "CONFIG_DIR"
 _END: Final = "END_OF_FILE"
 _LONGEST_NAME: Final = 40
