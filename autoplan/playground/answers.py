@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from autoplan import planning
 from autoplan.catalog.job_files import job_of_text
-from autoplan.catalog.programs import written_for
+from autoplan.catalog.programs import any_layout, written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
@@ -318,8 +318,13 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
 
 
 def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
-    job = written_for(job_of(question), request.target)
-    plan = planning.evaluate(job, request.layout)
+    question_job = job_of(question)
+    job = written_for(question_job, request.target)
+    try:
+        plan = planning.evaluate(job, request.layout)
+    except LayoutError:  # no program of the target has it: the target says itself what it lacks
+        job = any_layout(question_job)
+        plan = planning.evaluate(job, request.layout)
     line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 
     def emission() -> Emission:
