@@ -65,7 +65,7 @@ class RLSpec(Frozen):
         description="where vLLM computes the completions of grpo: on the devices that train, or elsewhere;"
         " left out: the trainer generates them itself",
     )
-    vllm_gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1, strict=False)] = Field(
+    vllm_gpu_memory_utilization: Annotated[float, Field(ge=0.01, le=0.99, strict=False)] = Field(
         default=0.3, description="share of each device's memory that a colocated vLLM takes"
     )
     vllm_enable_sleep_mode: bool = Field(

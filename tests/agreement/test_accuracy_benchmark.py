@@ -138,50 +138,37 @@ def test_what_cannot_be_expressed_is_skipped_with_its_reason(row, changes):
     assert str(outcome.skipped)
 
 
-def test_a_publication_may_say_what_its_rows_do_not(row):
-    """Which release ran, and that nothing was recomputed: by the source, for all of its rows."""
-    here = {"stack": "megatron-lm", "layout__recompute": "full", "layout__zero": 0}
-    table = "VIA-Research/vTrain data/ground_truth_"
-    plain, kept, everywhere, later = (
-        outcome_of(changed(row, source=source, **here), 0)
-        for source in ("somebody", f"{table}single.csv", f"{table}multi.csv", "Korthikanti et al., Table 5")
-    )
-    recomputed = [outcome.plan.layout.counts("full") for outcome in (plain, kept, everywhere)]
-    assert recomputed == [plain.plan.layout.layers, (0,), plain.plan.layout.layers]
-    assert [x.job.stack.name for x in (plain, kept, later)] == [
-        "megatron-lm",
-        "megatron-lm",
-        "megatron-lm-2022",
-    ]
-    assert all(outcome.known_stack for outcome in (plain, kept, later))
+def test_a_row_may_say_which_release_ran(row):
+    """By the catalogue's stack that prices it, which counts as named."""
+    here = {"stack": "megatron-lm", "layout__zero": 0}
+    plain, later = (outcome_of(changed(row, cost_model=x, **here), 0) for x in (None, "megatron-lm-2022"))
+
+    assert [x.job.stack.name for x in (plain, later)] == ["megatron-lm", "megatron-lm-2022"]
+    assert all(outcome.known_stack for outcome in (plain, later))
 
 
 def test_kernels_of_a_run_are_those_of_its_software(row):
-    """By its kernel, its name, its publication and its stack: what the row's own columns leave open."""
-    llm_foundry = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
+    """By its kernels, its layout, its software and its stack."""
+    stops = {"recompute_early_stop": True}
 
     def priced(**changes):
         return outcome_of(changed(row, **changes), 0).job.stack
 
-    older, newer = (priced(stack="fsdp1", source=f"{llm_foundry} {x}") for x in ("A100 40GB", "H100 80GB"))
-    titan = {"stack": "fsdp2", "source": "pytorch/torchtitan", "layout__compile": True}
-    names = [priced(**titan, id=name).name for name in ("x-asynctp", "x-vanilla")]
+    older, newer = (priced(stack="fsdp1", software={"recompute_early_stop": x}).block for x in (False, True))
+    titan = {"stack": "fsdp2", "layout__compile": True}
+    names = [priced(**titan, layout__async_tp=x).name for x in (True, None)]
     fused, apart = (
-        priced(stack="megatron-lm", layout__kernel=x).block for x in ("unfused + fused softmax", "unfused")
+        priced(stack="megatron-lm", software={}, layout__kernel=x).block
+        for x in ("unfused + fused softmax", "unfused")
     )
 
-    assert (older.block.checkpoint_early_stop, newer.block.checkpoint_early_stop) == (False, True)
-    recipe, skill = (
-        priced(stack="megatron-core", source=f"NVIDIA-NeMo/Megatron-Bridge {x}")
-        for x in ("docs/performance-summary.md", "skills/x/SKILL.md")
-    )
+    assert (older.checkpoint_early_stop, newer.checkpoint_early_stop) == (False, True)
+    recipe, skill = (priced(stack="megatron-core", cost_model=x) for x in ("megatron-bridge", None))
 
     assert names == ["fsdp2-async-tp", "fsdp2-compile"]
     assert (recipe.name, skill.name) == ("megatron-bridge", "megatron-core")
-    assert priced(**titan, id="x-rowwise-async").block.fp8_scales == "row"
-    table, today = (
-        priced(stack="fsdp2", source=f"pytorch/torchtitan {x}") for x in ("docs/performance.md", "torchtitan")
-    )
+    assert priced(**titan, layout__fp8_scales="row").block.fp8_scales == "row"
+    table, today = (priced(stack="fsdp2", software=x) for x in (stops, {}))
     assert (table.block.checkpoint_early_stop, today.block.checkpoint_early_stop) == (True, False)
     assert (fused.attention, fused.fused_softmax) == ("eager", True)
     assert (apart.attention, apart.fused_softmax) == ("eager", False)
@@ -193,7 +180,7 @@ def test_software_of_a_run_is_what_its_row_says(row):
     """Not compiled where a stack compiles, a generation of FlashAttention, kernels that a library fuses."""
 
     def block(**changes):
-        of_nobody = changed(row, stack="other: lit-gpt", source="somebody", **changes)
+        of_nobody = changed(row, stack="other: lit-gpt", software={}, **changes)
         return outcome_of(of_nobody, 0).job.stack.block
 
     compiled, eager = (block(layout__compile=x) for x in (None, False))
@@ -218,21 +205,13 @@ def test_strangers_are_of_publications_that_no_fit_has_seen():
 
 
 def test_attention_of_a_run_is_of_its_day(row):
-    """The first FlashAttention where its publication's scripts say so, in one table where it recomputes."""
-    llm_foundry = "mosaicml/llm-foundry scripts/train/benchmarking/README.md"
-    table, large = f"{llm_foundry} H100 80GB BF16", f"{llm_foundry} H100 80GB BF16 (Large Scale, >= 128 GPUs)"
+    """The first FlashAttention, or its kernels in Triton, where a row says so; else what its stack has."""
 
-    def attention(source):
-        priced = (
-            outcome_of(changed(row, stack="fsdp1", source=source, layout__recompute=recompute), 0).job
-            for recompute in ("none", "full")
-        )
-        return [job.stack.block.attention for job in priced]
+    def attention(software):
+        return outcome_of(changed(row, stack="fsdp1", software=software), 0).job.stack.block.attention
 
-    assert attention(table) == ["flash1-triton", "flash1-triton"]
-    assert attention(large) == ["flash2", "flash1-triton"]
-    assert attention("InternLM/InternEvo doc/en/train_performance.md") == ["flash1", "flash1"]
-    assert attention("somebody") == ["flash2", "flash2"]
+    assert [attention({"attention": x}) for x in ("flash1", "flash1-triton")] == ["flash1", "flash1-triton"]
+    assert attention({}) == "flash2"
 
 
 def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
@@ -249,22 +228,16 @@ def test_a_run_may_overlap_its_gradients_where_it_has_no_other_axis(row):
 
 
 def test_state_is_shared_by_as_many_ranks_as_a_run_says(row):
-    """InternEvo's column Zero1: in names of one table, the same for all of another; -1 is all ranks."""
-    evo = {"stack": "internevo", "layout__zero": 1}
-    table = "InternLM/InternEvo doc/en/train_performance.md"
-    names = {"zero18": 8, "zero1-1": 0, "zero1128": 0, "zero1": 0}
-    named = {
-        name: outcome_of(
-            changed(row, **evo, id=f"internevo-7b-x-{name}", source=table), 0
+    """InternEvo's column Zero1 is a field of the layout; without it all ranks share."""
+    shared = {
+        group: outcome_of(
+            changed(row, stack="internevo", layout__zero=1, layout__zero_group=group), 0
         ).plan.layout.dp_shard
-        for name in names
+        for group in (8, 4, None)
     }
-    whole = outcome_of(changed(row, **evo, source=f"{table} FLOPS Testing"), 0)
 
     assert row["layout"]["dp"] == 128
-    assert named == names
-    assert whole.plan.layout.dp_shard == 8
-    assert outcome_of(changed(row, **evo), 0).plan.layout.dp_shard == 0
+    assert shared == {8: 8, 4: 4, None: 0}
 
 
 def test_gradients_are_reduced_as_a_release_did(row):
@@ -281,16 +254,14 @@ def test_gradients_are_reduced_as_a_release_did(row):
     assert passes == [2, 0]
 
 
-def test_a_table_may_have_been_compiled_as_a_whole(row):
-    """Its rows say nothing; a row that says that it was not keeps its word."""
-    table = "pytorch/torchtitan docs/performance.md Llama 3.1 performance numbers (Aug 2024)"
-    told = {"untold": (table, None), "not": (table, False), "elsewhere": ("somebody", None)}
-    names = {
-        name: outcome_of(changed(row, stack="fsdp2", source=source, layout__compile=x), 0).job.stack.name
-        for name, (source, x) in told.items()
-    }
+def test_a_row_says_whether_it_was_compiled(row):
+    """One that says nothing, or that it was not, is priced without."""
+    names = [
+        outcome_of(changed(row, stack="fsdp2", layout__compile=x), 0).job.stack.name
+        for x in (True, False, None)
+    ]
 
-    assert names == {"untold": "fsdp2-compile", "not": "fsdp2", "elsewhere": "fsdp2"}
+    assert names == ["fsdp2-compile", "fsdp2", "fsdp2"]
 
 
 def test_unknown_fields_range_over_their_choices(row):
