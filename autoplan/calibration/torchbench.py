@@ -72,6 +72,12 @@ class TorchBench:
         sizes = sorted({2**i for i in range(1, self.ranks.bit_length())} | {self.ranks})
         self.groups = {n: dist.new_group(list(range(n))) for n in sizes if n <= self.ranks}
 
+    def leave(self) -> None:
+        """End the process group, whose threads would abort a process that exits while others still call."""
+        if self.ranks > 1:
+            self.torch.distributed.barrier()
+            self.torch.distributed.destroy_process_group()
+
     def _environment(self) -> Environment:
         torch = self.torch
         if not self.cuda:

@@ -135,6 +135,8 @@ def test_links_are_measured_and_planned_with(tmp_path):
     assert measured.fabric.bandwidth.kind == measured.fabric.latency.kind == "measured"
     assert 0 < measured.fabric.bandwidth.value < 1e12
     assert measured.network == node.network
-    job = {"kind": "training", "model": "gpt2", "hardware": str(file)}
+    job = tmp_path / "job.yaml"
     workload = {"sequence_length": 512, "global_batch_size": 4}
-    assert autoplan.plan({**job, "workload": workload}).plans
+    values = {"kind": "training", "model": "gpt2", "hardware": str(file), "workload": workload}
+    job.write_text(json.dumps(values), encoding="utf-8")
+    assert autoplan.plan(autoplan.load_job(str(job))).plans

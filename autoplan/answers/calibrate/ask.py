@@ -187,6 +187,7 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     if "RANK" in os.environ:
         bench = torchbench.open_bench(device)
         rates = link_measurement.measured_links(bench)
+        bench.leave()
         if bench.rank != 0:
             return None
     else:
