@@ -16,13 +16,13 @@ from autoplan.calibration.torchbench import CannotRunError
 from autoplan.errors import UnsupportedError
 
 ROOT = Path(__file__).resolve().parents[2]
-JOB = """
+UNSTACKED = """
 kind: training
 model: llama3-8b
 hardware: dgx-a100-80gb
-stack: megatron-core
 workload: {sequence_length: 4096, global_batch_size: 128}
 """
+JOB = f"{UNSTACKED}stack: megatron-core\n"
 LAYOUTS = ("tp=2", "tp=8", "tp=1,pp=4,recompute=full")
 
 
@@ -72,7 +72,7 @@ def test_a_job_may_name_the_calibrated_files(run, runs):
     told = json.loads(run("calibrate", "--runs", runs, "-o", folder, "-f", "json").stdout)["calibration"]
     names = sorted(path.name for path in folder.iterdir())
     calibrated = runs.parent / "calibrated.yaml"
-    calibrated.write_text(f"{JOB}stack: mine/{names[1]}\nkernels: ./mine/{names[0]}\n")
+    calibrated.write_text(f"{UNSTACKED}stack: mine/{names[1]}\nkernels: ./mine/{names[0]}\n")
 
     assert names == ["a100-sxm4-80gb-calibrated.yaml", "megatron-core-calibrated.yaml"]
     for entry, layout in zip(told["runs"], LAYOUTS, strict=True):
@@ -85,7 +85,7 @@ def test_a_job_may_name_the_calibrated_files(run, runs):
 def test_a_cost_model_that_is_not_there_is_bad_input(run, tmp_path, key, name):
     """A path that leads nowhere and a name that nobody has are told with their line."""
     file = tmp_path / "job.yaml"
-    file.write_text(f"{JOB}{key}: {name}\n")
+    file.write_text(f"{UNSTACKED}{key}: {name}\n")
     done = run("evaluate", file, "--layout", "tp=2")
 
     assert done.exit_code == 2
@@ -111,7 +111,7 @@ def test_every_problem_of_a_file_is_told_with_its_line(run, tmp_path):
 def test_runs_of_two_stacks_are_refused(run, tmp_path):
     """Each run that differs from the first is named, with both names."""
     (tmp_path / "a.yaml").write_text(JOB)
-    (tmp_path / "b.yaml").write_text(JOB + "stack: megatron-lm\n")
+    (tmp_path / "b.yaml").write_text(UNSTACKED + "stack: megatron-lm\n")
     lines = [f"  - {{job: {name}.yaml, layout: tp=4, step_time: 3 s}}" for name in "aab"]
     (tmp_path / "runs.yaml").write_text("\n".join(["kind: runs", "runs:", *lines, ""]))
     done = run("calibrate", "--runs", tmp_path / "runs.yaml")

@@ -275,8 +275,9 @@ def test_what_nobody_said_is_assumed_and_told():
 def test_a_job_of_several_sizes_is_refused():
     """A guide is for one number of devices and one batch."""
     job = load_job(SMALL)
+    workload = job.workload.model_copy(update={"global_batch_size": 2 * job.workload.global_batch_size})
     with pytest.raises(UnsupportedError, match="one number of devices"):
-        guide(replace(job, choices=(job, job)))
+        guide(replace(job, choices=(job, replace(job, workload=workload))))
 
 
 @pytest.mark.slow
