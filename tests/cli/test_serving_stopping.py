@@ -113,7 +113,8 @@ def test_many_choices_end_with_the_deadline_and_do_not_fill_the_disk(run, tmp_pa
     """A thousand numbers of devices and batches: what is not solved is said once, and takes little room."""
     devices, batches = (", ".join(str(step * n) for n in range(1, 33)) for step in (8, 64))
     file, answer = tmp_path / "job.yaml", tmp_path / "plan.json"
-    file.write_text(SEVERAL.format(devices=devices, batches=batches), encoding="utf-8")
+    text = SEVERAL.format(devices=devices, batches=batches)
+    file.write_text(f"{text}stack: megatron-core\n", encoding="utf-8")
     done = run("plan", file, "--deadline", "0", "--format", "json", "--output", answer)
     document = json.loads(answer.read_text())
 
