@@ -284,7 +284,7 @@ def test_a_broken_grid_exits_2_with_all_its_errors(run, tmp_path):
         "error: 3 problems",
         f"  {grid}:2: $.base.model: 'model' is missing: {missing}",
         f"  {grid}:4: $.base.modle: unknown key 'modle': did you mean 'model'?",
-        f"  {grid}:10: $.grid.devcies: unknown key 'devcies': did you mean 'devices'?",
+        f"  {grid}:11: $.grid.devcies: unknown key 'devcies': did you mean 'devices'?",
     ]
 
 
