@@ -16,7 +16,7 @@ def job(extra="", *, devices=2, batch=8, length=4096, hardware="dgx-a100-80gb", 
         f"workload: {{sequence_length: {length}, global_batch_size: {batch}}}",
         *extra.splitlines(),
         *([] if "objectives" in extra else ["objectives: [step_time]"]),
-        "program: any-layout",
+        *([] if "program:" in extra else ["program: any-layout"]),
     ]
     return "\n".join(lines) + "\n"
 
