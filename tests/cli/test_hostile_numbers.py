@@ -85,7 +85,7 @@ def test_a_number_out_of_range_is_refused_with_what_is_allowed(run, tmp_path, co
 def test_the_ends_of_the_ranges_are_planned(run, tmp_path, line):
     """What is allowed can be planned, or is infeasible with its reasons."""
     job = tmp_path / "job.yaml"
-    job.write_text(f"{JOB}{line}\n", encoding="utf-8")
+    job.write_text(f"{JOB}{line}\nprogram: any-layout\n", encoding="utf-8")
 
     for arguments in (("plan", job), ("explain", job, "--layout", "dp=2")):
         done = run(*arguments)
