@@ -96,13 +96,16 @@ def without_stack(name, folder):
 
 
 def assert_every_plan_is_started(run, path):
-    """Each plan of the front is written by its program's target, and the printed command runs as printed."""
-    front = planning.plan(load_job(path))
+    """Each plan of the front is written by its program's target, and the printed command runs as printed.
+
+    Both have ten minutes, so that a slow machine finds the same plans.
+    """
+    front = planning.plan(load_job(path), deadline=600)
     assert written(front) or front.reasons
     assert {at_batch(front.job, plan).program for plan in front.plans} <= programs_of(front.job)
     if front.plans and front.job.program is not None:
         screen = front_table(front, Terminal(), emitted=expressible_number(front)).splitlines()
-        done = run(*shlex.split(screen[-1].removeprefix("next: autoplan ")))
+        done = run(*shlex.split(screen[-1].removeprefix("next: autoplan ")), "--deadline", "600")
         assert done.exit_code == 0, done.stderr
 
 
