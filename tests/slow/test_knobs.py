@@ -21,6 +21,7 @@ from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import AdapterSpec, JobSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.post_training import RLSpec
 
 STACKS = Path(__file__).resolve().parents[2] / "costmodels" / "stacks"
 #: What names and explains a stack: no knobs. Which target starts it and which files are read as its jobs
@@ -186,11 +187,12 @@ def jobs(name: str):
 
 
 def fine_tunes(job, layouts):
-    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, updates in backward, offload."""
+    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, DPO, updates in backward, offload."""
     bases = (None, "nf4", "fp4", "int8")
     adapted = [replace(job, adapters=AdapterSpec(rank=8, base=base)) for base in bases]
     adapted.append(replace(job, adapters=AdapterSpec(rank=8, dora=True)))
     adapted.append(replace(job, optimizer="paged-adamw-8bit"))
+    adapted.append(replace(job, rl=RLSpec(method="dpo")))
     software = ({"optimizer_in_backward": True}, {"offload_parameters": True}, {"compile": True})
     adapted += [replace(job, software=SoftwareSpec(**chosen)) for chosen in software]
     return [(one, (*layouts[:3], "dp=8,mbs=8,zero=3", "dp=8,mbs=8,zero=0")) for one in adapted]
