@@ -1,6 +1,7 @@
 """Every page in a real browser: quiet, alone, usable by keyboard, readable, and true to the JSON."""
 
 import json
+import re
 
 import pytest
 
@@ -248,6 +249,7 @@ def test_text_is_copied_by_its_button(opened, written):
     page = opened(written("gemm")).page
     button = page.locator("button.copy").first
     button.click()
+    page.locator("button.copy", has_text=re.compile("^(copied|selected)")).first.wait_for()
 
     assert button.inner_text() in {"copied", "selected: copy it with the keyboard"}
     assert page.evaluate("getSelection().toString()").startswith("autoplan gemm --m 4096")
