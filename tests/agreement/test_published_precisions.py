@@ -39,16 +39,16 @@ def predicted():
         if isinstance(entry, dict) and entry["id"] == "titan202506-70b-g256-fp8-tensorwise-vanilla"
     )
 
-    def run(name, precision):
+    def run(name, precision, scales=None):
         row = deepcopy(like)
         row["id"] = name
         row["hardware"]["gpus"] = 8
         row["model"] |= {"layers": 32, "hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8}
         row["layout"] |= {"tp": 1, "dp": 8, "micro_batch": 1, "global_batch": 8, "sequence_parallel": None}
-        row["layout"] |= {"recompute": "selective", "precision": precision}
+        row["layout"] |= {"recompute": "selective", "precision": precision, "fp8_scales": scales}
         return outcome_of(row, 0).predicted.tokens_per_second_per_device
 
-    return {"bf16": run("one", "bf16"), "tensor": run("two", "fp8"), "row": run("rowwise", "fp8")}
+    return {"bf16": run("one", "bf16"), "tensor": run("two", "fp8"), "row": run("three", "fp8", "row")}
 
 
 @pytest.mark.parametrize("form", PUBLISHED)

@@ -7,14 +7,15 @@ import json
 import sys
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
-
 SPECIAL = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def write(config, folder):
     """Write the model, the tokenizer of its words and forty pairs."""
+    # Imported here: pytest collects this module where there is no transformers.
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
     words = [*SPECIAL.values(), *(f"w{at}" for at in range(60))]
     tokenizer = Tokenizer(
         models.WordLevel({word: at for at, word in enumerate(words)}, unk_token=SPECIAL["unk_token"])

@@ -54,4 +54,4 @@ def test_formulas_take_the_scope():
         if {"job", "layout"} <= set(inspect.signature(function).parameters)
     }
 
-    assert opened == {"engine_pair"}
+    assert opened == {"engine_pair", "pool_scope"}
