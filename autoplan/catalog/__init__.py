@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autoplan.catalog.job_edits import edited_text
     from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
     from autoplan.catalog.model_names import checkpoint_model, model_called
-    from autoplan.catalog.relatives.device_kernels import (
+    from autoplan.catalog.relatives import (
         engine_kernels_for,
         engine_kernels_origin,
         kernels_for,
@@ -107,8 +107,8 @@ _HOMES: Final = {
     "detected": "autoplan.catalog.entries",
     "edited_text": "autoplan.catalog.job_edits",
     "engine_entry": "autoplan.catalog.entries",
-    "engine_kernels_for": "autoplan.catalog.relatives.device_kernels",
-    "engine_kernels_origin": "autoplan.catalog.relatives.device_kernels",
+    "engine_kernels_for": "autoplan.catalog.relatives",
+    "engine_kernels_origin": "autoplan.catalog.relatives",
     "entry_names": "autoplan.catalog.roots",
     "entry_text": "autoplan.catalog.roots",
     "file_named": "autoplan.catalog.roots",
@@ -116,7 +116,7 @@ _HOMES: Final = {
     "find_hardware": "autoplan.catalog.entries",
     "is_path": "autoplan.catalog.roots",
     "is_serving_job": "autoplan.catalog.job_files",
-    "kernels_for": "autoplan.catalog.relatives.device_kernels",
+    "kernels_for": "autoplan.catalog.relatives",
     "load_entry": "autoplan.catalog.entries",
     "load_grid": "autoplan.catalog.grid_files",
     "load_job": "autoplan.catalog.job_files",

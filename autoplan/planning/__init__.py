@@ -38,13 +38,12 @@ if TYPE_CHECKING:
     from autoplan.answers.sweep.ask import sweep
     from autoplan.answers.sweep.executors import dask_executor
     from autoplan.answers.verify.ask import compared, verify
-    from autoplan.planning.communicating import communication, placement, products
-    from autoplan.planning.elastic.remaining_devices import remaining
-    from autoplan.planning.infeasible.applied_edits import applied
+    from autoplan.planning.communicating import communication, parameter_counts, placement, products
+    from autoplan.planning.infeasible.edited_jobs import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
-    from autoplan.planning.listing import parameter_counts
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
-    from autoplan.planning.serving.serving_remedies import applied_change
+    from autoplan.planning.remaining_devices import remaining
+    from autoplan.planning.serving_plans import applied_change
 
 __all__ = [
     "MOST_LAYERS",
@@ -100,8 +99,8 @@ __all__ = [
 
 _HOMES: Final = {
     "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
-    "applied": "autoplan.planning.infeasible.applied_edits",
-    "applied_change": "autoplan.planning.serving.serving_remedies",
+    "applied": "autoplan.planning.infeasible.edited_jobs",
+    "applied_change": "autoplan.planning.serving_plans",
     "calibrate": "autoplan.answers.calibrate.ask",
     "calibrate_from_logs": "autoplan.answers.calibrate.ask",
     "calibrate_machine": "autoplan.answers.calibrate.ask",
@@ -132,7 +131,7 @@ _HOMES: Final = {
     "measure": "autoplan.answers.calibrate.ask",
     "measured_file": "autoplan.answers.calibrate.ask",
     "measured_hardware": "autoplan.answers.calibrate.ask",
-    "parameter_counts": "autoplan.planning.listing",
+    "parameter_counts": "autoplan.planning.communicating",
     "placement": "autoplan.planning.communicating",
     "plan": "autoplan.planning.plan_and_evaluate",
     "predicted_step": "autoplan.answers.diagnose.ask",
@@ -140,7 +139,7 @@ _HOMES: Final = {
     "read": "autoplan.answers.configure.ask",
     "read_text": "autoplan.answers.configure.ask",
     "read_values": "autoplan.answers.configure.ask",
-    "remaining": "autoplan.planning.elastic.remaining_devices",
+    "remaining": "autoplan.planning.remaining_devices",
     "remedied": "autoplan.answers.explain.remedies",
     "run_record": "autoplan.answers.diagnose.ask",
     "saved_number": "autoplan.answers.configure.ask",

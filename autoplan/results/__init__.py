@@ -16,11 +16,9 @@ if TYPE_CHECKING:
         MeasuredCurve,
         RunErrors,
     )
-    from autoplan.results.explanation import Explanation, Remedy
+    from autoplan.results.explanation import Choice, Contrast, Explanation, Refusal, Remedy, Standing
     from autoplan.results.front import Certificate, Edit, Front, OrderNoise, Rejection, Suggestion
-    from autoplan.results.parameter_counts import ParameterCounts
-    from autoplan.results.plan import Plan, StackStep
-    from autoplan.results.standing import Choice, Contrast, Refusal, Standing
+    from autoplan.results.plan import ParameterCounts, Plan, StackStep
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
     from autoplan.results.verdict import Check, Verdict
 
@@ -55,12 +53,12 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Contrast": "autoplan.results.standing",
+    "Contrast": "autoplan.results.explanation",
     "Calibration": "autoplan.results.calibration",
     "CellAnswer": "autoplan.results.sweep",
     "Certificate": "autoplan.results.front",
     "Check": "autoplan.results.verdict",
-    "Choice": "autoplan.results.standing",
+    "Choice": "autoplan.results.explanation",
     "StackStep": "autoplan.results.plan",
     "CoefficientChange": "autoplan.results.calibration",
     "Communication": "autoplan.costs.core.prediction",
@@ -71,13 +69,13 @@ _HOMES: Final = {
     "Measured": "autoplan.results.calibration",
     "MeasuredCurve": "autoplan.results.calibration",
     "OrderNoise": "autoplan.results.front",
-    "ParameterCounts": "autoplan.results.parameter_counts",
+    "ParameterCounts": "autoplan.results.plan",
     "Plan": "autoplan.results.plan",
-    "Refusal": "autoplan.results.standing",
+    "Refusal": "autoplan.results.explanation",
     "Rejection": "autoplan.results.front",
     "Remedy": "autoplan.results.explanation",
     "RunErrors": "autoplan.results.calibration",
-    "Standing": "autoplan.results.standing",
+    "Standing": "autoplan.results.explanation",
     "Suggestion": "autoplan.results.front",
     "Sweep": "autoplan.results.sweep",
     "SweepRow": "autoplan.results.sweep",
