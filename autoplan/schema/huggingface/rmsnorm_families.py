@@ -164,14 +164,6 @@ def _deepseek_experts(fields: Fields, dense: int, shared: int, *, router_bias: b
     }
 
 
-def _deepseek_v2(fields: Fields) -> Spec:
-    return _deepseek(fields, dense=0, shared=2, router_bias=False)
-
-
-def _deepseek_v3(fields: Fields) -> Spec:
-    return _deepseek(fields, dense=3, shared=1, router_bias=True)
-
-
 def _gemma(fields: Fields) -> Spec:
     keys = ("hidden_activation", "hidden_act")
     return {
@@ -201,10 +193,6 @@ def _gemma3(fields: Fields) -> Spec:
         "qk_norm": True,
         "sliding_window": fields.window("sliding_window", default=4096, every=every),
     }
-
-
-def _phi3(fields: Fields) -> Spec:
-    return {**_gated(fields), "sliding_window": fields.window("sliding_window")}
 
 
 def _gpt_oss(fields: Fields) -> Spec:
@@ -242,8 +230,8 @@ def _llama4(fields: Fields) -> Spec:
 
 
 GATED_FAMILIES: Final[Mapping[str, Family]] = {
-    "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
+    "deepseek_v2": lambda fields: _deepseek(fields, dense=0, shared=2, router_bias=False),
+    "deepseek_v3": lambda fields: _deepseek(fields, dense=3, shared=1, router_bias=True),
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
@@ -253,7 +241,7 @@ GATED_FAMILIES: Final[Mapping[str, Family]] = {
     "llama4_text": _llama4,
     "mistral": _mistral,
     "mixtral": _mixtral,
-    "phi3": _phi3,
+    "phi3": lambda fields: {**_gated(fields), "sliding_window": fields.window("sliding_window")},
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
