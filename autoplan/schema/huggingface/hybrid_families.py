@@ -22,6 +22,11 @@ REFUSED_FAMILIES: Final[Mapping[str, str]] = {
     "falcon_h1": "has attention and Mamba-2 side by side in a layer, which a model file cannot say",
     "jamba": "has Mamba-1 layers, which are not priced",
     "kimi_linear": "has Kimi delta attention, which is not priced",
+    "deepseek_v32": "has sparse attention, whose indexer chooses the keys of a query, which is not priced",
+    "glm_moe_dsa": "has sparse attention, whose indexer chooses the keys of a query, which is not priced",
+    "gemma3n": "has layers with embeddings of their inputs that share caches, which a model file cannot say",
+    "gemma4": "has layers with heads of two widths that share caches, which a model file cannot say",
+    "minimax": "has lightning attention, which is not priced",
 }
 
 
