@@ -1,12 +1,8 @@
-"""Families with RMSNorm and a gated MLP: what each means by its config.json, a function a family.
+"""Families of models: what each means by its config.json, a function a family.
 
 Defaults are those of transformers 5: what its config class fills in may be missing here as well,
-but the sizes that decide a model (layers, widths, heads, vocabulary) must be there.
-
-Families with LayerNorm and an MLP without a gate: what each means by its config.json.
-
-Defaults are those of transformers 5: what its config class fills in may be missing here as well,
-but the sizes that decide a model (layers, widths, heads, vocabulary) must be there.
+but the sizes that decide a model (layers, widths, heads, vocabulary) must be there. The first have RMSNorm
+and a gated MLP, the others LayerNorm and an MLP without a gate.
 """
 
 from __future__ import annotations

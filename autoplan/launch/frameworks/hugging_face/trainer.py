@@ -21,8 +21,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software

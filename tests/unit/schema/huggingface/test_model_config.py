@@ -4,9 +4,9 @@ import pytest
 
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.errors import SpecError, UnsupportedError
-from autoplan.schema.huggingface.hybrid_families import REFUSED_FAMILIES
 from autoplan.schema.huggingface.model_config import (
     KNOWN_MODEL_TYPES,
+    REFUSED_FAMILIES,
     detect_huggingface,
     model_from_huggingface,
 )
