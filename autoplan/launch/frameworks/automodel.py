@@ -44,6 +44,9 @@ def read_automodel(file: LaunchFile) -> Configuration:
     values |= document.bound("global_batch_size", "sp") | _length(document) | _microbatch(document, values)
     values |= _training(document)
     document.stop_at_problems()
+    configured = document.given("configured_model")
+    if configured is not None and document.given("model") is None:
+        document.entries[document.path("model")] = configured
     model = model_of(document)
     return assembled(
         "automodel",

@@ -51,6 +51,9 @@ _GRANULARITY: Final = next(path for path, name in _NEMO["keys"].items() if name 
 _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
 _YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
+#: Sections of NeMo 1 besides its trainer: a model with batches, and what writes checkpoints and logs.
+_MODEL: Final = re.compile(r"(?m)^model\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?\s+micro_batch_size\s*:")
+_MANAGED: Final = re.compile(r"(?m)^exp_manager\s*:")
 #: Values of keys that are an argument, and of its absence.
 _SPECIAL: Final = {
     f"{prefix}{FLAGS['distributed_optimizer']}": {"model.optim.name": _NEMO["sharded_optimizer"][sharded]}
@@ -64,7 +67,8 @@ def is_nemo(file: LaunchFile) -> bool:
         return "megatron.bridge" not in file.text
     if _is_script(file):
         return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
-    return _YAML.search(file.text) is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
+    signs = _YAML.search(file.text) or (_MODEL.search(file.text) and _MANAGED.search(file.text))
+    return signs is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
 
 
 def _is_script(file: LaunchFile) -> bool:
@@ -90,7 +94,9 @@ def read_nemo(file: LaunchFile) -> Configuration:
     arguments.problems += document.problems
     try:
         arguments.stop_at_problems()
-        self_contained = complete and (built or not recipe)
+        # Programs that train on take the degrees of the checkpoint that they load.
+        degrees = any(_NEMO["keys"].get(path) in {"tp", "pp"} for path in document.entries)
+        self_contained = complete and (built or (not recipe and degrees))
         configuration = configured(
             file,
             arguments,
