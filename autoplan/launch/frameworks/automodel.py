@@ -99,6 +99,7 @@ def _microbatch(document: WrittenDocument, values: Mapping[str, Written]) -> dic
     if values["pp"].value == 1:
         return document.bound("mbs")
     document.opened |= {"vpp", "stages", "schedule"}
+    document.number("mbs")
     part = document.number("pipeline_mbs")
     return {} if part is None else {"mbs": part}
 

@@ -82,6 +82,12 @@ def read_nemo(file: LaunchFile) -> Configuration:
     document, complete = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     built = any(path.endswith("_target_") for path in document.entries)
+    # Programs that train on take degrees and sizes of the checkpoint that they load.
+    loaded = not recipe and not any(_NEMO["keys"].get(path) in {"tp", "pp"} for path in document.entries)
+    if loaded:
+        document.entries = {
+            path: entry for path, entry in document.entries.items() if "${" not in str(entry.value)
+        }
     arguments = Arguments(file.name, notes=document.notes)
     refuse_misspelt(arguments, document.entries, _KNOWN, "NeMo")
     _leave_open(document, arguments)
@@ -94,9 +100,7 @@ def read_nemo(file: LaunchFile) -> Configuration:
     arguments.problems += document.problems
     try:
         arguments.stop_at_problems()
-        # Programs that train on take the degrees of the checkpoint that they load.
-        degrees = any(_NEMO["keys"].get(path) in {"tp", "pp"} for path in document.entries)
-        self_contained = complete and (built or (not recipe and degrees))
+        self_contained = complete and (built or (not recipe and not loaded))
         configuration = configured(
             file,
             arguments,
