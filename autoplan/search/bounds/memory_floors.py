@@ -26,8 +26,8 @@ ROUNDING = 1e-9
 #: A layer whose states are on the host may take no bytes of the device; divisors are no less than this.
 _LEAST_BYTES = 1e-9
 
-#: Halvings of the interval that contains the least limit of a candidate.
-_HALVINGS = 12
+#: Limits that candidates are compared with: shares of the largest.
+_SHARES = 4096
 
 #: The index of all candidates.
 _ALL: Final = slice(None)
@@ -54,7 +54,7 @@ class Sized(Protocol):
 
 
 class TooSmallLimits:
-    """Limits within which candidates do not fit, by the floors of memory; computed once for each candidate.
+    """Limits within which candidates do not fit, by the floors of memory; each is compared with few limits.
 
     All candidates may fit into ``most`` bytes.
     """
@@ -63,40 +63,30 @@ class TooSmallLimits:
         self._groups = groups
         self._most = most
         self._floors: dict[int, Sequence[Floor]] = {}
-        self._limits: dict[int, Array] = {}
+        #: The largest share of ``most`` that is too small for a candidate, and the smallest that may not be.
+        self._shares: dict[int, tuple[Ints, Ints]] = {}
 
     def exclude(self, group: int, limit: float, bounds: Array, index: Ints | None = None) -> bool:
         """Set the ``bounds`` of candidates of a group that do not fit into ``limit`` to infinity.
 
-        They are those at ``index``, of all without. Return whether there are any.
+        They are those at ``index``, of all without. Return whether there are any. The limit is rounded up to
+        shares of ``most``.
         """
-        if limit >= self._most:
+        share = int(np.ceil(limit / self._most * _SHARES))
+        if share >= _SHARES:
             return False
         index = np.arange(len(bounds)) if index is None else index
-        if group not in self._limits:
+        if group not in self._shares:
             self._floors[group] = memory_floors(self._groups[group], central=True)
-            self._limits[group] = np.full(len(bounds), np.nan)
-        limits = self._limits[group]
-        unknown = index[np.isnan(limits[index])]
+            self._shares[group] = np.zeros(len(bounds), np.int64), np.full(len(bounds), _SHARES)
+        short, enough = self._shares[group]
+        unknown = index[(short[index] < share) & (share < enough[index])]
         if len(unknown):
-            limits[unknown] = _too_small_limit(self._groups[group], self._floors[group], unknown, self._most)
-        excluded = index[limits[index] >= limit]
+            fits = floors_fit(self._groups[group], self._floors[group], self._most * share / _SHARES, unknown)
+            enough[unknown[fits]], short[unknown[~fits]] = share, share
+        excluded = index[short[index] >= share]
         bounds[excluded] = np.inf
         return bool(len(excluded))
-
-
-def _too_small_limit(group: Sized, floors: Sequence[Floor], index: Ints, most: float) -> Array:
-    """Return for each candidate at ``index`` a limit within which it does not fit, shape [C] [byte].
-
-    It is the largest one below ``most`` that the floors prove, to 1 / 4,096 of it.
-    """
-    short = np.zeros(len(index))
-    enough = np.full_like(short, most)
-    for _ in range(_HALVINGS):
-        middle = (short + enough) / 2
-        fits = floors_fit(group, floors, middle[:, None], index)
-        short, enough = np.where(fits, short, middle), np.where(fits, middle, enough)
-    return short
 
 
 def floors_fit(
