@@ -357,6 +357,14 @@ class ExpertPolicy(Frozen):
         description="what is sent: a copy of a token for each of its experts, or one copy to each node and"
         " from there one to each rank (DeepEP, HybridEP)",
     )
+    dispatch_overlap: bool = Field(
+        default=False,
+        description="whether one microbatch computes while tokens of another are dispatched and combined",
+    )
+    fused_mlp: bool = Field(
+        default=False,
+        description="whether the grouped GEMMs themselves activate and cast what lies between them",
+    )
     saved_tensors_per_routed_token: int = Field(
         ge=1,
         le=8,
