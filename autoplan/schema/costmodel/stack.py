@@ -415,6 +415,11 @@ class FineTuningPolicy(Frozen):
         description="GEMMs of a 4-bit base keep their inputs for backward (bitsandbytes before #1270,"
         " July 2024); those of int8 always do",
     )
+    frozen_inputs_held: bool = Field(
+        default=False,
+        description="hooks of frozen sharded layers hold each one's input and its gradient to the end of"
+        " backward (FSDP1 with reentrant checkpoints)",
+    )
     dequantization_traffic: SourcedFactor | None = Field(
         default=None,
         description="memory traffic of kernels that make a 16-bit weight of a quantised one, over what they"
