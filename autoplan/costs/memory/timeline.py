@@ -507,7 +507,7 @@ def _first_layers(stage: _Stage, backward: _LayerBackward) -> tuple[Event, Event
 
 
 def _frozen_held_bytes(scope: Scope) -> Array:
-    """Return what hooks of a frozen unit hold to the end of backward [byte]: its input and its gradient, 2 e h T.
+    """Return what hooks of a frozen unit hold to the end of backward [byte]: input and gradient, 2 e h T.
 
     Source: PyTorch torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook: a
     multi-grad hook on the inputs, whose buffer has their gradients, until the final callback drops it.

@@ -390,7 +390,7 @@ def test_the_only_rank_of_its_data_axis_copies_no_gradients():
 
 
 def test_hooks_of_frozen_layers_hold_an_input_and_its_gradient_a_layer():
-    """2 x 2 bytes x 4,096 x 8,192 tokens of 32 layers at the first layer's backward; none without adapters."""
+    """2 x 2 bytes x 4,096 x 8,192 tokens of 32 layers at the first one's backward; none without adapters."""
     layout = parse_layout("zero=3,recompute=full", layers=32, devices=8)
 
     def bytes_at_first(job):
