@@ -193,12 +193,23 @@ def _reference(job: str | None, options: dict[str, str | None], save: Path | Non
     line = job_reference(options)
     if job is not None and (line or save is not None):
         first = next((name for name, value in options.items() if value is not None), "--save")
-        raise typer.BadParameter(f"{job} is a whole job: leave out {first}, or it", param_hint=first)
+        raise typer.BadParameter(_beside_a_job(job, first, options.get(first)), param_hint=first)
     if job is None and not line:
         raise typer.BadParameter("give a job, or --model and --hardware", param_hint="JOB")
     if job is not None:
         return job
     return line if save is None else _saved(line, save)
+
+
+def _beside_a_job(job: str, option: str, value: str | None) -> str:
+    """Return what to do about an ``option`` of a job that stands beside a whole ``job``."""
+    from autoplan.catalog.job_option_names import JOB_OPTIONS
+
+    key = JOB_OPTIONS[option].key if value is not None else ""
+    if not key:
+        return f"{job} is a whole job: leave out {option}, or it"
+    priced = " (and remove `stack`, unless it is to price the job)" if key == "program" else ""
+    return f"{job} is a whole job: leave out {option} and set `{key}: {value}` in it{priced}"
 
 
 def _saved(line: str, save: Path) -> str:

@@ -18,7 +18,8 @@ from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.prediction import Communication, MeshAxis
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.layer.context_parallel import ContextMessage, context_messages
-from autoplan.costs.layer.moe_dispatch import destinations_visited, dispatch_bytes
+from autoplan.costs.layer.moe import destinations_visited
+from autoplan.costs.layer.moe_dispatch import dispatch_bytes
 from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import context_group, dispatch_groups, pipeline_group

@@ -82,11 +82,13 @@ def _rowwise_traffic(job: Job) -> float:
 def _cast_extents(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     """Return elements per token [1]: inputs of all GEMMs of a layer, their output gradients, one input."""
     model, t = job.model, candidates.tp.astype(np.float64)
-    moe_share, routed = moe_layer_share(model), routed_per_token(job, candidates)
+    moe_share, routed, policy = moe_layer_share(model), routed_per_token(job, candidates), job.stack.experts
     h, (q, k) = np.asarray(float(model.hidden_size)), attention_widths(model, t)
     f = (1.0 - moe_share) * model.ffn_size / t
     if model.moe is not None:
-        inner = routed * model.moe.expert_ffn_size / candidates.etp + model.moe.shared_expert_ffn_size / t
+        separate = not (policy and policy.fused_mlp)
+        inner = separate * routed * model.moe.expert_ffn_size / candidates.etp
+        inner = inner + model.moe.shared_expert_ffn_size / t
         f, h = f + moe_share * inner, h + moe_share * routed * h / 2
     up_projections = 2 if model.gated else 1
     if model.linear_attention is not None:

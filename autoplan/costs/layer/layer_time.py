@@ -33,7 +33,7 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import weights_of
 from autoplan.costs.core.reference import forward_passes
-from autoplan.costs.core.scope import at_precision, sequences_of, tokens_of
+from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
 from autoplan.costs.device.kernels import (
     Gemm,
@@ -169,6 +169,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         backward_compute, attention.exposed_backward, launches_backward
     )
     dispatch = dispatch_seconds(job, candidates, machine)
+    exposed_dispatch = _exposed_dispatch(job, candidates, machine, dispatch, forward + backward)
     repeated = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     recompute = {
         "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
@@ -192,8 +193,26 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
         tensor_weight=regathered,
         context_forward=context_forward,
         context_backward=context_backward,
-        dispatch=dispatch,
+        dispatch=exposed_dispatch,
     )
+
+
+def _exposed_dispatch(
+    job: Job, candidates: Candidates, machine: Machine, dispatch: Array, compute: Array
+) -> Array:
+    """Return the exposed seconds of dispatch and combine in forward, or in backward, shape [C].
+
+    Where the stack overlaps them, those of one microbatch run beside the forward and backward ``compute`` of
+    another; the first microbatch's forward and the last one's backward have none beside them.
+    Source: Megatron-LM, --overlap-moe-expert-parallel-comm.
+    """
+    policy = job.stack.experts
+    if policy is None or not policy.dispatch_overlap:
+        return dispatch
+    beside = exposed_seconds(compute, Traffic(2.0 * dispatch, 2.0 * dispatch), machine) / 2.0
+    alone = 1.0 / np.maximum(microbatches(job, candidates), 1.0)
+    exposed: Array = alone * dispatch + (1.0 - alone) * np.minimum(beside, dispatch)
+    return exposed
 
 
 def _without_gradient(

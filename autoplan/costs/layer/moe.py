@@ -27,6 +27,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
+    "destinations_visited",
     "expert_elements",
     "expert_gemms",
     "expert_kernels",
@@ -145,13 +146,31 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     return gemms
 
 
+def destinations_visited(destinations: Array, top_k: int) -> Array:
+    """Return the mean number of n ``destinations`` (ranks or nodes) that a token visits [1].
+
+    n (1 - (1 - 1/n)^K), where the experts are spread evenly over the destinations.
+
+    >>> destinations_visited(np.array([1.0, 2.0, 16.0]), 8).round(2).tolist()  # of 2 both, of 16 ranks 6.5
+    [1.0, 1.99, 6.45]
+
+    Leaves out: selection without replacement; node-limited routing.
+    Source: the probability that none of K independent choices falls on a destination.
+    """
+    missed = (1.0 - 1.0 / destinations) ** top_k
+    visited: Array = destinations * (1.0 - missed)
+    return visited
+
+
 def permute_elements(job: Job, candidates: Candidates) -> Array:
     """Return elements per token that sorting by expert, and back, reads and writes [1], shape [C].
 
     For forward, or for backward, of the average layer. Fused: a token is read once and written K times, K
     results are read and their sum is written: h (2 K + 2)/s. Otherwise an index_select reads and writes K
     times, a scatter_add reads K results and reads and writes the sum, which begins as zeros, K times:
-    h (5 K + 1)/s. h 4 R more where several ranks send, to sort by expert and back. Router: scores and top-k.
+    h (5 K + 1)/s. h 4 R more where several ranks send, to sort by expert and back. A hierarchical dispatch
+    sends tokens as they are, and only what arrives is sorted: h (2 K + 2 n)/s, where a token visits n ranks.
+    Router: scores and top-k.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(permute_elements(load_job("mixtral-8x7b-8x-h200"), one)[0])
@@ -161,16 +180,22 @@ def permute_elements(job: Job, candidates: Candidates) -> Array:
 
     Leaves out: indices and counts; what of a token read K times stays in the cache.
     Source: Megatron-Core 0.16.1, megatron/core/transformer/moe/moe_utils.py, permute, unpermute and
-    sort_chunks_by_idxs; TransformerEngine, transformer_engine/common/triton/permutation.py, for fused ones.
+    sort_chunks_by_idxs; token_dispatcher.py, MoEFlexTokenDispatcher, which permutes behind the dispatch;
+    TransformerEngine, transformer_engine/common/triton/permutation.py, for fused ones.
     """
     moe, policy, moe_share = job.model.moe, job.stack.experts, moe_layer_share(job.model)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
     fused = policy is not None and policy.permute_fusion
-    sorting = 2.0 * moe.top_k + 2.0 if fused else 5.0 * moe.top_k + 1.0
     routed, h = routed_per_token(job, candidates), job.model.hidden_size
-    second_sort = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), 4.0 * routed, 0.0)
+    arriving: Array = np.ones(1)
+    second_sort = 4.0 * routed
+    if policy is not None and policy.dispatch == "hierarchical":
+        arriving = destinations_visited(candidates.ep.astype(np.float64), moe.top_k)
+        second_sort = 0.0 * routed
+    sorting = 2.0 * moe.top_k + 2.0 * arriving if fused else 5.0 * moe.top_k + arriving
+    second_sort = np.where((candidates.ep > 1) & (candidates.ep < moe.experts), second_sort, 0.0)
     router = _ROUTER_ACCESSES * moe.experts / sp_degree
     elements: Array = moe_share * (h * (sorting / sp_degree + second_sort) + router)
     return elements
@@ -180,18 +205,19 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     """Return elements per token of the experts' activation, and of the shared expert's gate [1], shape [C].
 
     For forward, or for backward, of the average layer: ``activation`` accesses per element of the inner
-    widths R f/y and of the shared expert.
+    widths R f/y and of the shared expert; none of the former where the GEMMs activate.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
     (86016.0, 86016)
     """
-    moe, moe_share = job.model.moe, moe_layer_share(job.model)
+    moe, policy, moe_share = job.model.moe, job.stack.experts, moe_layer_share(job.model)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    routed, h = routed_per_token(job, candidates), job.model.hidden_size
-    inner = routed * moe.expert_ffn_size / candidates.etp + moe.shared_expert_ffn_size / candidates.tp
+    h, separate = job.model.hidden_size, not (policy and policy.fused_mlp)
+    inner = separate * routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
+    inner = inner + moe.shared_expert_ffn_size / candidates.tp
     gate = 3.0 * h / sp_degree if moe.shared_expert_gate else 0.0
     elements: Array = moe_share * (activation * inner + gate)
     return elements

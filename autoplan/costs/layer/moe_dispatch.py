@@ -18,12 +18,12 @@ from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.core.sizes import element_bytes, sequence_parallel_degree
 from autoplan.costs.device.machine import Links, Machine
-from autoplan.costs.layer.moe import load_factor
+from autoplan.costs.layer.moe import destinations_visited, load_factor
 from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.network.mesh import dispatch_groups
 from autoplan.schema.job import Job
 
-__all__ = ["destinations_visited", "dispatch_bytes", "dispatch_seconds", "hierarchical_dispatch_seconds"]
+__all__ = ["dispatch_bytes", "dispatch_seconds", "hierarchical_dispatch_seconds"]
 
 
 def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
@@ -57,7 +57,7 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     >>> dispatch_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # twice 7/8 of 64 MiB
     [1.0]
 
-    Leaves out: dispatch in FP8; overlap with the compute of another microbatch.
+    Leaves out: dispatch in FP8; overlap with another microbatch, for which see ``layer_time``.
     Source: Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher.
     """
     model, moe_share, policy = job.model, moe_layer_share(job.model), job.stack.experts
@@ -78,22 +78,6 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
             seconds = seconds + collective_seconds(operation, size * y, group, machine.links)
     average: Array = moe_share * seconds
     return average
-
-
-def destinations_visited(destinations: Array, top_k: int) -> Array:
-    """Return the mean number of n ``destinations`` (ranks or nodes) that a token visits [1].
-
-    n (1 - (1 - 1/n)^K), where the experts are spread evenly over the destinations.
-
-    >>> destinations_visited(np.array([1.0, 2.0, 16.0]), 8).round(2).tolist()  # of 2 both, of 16 ranks 6.5
-    [1.0, 1.99, 6.45]
-
-    Leaves out: selection without replacement; node-limited routing.
-    Source: the probability that none of K independent choices falls on a destination.
-    """
-    missed = (1.0 - 1.0 / destinations) ** top_k
-    visited: Array = destinations * (1.0 - missed)
-    return visited
 
 
 def hierarchical_dispatch_seconds(token_bytes: Array, ranks: Group, top_k: int, links: Links) -> Array:

@@ -497,13 +497,25 @@ def _first_layers(stage: _Stage, backward: _LayerBackward) -> tuple[Event, Event
             gradients=Linear(backward.transient * gradients, backward.transient * backward.layer),
             activations=saved.entry + first_saved,
             logits=stage.earlier_logits,
-            transient=Linear(transient, _NO_BYTES),
+            transient=Linear(transient, _frozen_held_bytes(scope)),
         )
 
     return (
         event("second layer", "second", backward.head - 2 * backward.layer, second),
         event("first layer", "late", backward.head - backward.layer, first),
     )
+
+
+def _frozen_held_bytes(scope: Scope) -> Array:
+    """Return what hooks of a frozen unit hold to the end of backward [byte]: input and gradient, 2 e h T.
+
+    Source: PyTorch torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook: a
+    multi-grad hook on the inputs, whose buffer has their gradients, until the final callback drops it.
+    """
+    job, policy = scope.job, scope.job.stack.fine_tuning
+    held = job.adapters is not None and policy is not None and policy.frozen_inputs_held
+    size: Array = held * (scope.zero == 3) * 2.0 * element_bytes(job) * job.model.hidden_size * scope.tokens
+    return size
 
 
 def _tied_unreduced(stage: _Stage) -> Array:

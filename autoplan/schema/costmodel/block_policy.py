@@ -109,7 +109,7 @@ class BlockPolicy(Frozen):
     split_loss_bytes: int = Field(
         default=0,
         ge=0,
-        le=8,
+        le=16,
         description="alive in addition, a logit, where each tensor-parallel rank has a share of the logits"
         " (DTensor's loss_parallel copies them once more)",
     )

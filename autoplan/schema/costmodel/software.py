@@ -79,11 +79,22 @@ class SoftwareSpec(Frozen):
         default=None,
         description="one kernel each sorts tokens by expert and adds their results up (--moe-permute-fusion)",
     )
-    experts: Literal["grouped", "loop"] | None = Field(
+    experts: Literal["grouped", "fused", "loop"] | None = Field(
         default=None,
         description="products of a rank's experts: grouped in one kernel (grouped_mm, the default of"
-        " transformers from 5.0 on, of torchtitan and of Megatron), or a loop over experts, each of which the"
+        " transformers from 5.0 on, of torchtitan and of Megatron), fused with the activation and the casts"
+        " between them (Transformer Engine's operation fuser), or a loop over experts, each of which the"
         " host waits for (transformers before 5.0, experts_implementation: eager)",
+    )
+    dispatcher: Literal["all-to-all", "flex"] | None = Field(
+        default=None,
+        description="what is sent to experts: a copy of a token for each, or one to each node and from there"
+        " one to each rank (--moe-token-dispatcher-type flex: DeepEP, HybridEP)",
+    )
+    dispatch_overlap: bool | None = Field(
+        default=None,
+        description="one microbatch computes while tokens of another are dispatched and combined"
+        " (--overlap-moe-expert-parallel-comm)",
     )
     recompute_early_stop: bool | None = Field(
         default=None, description="recompute of a layer stops before its last product (PyTorch >= 2.1)"
@@ -172,7 +183,11 @@ _EXPERTS: dict[str, dict[str, Any]] = {
         "host_waits_exchanging": 1,
         "host_waits_per_expert": 0,
     },
+    # NVIDIA-NeMo/Megatron-Bridge v0.5.0, cutedsl_fused_grouped_mlp: use_transformer_engine_op_fuser.
+    "fused": {"grouped_gemm": True, "fused_mlp": True},
 }
+
+_DISPATCH = {"all-to-all": "all-to-all", "flex": "hierarchical"}
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
 _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
@@ -249,8 +264,11 @@ def _expert_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     if stack.experts is None:
         return {}
     changes: dict[str, Any] = dict(_EXPERTS[software.experts]) if software.experts else {}
-    if software.permute_fusion is not None:
-        changes["permute_fusion"] = software.permute_fusion
+    for name in ("permute_fusion", "dispatch_overlap"):
+        if (chosen := getattr(software, name)) is not None:
+            changes[name] = chosen
+    if software.dispatcher is not None:
+        changes["dispatch"] = _DISPATCH[software.dispatcher]
     return changes
 
 

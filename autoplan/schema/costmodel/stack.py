@@ -357,6 +357,14 @@ class ExpertPolicy(Frozen):
         description="what is sent: a copy of a token for each of its experts, or one copy to each node and"
         " from there one to each rank (DeepEP, HybridEP)",
     )
+    dispatch_overlap: bool = Field(
+        default=False,
+        description="whether one microbatch computes while tokens of another are dispatched and combined",
+    )
+    fused_mlp: bool = Field(
+        default=False,
+        description="whether the grouped GEMMs themselves activate and cast what lies between them",
+    )
     saved_tensors_per_routed_token: int = Field(
         ge=1,
         le=8,
@@ -406,6 +414,11 @@ class FineTuningPolicy(Frozen):
         default=False,
         description="GEMMs of a 4-bit base keep their inputs for backward (bitsandbytes before #1270,"
         " July 2024); those of int8 always do",
+    )
+    frozen_inputs_held: bool = Field(
+        default=False,
+        description="hooks of frozen sharded layers hold each one's input and its gradient to the end of"
+        " backward (FSDP1 with reentrant checkpoints)",
     )
     dequantization_traffic: SourcedFactor | None = Field(
         default=None,

@@ -41,6 +41,11 @@ REFUSED_FAMILIES: Final[Mapping[str, str]] = {
     "falcon_h1": "has attention and Mamba-2 side by side in a layer, which a model file cannot say",
     "jamba": "has Mamba-1 layers, which are not priced",
     "kimi_linear": "has Kimi delta attention, which is not priced",
+    "deepseek_v32": "has sparse attention, whose indexer chooses the keys of a query, which is not priced",
+    "glm_moe_dsa": "has sparse attention, whose indexer chooses the keys of a query, which is not priced",
+    "gemma3n": "has layers with embeddings of their inputs that share caches, which a model file cannot say",
+    "gemma4": "has layers with heads of two widths that share caches, which a model file cannot say",
+    "minimax": "has lightning attention, which is not priced",
 }
 
 
@@ -205,13 +210,19 @@ _FAMILIES: Final[Mapping[str, Family]] = {**GATED_FAMILIES, **CLASSIC_FAMILIES, 
 #: Models with more than text, whose language model sits in `text_config`.
 _NESTED: Final = {
     "gemma3": "gemma3_text",
+    "kimi_k25": "kimi_k2",
     "llama4": "llama4_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
 }
 
+#: Models with more than text that take one of several language models, which `text_config` names.
+_NESTED_BY_NAME: Final = ("llava", "mistral3")
+
 #: Every `model_type` that can be read.
-KNOWN_MODEL_TYPES: Final = tuple(sorted({*_FAMILIES, *_NESTED}))
+KNOWN_MODEL_TYPES: Final = tuple(sorted({*_FAMILIES, *_NESTED, *_NESTED_BY_NAME}))
 
 
 def detect_huggingface(mapping: Mapping[str, object]) -> bool:
@@ -251,14 +262,18 @@ def _language_model(config: Mapping[str, object]) -> tuple[str, Mapping[str, obj
     if not isinstance(model_type, str):
         message = "model_type is missing" if model_type is None else "model_type must be a text"
         raise SpecError([Problem(message, path="$.model_type")])
-    if model_type not in _NESTED:
+    if model_type not in _NESTED and model_type not in _NESTED_BY_NAME:
         return model_type, config, "$"
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         message = f"text_config is needed for model_type {model_type}, as a mapping"
         raise SpecError([Problem(message, path="$.text_config")])
     outer = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-    return _NESTED[model_type], {**outer, **text}, "$.text_config"
+    language = _NESTED.get(model_type, text.get("model_type"))
+    if not isinstance(language, str):
+        message = f"model_type is needed, a text: which language model {model_type} has"
+        raise SpecError([Problem(message, path="$.text_config.model_type")])
+    return language, {**outer, **text}, "$.text_config"
 
 
 def _checked(spec: Mapping[str, object]) -> ModelSpec:

@@ -130,6 +130,36 @@ def test_fused_permutation_moves_steps_of_experts_alone():
     assert seconds(*dense, fused=True) == seconds(*dense, fused=False)
 
 
+@pytest.mark.parametrize(
+    ("faster", "slower"),
+    [
+        ({"dispatch_overlap": True}, {}),
+        ({"experts": "fused"}, {"experts": "grouped"}),
+        ({"dispatcher": "flex"}, {"dispatcher": "all-to-all"}),
+    ],
+    ids=str,
+)
+def test_what_recipes_choose_for_experts_shortens_their_steps(faster, slower):
+    """Dispatch beside another microbatch, one kernel for an MLP, one copy of a token to a rank."""
+    job = load_job("mixtral-8x7b-8x-h200")
+
+    def seconds(chosen, layout="ep=8,dp=8,mbs=1"):
+        told = replace(job, stack=with_software(job.stack, SoftwareSpec(**chosen)))
+        return evaluate(told, layout).predicted.step_seconds
+
+    assert seconds(faster) < seconds(slower)
+
+
+def test_a_dispatch_has_nothing_beside_it_in_a_step_of_one_microbatch():
+    """What overlaps is the dispatch of another microbatch."""
+    job = load_job("mixtral-8x7b-8x-h200")
+    once = replace(job, workload=job.workload.model_copy(update={"global_batch_size": 8}))
+    told = replace(once, stack=with_software(once.stack, SoftwareSpec(dispatch_overlap=True)))
+    layout = "ep=8,dp=8,mbs=1"
+
+    assert evaluate(told, layout).predicted.step_seconds == evaluate(once, layout).predicted.step_seconds
+
+
 def test_what_either_choice_fuses_is_fused():
     """Kernels that a library fuses stay so in a run that is not compiled; a compiler fuses the others."""
     plain = stack("litgpt")

@@ -387,3 +387,20 @@ def test_the_only_rank_of_its_data_axis_copies_no_gradients():
     assert trained > 6e7  # of a layer of Llama 3.2 1B
     assert copies(pure, "dp=2", 2) == 2 * trained
     assert copies(job, "dp=1", 1) == copies(pure, "dp=1", 1) == 0
+
+
+def test_hooks_of_frozen_layers_hold_an_input_and_its_gradient_a_layer():
+    """2 x 2 bytes x 4,096 x 8,192 tokens of 32 layers at the first one's backward; none without adapters."""
+    layout = parse_layout("zero=3,recompute=full", layers=32, devices=8)
+
+    def bytes_at_first(job):
+        return predict(job, layout).memory.stages[0].events[EVENTS.index("first layer")].transient
+
+    def held(adapters):
+        plain = job_of(software="hf-fsdp2", adapters=adapters)
+        policy = plain.stack.fine_tuning.model_copy(update={"frozen_inputs_held": True})
+        told = replace(plain, stack=plain.stack.model_copy(update={"fine_tuning": policy}))
+        return bytes_at_first(told) - bytes_at_first(plain)
+
+    assert held(AdapterSpec(rank=8)) == 32 * 2 * 2 * 4096 * 8192
+    assert held(None) == 0
