@@ -13,14 +13,15 @@ A = ParamSpec("A")
 R = TypeVar("R")
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of ``package`` for the names of ``homes``, each with the module that has it.
+def lazy(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """Return the ``__getattr__`` of ``package`` for names by the module that has them, divided by blanks.
 
-    >>> lazy("autoplan", {"sqrt": "math"})("sqrt")(9.0)
+    >>> lazy("autoplan", {"math": "log sqrt"})("sqrt")(9.0)
     3.0
 
     Raises AttributeError for any other name, as a module does.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def attribute(name: str) -> object:
         if name not in homes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.commands.output import write
-from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.model import ModelSpec

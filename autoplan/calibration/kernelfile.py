@@ -13,8 +13,7 @@ import numpy as np
 
 from autoplan.calibration.coefficients import Coefficient, with_number
 from autoplan.calibration.least_squares import LeastSquares, Scatter, differences, minimise
-from autoplan.calibration.points import Point
-from autoplan.calibration.record import Environment, Record
+from autoplan.calibration.record import Environment, Point, Record
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate
 from autoplan.costs.device.machine import Rate

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from autoplan.calibration.points import Point
+from autoplan.calibration.record import Point
 from autoplan.calibration.torchbench import TorchBench
 from autoplan.errors import UnsupportedError
 from autoplan.schema.base import Sourced

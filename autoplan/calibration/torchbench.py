@@ -13,8 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
-from autoplan.calibration.points import Point, PointGrid, collective_points, device_points
-from autoplan.calibration.record import Environment, Record
+from autoplan.calibration.record import (
+    Environment,
+    Point,
+    PointGrid,
+    Record,
+    collective_points,
+    device_points,
+)
 from autoplan.errors import UnsupportedError
 
 __all__ = ["TorchBench", "open_bench"]

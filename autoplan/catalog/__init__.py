@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autoplan.catalog.job_edits import edited_text
     from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
     from autoplan.catalog.model_names import checkpoint_model, model_called
-    from autoplan.catalog.relatives.device_kernels import (
+    from autoplan.catalog.relatives import (
         engine_kernels_for,
         engine_kernels_origin,
         kernels_for,
@@ -92,46 +92,23 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "CLASSES": "autoplan.catalog.roots",
-    "COUNTS": "autoplan.catalog.derived_nodes",
-    "EntryKind": "autoplan.catalog.roots",
-    "ExtendedStack": "autoplan.catalog.stack_inheritance",
-    "FILES": "autoplan.catalog.roots",
-    "FOLDERS": "autoplan.catalog.roots",
-    "Found": "autoplan.catalog.entry_checks",
-    "assumed_stack": "autoplan.catalog.entries",
-    "catalog_problems": "autoplan.catalog.entry_checks",
-    "cell_job": "autoplan.catalog.grid_files",
-    "check_entry": "autoplan.catalog.entry_checks",
-    "checkpoint_model": "autoplan.catalog.model_names",
-    "detected": "autoplan.catalog.entries",
-    "edited_text": "autoplan.catalog.job_edits",
-    "engine_entry": "autoplan.catalog.entries",
-    "engine_kernels_for": "autoplan.catalog.relatives.device_kernels",
-    "engine_kernels_origin": "autoplan.catalog.relatives.device_kernels",
-    "entry_names": "autoplan.catalog.roots",
-    "entry_text": "autoplan.catalog.roots",
-    "file_named": "autoplan.catalog.roots",
-    "find_entries": "autoplan.catalog.entry_checks",
-    "find_hardware": "autoplan.catalog.entries",
-    "is_path": "autoplan.catalog.roots",
-    "is_serving_job": "autoplan.catalog.job_files",
-    "kernels_for": "autoplan.catalog.relatives.device_kernels",
-    "load_entry": "autoplan.catalog.entries",
-    "load_grid": "autoplan.catalog.grid_files",
-    "load_job": "autoplan.catalog.job_files",
-    "load_serving_job": "autoplan.catalog.serving_jobs",
-    "model_called": "autoplan.catalog.model_names",
-    "open_file": "autoplan.catalog.roots",
-    "read_file": "autoplan.catalog.roots",
-    "read_stack": "autoplan.catalog.stack_inheritance",
-    "resolve_job": "autoplan.catalog.job_files",
-    "resolve_serving_job": "autoplan.catalog.serving_jobs",
-    "serving_hashes": "autoplan.catalog.serving_jobs",
-    "serving_intervals": "autoplan.catalog.entries",
-    "serving_job_of_text": "autoplan.catalog.serving_jobs",
-    "stack": "autoplan.catalog.entries",
-    "written": "autoplan.catalog.entries",
+    "autoplan.catalog.derived_nodes": "COUNTS",
+    "autoplan.catalog.entries": (
+        "assumed_stack detected engine_entry find_hardware load_entry serving_intervals stack written"
+    ),
+    "autoplan.catalog.entry_checks": "Found catalog_problems check_entry find_entries",
+    "autoplan.catalog.grid_files": "cell_job load_grid",
+    "autoplan.catalog.job_edits": "edited_text",
+    "autoplan.catalog.job_files": "is_serving_job load_job resolve_job",
+    "autoplan.catalog.model_names": "checkpoint_model model_called",
+    "autoplan.catalog.relatives": "engine_kernels_for engine_kernels_origin kernels_for",
+    "autoplan.catalog.roots": (
+        "CLASSES EntryKind FILES FOLDERS entry_names entry_text file_named is_path open_file read_file"
+    ),
+    "autoplan.catalog.serving_jobs": (
+        "load_serving_job resolve_serving_job serving_hashes serving_job_of_text"
+    ),
+    "autoplan.catalog.stack_inheritance": "ExtendedStack read_stack",
 }
 
 __getattr__ = _lazy(__name__, _HOMES)

@@ -41,7 +41,7 @@ from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
 
 if TYPE_CHECKING:
-    from autoplan.catalog.detection.detected_hardware import DetectedHardware
+    from autoplan.catalog.detection import DetectedHardware
     from autoplan.schema.costmodel.interval_spec import IntervalSpec
     from autoplan.schema.serving.engine_stack import Engine, EngineSpec
 
@@ -211,7 +211,7 @@ def _unwritten_node(name: str) -> NodeSpec:
 def _holders(device_name: str) -> list[NodeSpec]:
     """Return the nodes of the catalogue with a device, first those on whose fabric kernels were measured."""
     names = [n for n in entry_names("node") if device_name in entry_text("node", n)[0]]
-    from autoplan.catalog.relatives.device_kernels import own_kernels
+    from autoplan.catalog.relatives import own_kernels
 
     kernels = own_kernels(device_name)
     measured = kernels.collectives.fabrics if kernels else ()
@@ -362,7 +362,7 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
 
 def detected() -> DetectedHardware:
     """Return the hardware of this machine and of its job; raises CatalogError where it is not known."""
-    from autoplan.catalog.detection.detected_hardware import detected_hardware
+    from autoplan.catalog.detection import detected_hardware
 
     def capacities() -> dict[str, float]:
         return {name: device(name).memory.capacity.value for name in entry_names("device")}

@@ -14,7 +14,7 @@ from autoplan.errors import CatalogError, SpecError
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
-from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.serving.engine_stack import EngineSpec, engine_at

@@ -11,15 +11,19 @@ from autoplan.catalog.entries import engine, hardware, kernels_at, model, stack_
 from autoplan.catalog.job_files import opened, opened_job, resolve_job
 from autoplan.catalog.roots import file_named, is_path
 from autoplan.errors import AutoplanError, Problem, SpecError
-from autoplan.schema.grids.grid_errors import Base, exclusions, grid_problems, swept_values, with_settings
-from autoplan.schema.grids.grid_spec import (
+from autoplan.schema.grid_spec import (
+    Base,
     Cell,
     Grid,
     GridSpec,
     JobKind,
     Settings,
     canonical,
+    exclusions,
+    grid_problems,
     products,
+    swept_values,
+    with_settings,
 )
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.yaml.document import Document, Lines, Plain, format_path

@@ -16,6 +16,8 @@ _BEFORE: Final = re.compile(r"([1-9][0-9]{0,3}) *[x*\u00d7][ _-]*(.+)")
 _AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")
 #: Words around the name of a device that no entry has.
 _ASIDE: Final = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel"})
+#: NVIDIA's system and the board in it, whose names people take for each other.
+_SYSTEM: Final = re.compile(r"^[dh]gx-?")
 #: The most devices that a message names, and nodes that a file describes.
 _MOST_DEVICES: Final = 3
 _MOST_NODES: Final = 4
@@ -24,14 +26,18 @@ _MOST_NODES: Final = 4
 def nodes_like(name: str) -> list[str]:
     """Return names of nodes of the number of devices that ``name`` says, such as ``4x-h100``; else none.
 
+    First those whose device most nodes of the catalogue have.
+
     >>> nodes_like("2x 4090"), nodes_like("8xA100-PCIe")
-    (['2x-rtx-4090', '2x-rtx-4090-48gb'], ['8x-a100-pcie-40gb', '8x-a100-pcie-80gb'])
+    (['2x-rtx-4090', '2x-rtx-4090-48gb'], ['8x-a100-pcie-80gb', '8x-a100-pcie-40gb'])
     """
     count, part = _counted(name)
     if count is None:
         return []
     counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
-    return [derived_name(n, d) for n in counts for d in devices_called(part) or _spelt_like(part)]
+    return [
+        derived_name(n, d) for n in counts for d in _usual_first(devices_called(part)) or _spelt_like(part)
+    ]
 
 
 def devices_called(words: str) -> list[str]:
@@ -54,18 +60,23 @@ def unknown_hardware(reference: str) -> str:
     near = nodes_like(reference)
     if near:
         return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}? ({of_file})"
-    devices = devices_called(_counted(reference)[1])
-    # First those that most nodes have.
-    devices = sorted(devices, key=lambda device: -len(_described([device])))[:_MOST_DEVICES]
+    devices = _usual_first(devices_called(_counted(reference)[1]))[:_MOST_DEVICES]
     if devices:
         counts = ", ".join(map(str, COUNTS[:-1]))
         named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
         described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
         also = f"; the catalogue also has {described}" if described else ""
         return f"{sentence}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
-    near = names_like(reference, [*entry_names("node"), *entry_names("cluster")])
+    known = [*entry_names("node"), *entry_names("cluster")]
+    near = [name for name in known if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
+    near = near or names_like(reference, known)
     hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
     return f"{sentence}{hint} ({of_file})"
+
+
+def _usual_first(devices: list[str]) -> list[str]:
+    """Return ``devices``, first those that most nodes have."""
+    return sorted(devices, key=lambda device: -len(_described([device])))
 
 
 def _described(devices: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from autoplan.catalog.look_ups import Attempts, clusters_of
 from autoplan.catalog.model_names import model_called
 from autoplan.catalog.option_jobs import read_options, serves
 from autoplan.catalog.programs import with_programs
-from autoplan.catalog.relatives.device_kernels import kernels_for
+from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import EntryKind, entry_names, entry_text, is_path, names_file, read_file
 from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import KernelSpec

@@ -11,7 +11,7 @@ from autoplan.catalog.job_files import opened
 from autoplan.catalog.job_option_names import is_option_job
 from autoplan.catalog.look_ups import Attempts, clusters_of
 from autoplan.catalog.option_jobs import read_options, serves
-from autoplan.catalog.relatives.device_kernels import engine_kernels_for, kernels_for
+from autoplan.catalog.relatives import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster, JobFile

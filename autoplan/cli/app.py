@@ -86,7 +86,7 @@ class _Command(NamedTuple):
     short_help: str
 
 
-#: Commands in the order of the help. A module has the function of its command, or the ``app`` of its group.
+#: Commands in the order of the help. A module has the function or the group of its command.
 _COMMANDS: Final = {
     "plan": _Command("answers.plan.command", "Find the best layouts of a job."),
     "evaluate": _Command("answers.evaluate.command", "Predict one layout of a job."),
@@ -100,14 +100,14 @@ _COMMANDS: Final = {
     "diagnose": _Command("answers.diagnose.command", "Say why a run is slower than its plan."),
     "verify": _Command("answers.verify.command", "Check a saved plan without the solver."),
     "emit": _Command("answers.configure.emit_command", "Write a plan as a framework's configuration."),
-    "launch": _Command("answers.configure.launch_command", "Run a training command with a plan's flags."),
+    "launch": _Command("answers.configure.emit_command", "Run a training command with a plan's flags."),
     "read": _Command("answers.configure.read_command", "Say what a training script runs."),
     "gemm": _Command("answers.gemm.command", "Say what one matrix product takes."),
     "calibrate": _Command("answers.calibrate.command", "Fit a cost model to what was measured."),
     "catalog": _Command("answers.catalog.command", "Hardware, models and software."),
-    "hardware": _Command("answers.catalog.hardware_command", "Find this machine's hardware."),
+    "hardware": _Command("answers.catalog.command", "Find this machine's hardware."),
     "serve-ui": _Command("cli.serve_ui", "Serve a page to play with."),
-    "schema": _Command("answers.catalog.schema_command", "Print the JSON Schema of a file."),
+    "schema": _Command("answers.catalog.command", "Print the JSON Schema of a file."),
 }
 
 
@@ -180,11 +180,11 @@ def application(names: Iterable[str] = _COMMANDS) -> typer.Typer:
     built.callback()(root)
     for name in names:
         home, short_help = _COMMANDS[name]
-        module = import_module(f"autoplan.{home}")
-        if hasattr(module, "app"):
-            built.add_typer(module.app, name=name, short_help=short_help)
+        command = getattr(import_module(f"autoplan.{home}"), name.replace("-", "_"))
+        if isinstance(command, typer.Typer):
+            built.add_typer(command, name=name, short_help=short_help)
         else:
-            built.command(name, short_help=short_help)(getattr(module, name.replace("-", "_")))
+            built.command(name, short_help=short_help)(command)
     return built
 
 

@@ -5,14 +5,19 @@ This module imports no more than typer needs, so that ``autoplan --help`` is fas
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import update_wrapper
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
+from typer.models import OptionInfo
 
+from autoplan.commands.output import checked_output, complain, write
 from autoplan.commands.start_up import process_started
 
 if TYPE_CHECKING:
@@ -26,6 +31,7 @@ __all__ = [
     "TorchDeviceOption",
     "command_deadline",
     "seconds_from",
+    "takes_job_options",
 ]
 
 
@@ -111,3 +117,110 @@ def command_deadline(seconds: float | None) -> Deadline:
 
     started = process_started()
     return Deadline(seconds, started=time.monotonic() if started is None else started)
+
+
+_SAVE: Final = Annotated[
+    Path | None,
+    typer.Option(
+        "--save",
+        metavar="FILE",
+        help="Write the job file that these options stand for, and answer for it.",
+        show_default=False,
+        callback=checked_output,
+    ),
+]
+
+
+def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return ``command``, which has a parameter ``job``, with the options of a job in the place of JOB.
+
+    The command gets the line of options as its job, or the path of the file that is saved. An option that the
+    command has itself, such as ``--program`` of ``emit``, is that of the job where options stand for one.
+    """
+    from autoplan.catalog.job_option_names import JOB_OPTIONS
+
+    signature = inspect.signature(command, eval_str=True).parameters.values()
+    shared = {name: each.name for each in signature for name in _options_of(each) if name in JOB_OPTIONS}
+    names = {name: _parameter(name) for name in JOB_OPTIONS if name not in shared}
+
+    def with_options(**given: Any) -> None:  # noqa: ANN401 - what typer read
+        options = {name: given.pop(names[name]) if name in names else None for name in JOB_OPTIONS}
+        if given["job"] is None:
+            for name, parameter in shared.items():
+                options[name], given[parameter] = given[parameter], None
+        given["job"] = _reference(given["job"], options, given.pop("save"))
+        command(**given)
+
+    parameters = []
+    for parameter in signature:
+        if parameter.name == "job":
+            optional: Any = Annotated[str | None, *get_args(parameter.annotation)[1:]]
+            parameter = parameter.replace(annotation=optional, default=None)  # noqa: PLW2901
+        parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    for name, option in JOB_OPTIONS.items():
+        if name in shared:
+            continue
+        words = typer.Option(name, metavar=option.metavar, help=option.help, show_default=False)
+        parameters.append(_keyword(names[name], Annotated[str | None, words]))
+    parameters.append(_keyword("save", _SAVE))
+    update_wrapper(with_options, command)
+    del with_options.__wrapped__  # type: ignore[attr-defined]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def _options_of(parameter: inspect.Parameter) -> tuple[str, ...]:
+    """Return the names of the option that a parameter of a command is."""
+    marks = (mark for mark in get_args(parameter.annotation)[1:] if isinstance(mark, OptionInfo))
+    # Typer takes the first name of an option that is annotated for its default.
+    return tuple(str(name) for mark in marks for name in (mark.default, *(mark.param_decls or ())))
+
+
+def _parameter(option: str) -> str:
+    """Return the name of an option's parameter, which no parameter of a command has."""
+    return f"job_{option.removeprefix('--').replace('-', '_')}"
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _reference(job: str | None, options: dict[str, str | None], save: Path | None) -> str:
+    """Return what the command line calls its job; a job that is to be saved is."""
+    from autoplan.catalog.job_option_names import job_reference
+
+    line = job_reference(options)
+    if job is not None and (line or save is not None):
+        first = next((name for name, value in options.items() if value is not None), "--save")
+        raise typer.BadParameter(_beside_a_job(job, first, options.get(first)), param_hint=first)
+    if job is None and not line:
+        raise typer.BadParameter("give a job, or --model and --hardware", param_hint="JOB")
+    if job is not None:
+        return job
+    return line if save is None else _saved(line, save)
+
+
+def _beside_a_job(job: str, option: str, value: str | None) -> str:
+    """Return what to do about an ``option`` of a job that stands beside a whole ``job``."""
+    from autoplan.catalog.job_option_names import JOB_OPTIONS
+
+    key = JOB_OPTIONS[option].key if value is not None else ""
+    if not key:
+        return f"{job} is a whole job: leave out {option}, or it"
+    priced = " (and remove `stack`, unless it is to price the job)" if key == "program" else ""
+    return f"{job} is a whole job: leave out {option} and set `{key}: {value}` in it{priced}"
+
+
+def _saved(line: str, save: Path) -> str:
+    """Write the job file of a line of options, and return its path."""
+    from autoplan.catalog import edited_text
+    from autoplan.kinds import kind_of
+
+    source = kind_of(line).load(line).source
+    if source is None:
+        raise AssertionError(line)
+    write(edited_text(source, (), save.parent), save)
+    assumptions = f", assuming {', '.join(source.assumed)}" if source.assumed else ""
+    complain([f"note: {save} has the job{assumptions}"])
+    return str(save)

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import typer
 
-from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import command_deadline
-from autoplan.commands.progress import Progress
+from autoplan.commands.output import escaped
+from autoplan.commands.start_up import begin_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autoplan.deadline import Deadline
     from autoplan.results import Front, Plan
     from autoplan.schema.job import Job
 
-__all__ = [
-    "asked_plan",
-    "planned",
-]
+__all__ = ["Bar", "Interrupted", "Progress", "asked_plan", "planned", "stopped_by_signals"]
 
 
 def asked_plan(  # noqa: PLR0913 - a keyword for each choice
@@ -82,3 +88,111 @@ def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> 
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     return front
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Interrupted:
+    """The signal that ended a search, if one did."""
+
+    number: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code by convention, 128 + the number of the signal."""
+        return None if self.number is None else 128 + self.number
+
+
+@contextmanager
+def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
+    """Make the first signal end ``deadline``; the next one is the system's to handle, which ends the program.
+
+    Nothing waits for Python then: not a long call of numpy or the solver either. Output is written whole or
+    not at all, so nothing is left half-written.
+    """
+    interrupted = Interrupted()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        interrupted.number = number
+        for one in _SIGNALS:
+            signal.signal(one, signal.SIG_DFL)
+        deadline.stop()
+
+    begin_work()
+    before = {one: signal.signal(one, stop) for one in _SIGNALS}
+    try:
+        yield interrupted
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+_QUIET_SECONDS = 1.0
+
+
+class Progress:
+    """Progress line of the front, on a terminal only and after one second; erased at the end."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.shown = False
+        self.listening = sys.stderr is not None and sys.stderr.isatty()
+
+    def __call__(self, plans: int, memory_share: float) -> None:
+        """Report one more plan, at ``memory_share`` of the memory limit."""
+        elapsed = time.monotonic() - self.started
+        if self.listening and elapsed > _QUIET_SECONDS:
+            self.shown = True
+            line = f"{plans} plans, down to {memory_share:.0%} of the memory limit, {elapsed:.0f} s"
+            sys.stderr.write(f"\r\033[K{line}")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Erase the line."""
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()
+
+
+class Bar:
+    """Progress bar on standard error, on a terminal only; erased at the end."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.done = 0
+        self.shown: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        """Report ``done`` of ``total``; ``name`` is the current or last item."""
+        self.done = done
+        from rich.markup import escape
+
+        if self.shown is None:
+            self.shown = self._started()
+            self.task = self.shown.add_task(self.what, total=total)
+        described = f"{self.what} {escape(escaped(name))}"
+        self.shown.update(self.task, completed=done, total=total, description=described)
+
+    def _started(self) -> Any:  # noqa: ANN401 - rich's, imported when it is used
+        from rich.console import Console
+        from rich.progress import Progress as Shown
+
+        console = Console(stderr=True)
+        shown = Shown(*Shown.get_default_columns(), console=console, transient=True)
+        shown.disable = not console.is_terminal
+        shown.start()
+        return shown
+
+    def __exit__(self, *_: object) -> None:
+        # Older versions of rich end a line that was never begun.
+        if self.shown is not None and not self.shown.disable:
+            self.shown.stop()

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
-__all__ = ["Configuration", "LaunchFile", "Values", "Written"]
+__all__ = ["Configuration", "FileComparison", "FileEdit", "Improvement", "LaunchFile", "Values", "Written"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +80,43 @@ class Configuration:
     defaults: tuple[str, ...] = ()
     unspecified: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileEdit:
+    """One edit of a file: the words that stand there, with their line, and what to write instead.
+
+    ``before`` is empty for words to add, whose line is None, and ``after`` for words to remove. ``path`` is
+    the key in a JSON or YAML file, such as ``zero_optimization.stage``.
+    """
+
+    before: str
+    after: str
+    line: int | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """A layout that differs from the file's in ``changes`` choices, and the edits that make it."""
+
+    plan: Plan
+    changes: tuple[str, ...]
+    edits: tuple[FileEdit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileComparison:
+    """The layout of a file with its prediction, the fastest plan, and improvements, the fewest changes first.
+
+    ``best`` is None where no layout fits. ``proven`` is False where the search ended early. ``notes`` say
+    what of the file was not priced.
+    """
+
+    file: str
+    framework: str
+    own: Plan
+    best: Plan | None
+    proven: bool
+    improvements: tuple[Improvement, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from autoplan.errors import UnsupportedError
-from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

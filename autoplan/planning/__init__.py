@@ -38,13 +38,12 @@ if TYPE_CHECKING:
     from autoplan.answers.sweep.ask import sweep
     from autoplan.answers.sweep.executors import dask_executor
     from autoplan.answers.verify.ask import compared, verify
-    from autoplan.planning.communicating import communication, placement, products
-    from autoplan.planning.elastic.remaining_devices import remaining
-    from autoplan.planning.infeasible.applied_edits import applied
+    from autoplan.planning.communicating import communication, parameter_counts, placement, products
+    from autoplan.planning.infeasible.edited_jobs import applied
     from autoplan.planning.infeasible.smallest_relaxations import suggested
-    from autoplan.planning.listing import parameter_counts
     from autoplan.planning.plan_and_evaluate import MOST_LAYERS, chosen, evaluate, plan
-    from autoplan.planning.serving.serving_remedies import applied_change
+    from autoplan.planning.remaining_devices import remaining
+    from autoplan.planning.serving_plans import applied_change
 
 __all__ = [
     "MOST_LAYERS",
@@ -99,55 +98,30 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "MOST_LAYERS": "autoplan.planning.plan_and_evaluate",
-    "applied": "autoplan.planning.infeasible.applied_edits",
-    "applied_change": "autoplan.planning.serving.serving_remedies",
-    "calibrate": "autoplan.answers.calibrate.ask",
-    "calibrate_from_logs": "autoplan.answers.calibrate.ask",
-    "calibrate_machine": "autoplan.answers.calibrate.ask",
-    "calibrate_serving": "autoplan.answers.calibrate.serving_calibrating",
-    "calibrated_engine_file": "autoplan.answers.calibrate.serving_calibrating",
-    "calibrated_files": "autoplan.answers.calibrate.ask",
-    "capacity": "autoplan.answers.capacity.ask",
-    "chosen": "autoplan.planning.plan_and_evaluate",
-    "compare_engines": "autoplan.answers.compare.ask",
-    "compare": "autoplan.answers.compare.ask",
-    "compare_file": "autoplan.answers.configure.comparing_files",
-    "communication": "autoplan.planning.communicating",
-    "compared": "autoplan.answers.verify.ask",
-    "dask_executor": "autoplan.answers.sweep.executors",
-    "diagnose": "autoplan.answers.diagnose.ask",
-    "emit": "autoplan.answers.configure.ask",
-    "evaluate": "autoplan.planning.plan_and_evaluate",
-    "evaluate_file": "autoplan.answers.configure.comparing_files",
-    "explain": "autoplan.answers.explain.ask",
-    "explain_choice": "autoplan.answers.explain.ask",
-    "explain_serving": "autoplan.answers.explain.explained_serving",
-    "explain_serving_layout": "autoplan.answers.explain.explained_serving",
-    "gemm": "autoplan.answers.gemm.ask",
-    "file_notes": "autoplan.answers.configure.comparing_files",
-    "guide": "autoplan.answers.guide.ask",
-    "guided_job": "autoplan.answers.guide.ask",
-    "is_saved_plan": "autoplan.answers.configure.ask",
-    "measure": "autoplan.answers.calibrate.ask",
-    "measured_file": "autoplan.answers.calibrate.ask",
-    "measured_hardware": "autoplan.answers.calibrate.ask",
-    "parameter_counts": "autoplan.planning.listing",
-    "placement": "autoplan.planning.communicating",
-    "plan": "autoplan.planning.plan_and_evaluate",
-    "predicted_step": "autoplan.answers.diagnose.ask",
-    "products": "autoplan.planning.communicating",
-    "read": "autoplan.answers.configure.ask",
-    "read_text": "autoplan.answers.configure.ask",
-    "read_values": "autoplan.answers.configure.ask",
-    "remaining": "autoplan.planning.elastic.remaining_devices",
-    "remedied": "autoplan.answers.explain.remedies",
-    "run_record": "autoplan.answers.diagnose.ask",
-    "saved_number": "autoplan.answers.configure.ask",
-    "saved_plan": "autoplan.answers.configure.ask",
-    "suggested": "autoplan.planning.infeasible.smallest_relaxations",
-    "sweep": "autoplan.answers.sweep.ask",
-    "verify": "autoplan.answers.verify.ask",
+    "autoplan.answers.calibrate.ask": (
+        "calibrate calibrate_from_logs calibrate_machine calibrated_files measure measured_file "
+        "measured_hardware"
+    ),
+    "autoplan.answers.calibrate.serving_calibrating": "calibrate_serving calibrated_engine_file",
+    "autoplan.answers.capacity.ask": "capacity",
+    "autoplan.answers.compare.ask": "compare compare_engines",
+    "autoplan.answers.configure.ask": "emit is_saved_plan read read_text read_values saved_number saved_plan",
+    "autoplan.answers.configure.comparing_files": "compare_file evaluate_file file_notes",
+    "autoplan.answers.diagnose.ask": "diagnose predicted_step run_record",
+    "autoplan.answers.explain.ask": "explain explain_choice",
+    "autoplan.answers.explain.explained_serving": "explain_serving explain_serving_layout",
+    "autoplan.answers.explain.remedies": "remedied",
+    "autoplan.answers.gemm.ask": "gemm",
+    "autoplan.answers.guide.ask": "guide guided_job",
+    "autoplan.answers.sweep.ask": "sweep",
+    "autoplan.answers.sweep.executors": "dask_executor",
+    "autoplan.answers.verify.ask": "compared verify",
+    "autoplan.planning.communicating": "communication parameter_counts placement products",
+    "autoplan.planning.infeasible.edited_jobs": "applied",
+    "autoplan.planning.infeasible.smallest_relaxations": "suggested",
+    "autoplan.planning.plan_and_evaluate": "MOST_LAYERS chosen evaluate plan",
+    "autoplan.planning.remaining_devices": "remaining",
+    "autoplan.planning.serving_plans": "applied_change",
 }
 
 __getattr__ = _lazy(__name__, _HOMES)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from autoplan.errors import AutoplanError
 from autoplan.kinds import kind_of
-from autoplan.planning.caching.planner_identity import planner_name
+from autoplan.planning.caching import planner_name
 from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch
 from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, answer_type
-from autoplan.schema.grids.grid_spec import JobKind
+from autoplan.schema.grid_spec import JobKind
 from autoplan.schema.job import Job
 
 if TYPE_CHECKING:

@@ -1,18 +1,24 @@
-"""List what the ranks of a layout communicate in a step, where they are, and what their products reach."""
+"""What a layout communicates, where its ranks are, what its products reach; parameters of models."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from autoplan.catalog import load_entry
+from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import Communication, LayerProducts, RankPlacement
 from autoplan.costs.step_communication import step_communication
 from autoplan.costs.step_placement import step_placement
 from autoplan.costs.step_products import step_products
+from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
+from autoplan.results.plan import ParameterCounts
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.model import ModelSpec
 
-__all__ = ["communication", "placement", "products"]
+__all__ = ["communication", "parameter_counts", "placement", "products"]
 
 
 def communication(job: Job | str | Path, layout: Layout | str) -> tuple[Communication, ...]:
@@ -51,3 +57,16 @@ def products(job: Job | str | Path, layout: Layout | str) -> LayerProducts:
     """
     job = chosen(plannable(job), layout)
     return step_products(job, valid_layout(job, layout))
+
+
+def parameter_counts(names: Iterable[str]) -> dict[str, ParameterCounts]:
+    """Return the parameter counts of the models ``names``, without those of invalid files."""
+    counts = {}
+    for name in names:
+        try:
+            model = load_entry("model", name)
+        except AutoplanError:
+            continue
+        if isinstance(model, ModelSpec):
+            counts[name] = ParameterCounts(total_parameters(model), active_parameters(model))
+    return counts

@@ -19,7 +19,7 @@ from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
-from autoplan.planning.caching.cached_search import cache_folder, cached
+from autoplan.planning.caching import cache_folder, cached
 from autoplan.results import Certificate, Front, Plan, Rejection
 from autoplan.results.front import RejectionKind
 from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of

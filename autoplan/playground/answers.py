@@ -31,10 +31,26 @@ from autoplan.playground.questions import (
     linked_query,
     query_of,
 )
-from autoplan.playground.serving_page_answers import serving_document_of
-from autoplan.playground.serving_question_jobs import serving_file_name, serving_job_of
+from autoplan.playground.serving_question_jobs import (
+    changed_serving_query,
+    serving_file_name,
+    serving_job_of,
+    serving_job_text,
+)
 from autoplan.report.document_fields import front_document
+from autoplan.report.render.blocks import DataTable
 from autoplan.report.render.terminal import Terminal
+from autoplan.report.serving.capacity_report import serving_job_lines
+from autoplan.report.serving.serving_document import serving_front_document
+from autoplan.report.serving.serving_plan_report import (
+    PERCENTILES,
+    class_blocks,
+    percentile_rows,
+    serving_facts,
+    serving_verdict,
+)
+from autoplan.report.serving.serving_report import front_ends, serving_sentences
+from autoplan.report.serving.serving_words import load_words, plan_parts, served_words
 from autoplan.report.wording.sentences import (
     fits_sentence,
     front_sentences,
@@ -46,11 +62,120 @@ from autoplan.report.wording.sentences import (
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
 from autoplan.results import Front, Plan
 from autoplan.results.front import Edit
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.writer import file_text
 from autoplan.units import format_bytes, format_seconds, format_share
+
+__all__ = ["serving_document_of"]
+
+#: Heads of the table of plans, and whether a column has numbers.
+_SERVING_COLUMNS: Final = (
+    ("Layout", False),
+    ("Time/token", True),
+    ("First token", True),
+    ("Tokens/s per device", True),
+    ("Tokens/s", True),
+    ("Devices", True),
+)
+
+
+def serving_document_of(question: ServingJobQuestion, front: ServingFront) -> dict[str, Any]:
+    """Return the answer to a serving question; changes that help are in it where there is no plan."""
+    name, screen = serving_file_name(question), Terminal()
+    what, conditions = serving_job_lines(front.job, screen)
+    return {
+        "question": question.model_dump(),
+        "query": query_of(question),
+        "job_file": {
+            "name": name,
+            "text": serving_job_text(question),
+            "command": f"autoplan plan {name}",
+        },
+        "about": [what, f"{conditions} {screen.dot} {load_words(front.job)}"],
+        "verdict": _serving_verdict(front),
+        "columns": [list(column) for column in _SERVING_COLUMNS],
+        "plans": [_plan(plan) for plan in front.plans],
+        "sentences": serving_sentences(front),
+        "conflicts": list(front.conflict),
+        "remedies": [_remedy(question, change) for change in front.changes],
+        "remedies_complete": True,
+        "answer": serving_front_document(front),
+    }
+
+
+def _remedy(question: ServingJobQuestion, change: ServingChange) -> dict[str, Any]:
+    """Return a change that makes a plan possible, with the link that makes it where controls can."""
+    sentence = f"{change.sentence} ({change.key}: {change.value})"
+    return {"sentence": sentence, "query": changed_serving_query(question, change)}
+
+
+def _serving_verdict(front: ServingFront) -> dict[str, Any]:
+    if not front.plans:
+        return {"feasible": False, "head": "Nothing is feasible", "sentences": list(front.reasons)}
+    most = max(plan.output_tokens_per_second_per_device for plan in front.plans)
+    times = [plan.time_per_output_token for plan in front.plans if plan.time_per_output_token is not None]
+    fastest = f", or {format_seconds(min(times))} a token" if times and len(front.plans) > 1 else ""
+    head = f"Feasible: {number_words(len(front.plans), 'plan')}, {most:,.0f} tokens/s per device{fastest}"
+    stopped = front.certificate.stopped
+    cut = [f"not proven optimal: {stopped}"] if stopped else []
+    return {"feasible": True, "head": head, "sentences": [*front_ends(front), *cut]}
+
+
+def _plan(plan: ServingPlan) -> dict[str, Any]:
+    """Return a plan as the page shows it: cells of its row, words of its point, and its tables."""
+    layout = " + ".join(f" {Terminal().dot} ".join(parts) for parts in plan_parts(plan))
+    cells = [
+        layout,
+        _seconds(plan.time_per_output_token),
+        _seconds(plan.time_to_first_token),
+        f"{plan.output_tokens_per_second_per_device:,.0f}",
+        f"{plan.output_tokens_per_second:,.0f}",
+        f"{plan.devices:,}",
+    ]
+    return {
+        "layout": layout,
+        "cells": cells,
+        "words": served_words(plan),
+        "fits": "; ".join(serving_verdict(plan)),
+        "tables": [
+            {"title": "Predicted", "heads": [], "rows": [list(row) for row in serving_facts(plan)]},
+            *_classes(plan),
+            *_simulated(plan),
+        ],
+    }
+
+
+def _classes(plan: ServingPlan) -> list[dict[str, Any]]:
+    """Return the table of the classes of requests under a plan; none where there is one class."""
+    tables = [block for block in class_blocks([(1, plan)]) if isinstance(block, DataTable)]
+    return [
+        {
+            "title": "Classes of requests",
+            "heads": [column.head for column in table.columns],
+            "rows": [list(row) for row in zip(*(column.cells for column in table.columns), strict=True)],
+        }
+        for table in tables
+    ]
+
+
+def _simulated(plan: ServingPlan) -> list[dict[str, Any]]:
+    rows = percentile_rows(plan)
+    if not rows:
+        return []
+    return [
+        {
+            "title": "Latencies of a simulation",
+            "heads": ["", *PERCENTILES],
+            "rows": [list(row) for row in rows],
+        }
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
 
 #: Keys of a job file that are controls of the page.
 _CONTROLS: Final = {
@@ -220,7 +345,7 @@ class Answers:
 
         Engines that differ have no layout to type: they are a plan of the front, by its number.
         """
-        from autoplan.planning.serving.serving_plans import evaluate_serving
+        from autoplan.planning.serving_plans import evaluate_serving
 
         if " + " not in layout:
             job, plan = evaluate_serving(serving_job_of(question), layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -68,41 +68,36 @@ ServingTrade = Literal[
 ]
 
 
+def _number(name: str, description: str, default: int | None = None, *, least: int | None = None) -> Any:  # noqa: ANN401 - as Field
+    """Return the field of a positive number, or of one whose default of 0 means that there is none."""
+    if least is None:
+        least = 0 if default == 0 else 1
+    return Field(
+        ... if default is None else default, ge=least, le=LARGEST_NUMBERS[name], description=description
+    )
+
+
 class _JobQuestion(Frozen):
     """What jobs of both kinds have."""
 
     model: Name = Field(description="a model of the catalogue")
     hardware: Name = Field(description="a node or a cluster of the catalogue")
-    devices: int = Field(ge=1, le=LARGEST_NUMBERS["devices"], description="devices to use")
-    headroom_percent: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["headroom_percent"],
-        description="memory to leave free [%]",
-    )
+    devices: int = _number("devices", "devices to use")
+    headroom_percent: int = _number("headroom_percent", "memory to leave free [%]", 0)
 
 
 class TrainingQuestion(_JobQuestion):
     """A training job."""
 
     kind: Literal["training"] = Field(description="what the job does")
-    sequence_length: int = Field(
-        ge=1, le=LARGEST_NUMBERS["sequence_length"], description="tokens of a sequence"
-    )
-    global_batch_size: int = Field(
-        ge=1, le=LARGEST_NUMBERS["global_batch_size"], description="sequences of an optimizer step"
-    )
+    sequence_length: int = _number("sequence_length", "tokens of a sequence")
+    global_batch_size: int = _number("global_batch_size", "sequences of an optimizer step")
     precision: Precision = Field(default="bf16", description="number format of GEMMs")
     optimizer: Optimizer = Field(default="adamw", description="optimizer")
     stack: Annotated[str, Field(max_length=200)] = Field(
         default="", description="a stack of the catalogue; empty: the usual one of the hardware"
     )
-    adapter_rank: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["adapter_rank"],
-        description="rank of adapters; 0: none",
-    )
+    adapter_rank: int = _number("adapter_rank", "rank of adapters; 0: none", 0)
     offload: Offloading = Field(default="none", description="states that may be offloaded to host memory")
     objectives: Trade = Field(default="step_time+peak_memory", description="what the front trades")
 
@@ -112,89 +107,39 @@ class ServingJobQuestion(_JobQuestion):
 
     kind: Literal["serving"] = Field(description="what the job does")
     engine: Name = Field(description="an engine of the catalogue with its version, such as vllm@0.24")
-    input_tokens: int = Field(ge=1, le=LARGEST_NUMBERS["input_tokens"], description="tokens of a prompt")
-    output_tokens: int = Field(ge=1, le=LARGEST_NUMBERS["output_tokens"], description="tokens of an answer")
-    longest_request: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["longest_request"],
-        description="input and output that must be admitted; 0: those of a request",
+    input_tokens: int = _number("input_tokens", "tokens of a prompt")
+    output_tokens: int = _number("output_tokens", "tokens of an answer")
+    longest_request: int = _number(
+        "longest_request", "input and output that must be admitted; 0: those of a request", 0
     )
     load: Load = Field(
         default="clients",
         description="clients: each with one request at a time; requests: so many a minute; maximum: as many"
         " as engines take",
     )
-    clients: int = Field(default=64, ge=1, le=LARGEST_NUMBERS["clients"], description="clients at once")
-    requests_per_minute: int = Field(
-        default=60,
-        ge=1,
-        le=LARGEST_NUMBERS["requests_per_minute"],
-        description="requests a minute",
+    clients: int = _number("clients", "clients at once", 64)
+    requests_per_minute: int = _number("requests_per_minute", "requests a minute", 60)
+    shared_tokens: int = _number("shared_tokens", "tokens that all prompts begin with", 0)
+    hit_percent: int = _number(
+        "hit_percent", "share of the tokens of prompts that a prefix cache has already [%]", 0
     )
-    shared_tokens: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["shared_tokens"],
-        description="tokens that all prompts begin with",
+    other_percent: int = _number(
+        "other_percent", "share of a second class of requests [%]; 0: there is one class", 0
     )
-    hit_percent: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["hit_percent"],
-        description="share of the tokens of prompts that a prefix cache has already [%]",
-    )
-    other_percent: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["other_percent"],
-        description="share of a second class of requests [%]; 0: there is one class",
-    )
-    other_input_tokens: int = Field(
-        default=8192,
-        ge=1,
-        le=LARGEST_NUMBERS["other_input_tokens"],
-        description="tokens of a prompt of the second class",
-    )
-    other_output_tokens: int = Field(
-        default=256,
-        ge=1,
-        le=LARGEST_NUMBERS["other_output_tokens"],
-        description="tokens of an answer of the second class",
-    )
-    other_first_token_ms: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["other_first_token_ms"],
-        description="longest time to the first token of the second class [ms]; 0: any",
+    other_input_tokens: int = _number("other_input_tokens", "tokens of a prompt of the second class", 8192)
+    other_output_tokens: int = _number("other_output_tokens", "tokens of an answer of the second class", 256)
+    other_first_token_ms: int = _number(
+        "other_first_token_ms", "longest time to the first token of the second class [ms]; 0: any", 0
     )
     drafting: Drafting = Field(default="none", description="what drafts tokens, if anything does")
-    drafts: int = Field(
-        default=3,
-        ge=1,
-        le=LARGEST_NUMBERS["drafts"],
-        description="drafts of a step, where drafting is better than none",
-    )
-    acceptance_percent: int = Field(
-        default=70,
-        ge=0,
-        le=LARGEST_NUMBERS["acceptance_percent"],
-        description="share of drafts that the model accepts [%]",
+    drafts: int = _number("drafts", "drafts of a step, where drafting is better than none", 3)
+    acceptance_percent: int = _number(
+        "acceptance_percent", "share of drafts that the model accepts [%]", 70, least=0
     )
     weights: WeightFormats = Field(default="bf16", description="formats of weights that may be chosen")
     kv_cache: KvFormats = Field(default="auto", description="formats of keys and values that may be chosen")
-    first_token_ms: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["first_token_ms"],
-        description="longest time to the first token [ms]; 0: any",
-    )
-    token_ms: int = Field(
-        default=0,
-        ge=0,
-        le=LARGEST_NUMBERS["token_ms"],
-        description="longest time for each further token [ms]; 0: any",
-    )
+    first_token_ms: int = _number("first_token_ms", "longest time to the first token [ms]; 0: any", 0)
+    token_ms: int = _number("token_ms", "longest time for each further token [ms]; 0: any", 0)
     limit_on: LimitOn = Field(default="mean", description="mean or percentile that the two limits are on")
     trade: ServingTrade = Field(
         default="throughput_per_device+time_per_output_token", description="what the front trades"

@@ -42,9 +42,7 @@ from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.playground.answers import Answer, error_document
 from autoplan.playground.page_choices import page_choices
 from autoplan.playground.questions import ask_from
-from autoplan.playground.refusals import RefusedRequestError, error_body
-from autoplan.playground.solving.admission import Admission, Bounds
-from autoplan.playground.solving.solve_processes import SolveProcesses
+from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
 
 __all__ = ["Listening", "listen", "serve"]
 

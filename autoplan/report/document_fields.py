@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from autoplan.costs.core.prediction import JobFacts, StageMemory
-from autoplan.report.charts.memory_bars import EventBar, event_bars
+from autoplan.report.charts.chart_data import EventBar, event_bars
 from autoplan.report.wording.provenance import provenance
 from autoplan.results.front import Certificate, Front, Suggestion
 from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
@@ -24,8 +24,7 @@ from autoplan.schema.job import Job, JobFile
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 
 if TYPE_CHECKING:
-    from autoplan.results.explanation import Explanation, Remedy
-    from autoplan.results.standing import Difference, Standing
+    from autoplan.results.explanation import Difference, Explanation, Remedy, Standing
 
 __all__ = [
     "SCHEMA",

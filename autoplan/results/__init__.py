@@ -16,11 +16,9 @@ if TYPE_CHECKING:
         MeasuredCurve,
         RunErrors,
     )
-    from autoplan.results.explanation import Explanation, Remedy
+    from autoplan.results.explanation import Choice, Contrast, Explanation, Refusal, Remedy, Standing
     from autoplan.results.front import Certificate, Edit, Front, OrderNoise, Rejection, Suggestion
-    from autoplan.results.parameter_counts import ParameterCounts
-    from autoplan.results.plan import Plan, StackStep
-    from autoplan.results.standing import Choice, Contrast, Refusal, Standing
+    from autoplan.results.plan import ParameterCounts, Plan, StackStep
     from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
     from autoplan.results.verdict import Check, Verdict
 
@@ -55,33 +53,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Contrast": "autoplan.results.standing",
-    "Calibration": "autoplan.results.calibration",
-    "CellAnswer": "autoplan.results.sweep",
-    "Certificate": "autoplan.results.front",
-    "Check": "autoplan.results.verdict",
-    "Choice": "autoplan.results.standing",
-    "StackStep": "autoplan.results.plan",
-    "CoefficientChange": "autoplan.results.calibration",
-    "Communication": "autoplan.costs.core.prediction",
-    "Edit": "autoplan.results.front",
-    "Errors": "autoplan.results.calibration",
-    "Explanation": "autoplan.results.explanation",
-    "Front": "autoplan.results.front",
-    "Measured": "autoplan.results.calibration",
-    "MeasuredCurve": "autoplan.results.calibration",
-    "OrderNoise": "autoplan.results.front",
-    "ParameterCounts": "autoplan.results.parameter_counts",
-    "Plan": "autoplan.results.plan",
-    "Refusal": "autoplan.results.standing",
-    "Rejection": "autoplan.results.front",
-    "Remedy": "autoplan.results.explanation",
-    "RunErrors": "autoplan.results.calibration",
-    "Standing": "autoplan.results.standing",
-    "Suggestion": "autoplan.results.front",
-    "Sweep": "autoplan.results.sweep",
-    "SweepRow": "autoplan.results.sweep",
-    "Verdict": "autoplan.results.verdict",
+    "autoplan.costs.core.prediction": "Communication",
+    "autoplan.results.calibration": "Calibration CoefficientChange Errors Measured MeasuredCurve RunErrors",
+    "autoplan.results.explanation": "Choice Contrast Explanation Refusal Remedy Standing",
+    "autoplan.results.front": "Certificate Edit Front OrderNoise Rejection Suggestion",
+    "autoplan.results.plan": "ParameterCounts Plan StackStep",
+    "autoplan.results.sweep": "CellAnswer Sweep SweepRow",
+    "autoplan.results.verdict": "Check Verdict",
 }
 
 __getattr__ = _lazy(__name__, _HOMES)

@@ -9,7 +9,7 @@ from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.job import ChosenProgram
 from autoplan.schema.layout import LAYOUT_KEYS, Layout
 
-__all__ = ["Plan", "StackStep", "layout_fields"]
+__all__ = ["ParameterCounts", "Plan", "StackStep", "layout_fields"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +47,11 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
     values = {key.name: key.value(layout) for key in LAYOUT_KEYS}
     unused = {key.name for key in LAYOUT_KEYS if key.counted and not any(layout.counts(key.name))}
     return {name: value for name, value in values.items() if name not in unused}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """The parameters of a model: all, and those that are active for a token."""
+
+    total: int
+    active: int

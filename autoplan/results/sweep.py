@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from autoplan.results.front import Status
-from autoplan.schema.grids.grid_spec import Cell, JobKind, text_of
+from autoplan.schema.grid_spec import Cell, JobKind, text_of
 from autoplan.schema.yaml.document import Plain
 
 __all__ = [

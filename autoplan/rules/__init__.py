@@ -14,7 +14,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "broken_rules": "autoplan.rules.layout_rules",
+    "autoplan.rules.layout_rules": "broken_rules",
 }
 
 __getattr__ = _lazy(__name__, _HOMES)

@@ -6,20 +6,34 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final, TypeAlias
 
-from autoplan.costs.core.serving.served_prediction import ClassStatistics, Distribution, LatencyStatistics
-from autoplan.schema.serving.serving_limits import Percentiles, TimeLimit, TimeLimits
+from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.serving.served_prediction import (
+    ClassStatistics,
+    Distribution,
+    LatencyStatistics,
+    ServedPrediction,
+)
+from autoplan.schema.serving.request_lengths import RequestClass
+from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, TimeLimit, TimeLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
 __all__ = [
     "LIMITED_TIMES",
     "RequestTest",
+    "all_simulated_limits",
+    "broken_limits",
     "broken_mean_limits",
+    "broken_means",
     "broken_rate_limits",
+    "broken_simulated",
     "broken_simulated_limits",
     "good_requests",
     "least_rate_per_device",
+    "limits_of_request",
+    "limits_times",
     "mean_limit",
+    "request_test",
     "simulated_limits",
 ]
 
@@ -126,3 +140,95 @@ def broken_rate_limits(job: ServingJob, tokens_per_second: float, devices: int) 
         yield f"{names}: {each:,.0f} tokens a second and device, under the {least:,.0f} that the limit needs"
     if limits.devices is not None and devices > limits.devices:
         yield f"the layout takes {devices} devices, over {limits.devices}"
+
+
+#: Times that a maximum, which has no load, decides.
+_WITHOUT_LOAD: Final = ("time_per_output_token",)
+
+
+def _limited(job: ServingJob) -> Iterator[tuple[RequestClass, TimeLimits]]:
+    for requests in job.workload.classes:
+        if requests.limits is not None:
+            yield requests, requests.limits
+
+
+def broken_means(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Iterator[str]:
+    """Yield a sentence for each limit on a mean that engines break: those of the job, then of each class."""
+    names = LIMITED_TIMES if predicted.load.kind != "maximum" else _WITHOUT_LOAD
+    for means in (predicted, predicted.closed_form):
+        if means is not None:
+            yield from broken_mean_limits(job.limits, {name: getattr(means, name) for name in names})
+    times = {served.name: served for served in predicted.classes}
+    for requests, limits in _limited(job):
+        served = times.get(requests.name)
+        if served is not None:
+            for sentence in broken_mean_limits(limits, {name: getattr(served, name) for name in names}):
+                yield f"class {requests.name}: {sentence}"
+
+
+def broken_simulated(job: ServingJob, run: LatencyStatistics) -> Iterator[str]:
+    """Yield a sentence for each limit of job or class that a run breaks: means, percentiles and goodput."""
+    yield from broken_simulated_limits(job.limits, run)
+    by_name = {statistics.name: statistics for statistics in run.classes}
+    for requests, limits in _limited(job):
+        statistics = by_name.get(requests.name)
+        if statistics is not None:
+            for sentence in broken_simulated_limits(limits, statistics):
+                yield f"class {requests.name}: {sentence}"
+
+
+def broken_limits(job: ServingJob, predicted: ServedPrediction | PooledPrediction) -> Iterator[str]:
+    """Yield a sentence for each limit that engines alone, or pools, break; none where they do not start."""
+    if not predicted.starts:
+        return
+    means = list(dict.fromkeys(broken_means(job, predicted)))
+    yield from means
+    if predicted.simulation is not None:
+        broken = {_limit_of(sentence) for sentence in means}
+        simulated = broken_simulated(job, predicted.simulation.statistics)
+        yield from (sentence for sentence in simulated if _limit_of(sentence) not in broken)
+    yield from broken_rate_limits(job, predicted.output_tokens_per_second, predicted.devices)
+
+
+def _limit_of(sentence: str) -> str:
+    """Return the limit that a sentence is about, with its class."""
+    return sentence.partition(" is ")[0]
+
+
+def limits_times(job: ServingJob) -> bool:
+    """Whether the job or one of its classes limits a time or goodput."""
+    every = [job.limits, *(limits for _, limits in _limited(job))]
+    return any(getattr(limits, name) is not None for limits in every for name in (*LIMITED_TIMES, "goodput"))
+
+
+def all_simulated_limits(job: ServingJob) -> tuple[str, ...]:
+    """Return the limits of the job and of its classes that only a simulation decides, by name."""
+    of_classes = (
+        f"{requests.name}.{name}" for requests, limits in _limited(job) for name in simulated_limits(limits)
+    )
+    return (*simulated_limits(job.limits), *of_classes)
+
+
+def limits_of_request(limits: ServingLimits, requests: RequestClass) -> TimeLimits:
+    """Return the limits on a time that a request of a class holds: its own, else those of the job."""
+    class_limits = requests.limits
+    if class_limits is None:
+        return limits
+    limited = {name: getattr(class_limits, name) or getattr(limits, name) for name in LIMITED_TIMES}
+    return TimeLimits.model_construct(**limited)
+
+
+def request_test(job: ServingJob) -> RequestTest | None:
+    """Return the test whether a request of a class, by its number, holds every limit; None without limits."""
+    classes = job.workload.classes
+    if not classes:
+        return good_requests(job.limits)
+    tests = [good_requests(limits_of_request(job.limits, requests)) for requests in classes]
+    if all(test is None for test in tests):
+        return None
+
+    def holds(ttft: float, tpot: float, latency: float, kind: int = 0) -> bool:
+        test = tests[kind]
+        return test is None or test(ttft, tpot, latency, 0)
+
+    return holds

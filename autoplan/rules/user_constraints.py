@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -14,7 +15,19 @@ from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
 from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
-from autoplan.schema.user_rules.expression import Known, Name, Node, Place, Value, decided, left_of
+from autoplan.schema.user_rules.expression import (
+    Each,
+    Entry,
+    Known,
+    Name,
+    Node,
+    Over,
+    Place,
+    Uniform,
+    Value,
+    decided,
+    left_of,
+)
 
 __all__ = [
     "OwnRule",
@@ -111,14 +124,16 @@ def remainders_of(job: Job, relation: Node, candidates: Candidates) -> tuple[lis
     layers of a stage are known for pp = 1, and for even stages.
     """
     pp, names = candidates.pp, names_in(relation)
-    columns = {name: column for name, column in _columns(job, candidates).items() if name in names}
-    first, numbers = distinct_rows([candidates.vpp, *(column.codes for column in columns.values())])
+    columns = _columns(job, candidates, names)
+    # Layers of stages are the same for all where the relation is not about stages.
+    vpp = candidates.vpp if _is_of_stages(relation) else np.zeros_like(candidates.vpp)
+    first, numbers = distinct_rows([vpp, *(column.codes for column in columns.values())])
     fixed = [(name, value) for name, value in (_job_names(job) | {"pp": pp}).items() if name in names]
-    counts = {vpp: tuple(_fixed_counts(job, pp, vpp).items()) for vpp in distinct(candidates.vpp).tolist()}
-    rows = zip(candidates.vpp[first].tolist(), *(x.at(first) for x in columns.values()), strict=True)
+    counts = {v: tuple(_fixed_counts(job, pp, v).items()) if v else () for v in distinct(vpp).tolist()}
+    rows = zip(vpp[first].tolist(), *(x.at(first) for x in columns.values()), strict=True)
     remainders = [
-        _remainder(relation, (*fixed, *zip(columns, values, strict=True)), pp, counts[vpp])
-        for vpp, *values in rows
+        _remainder(relation, (*fixed, *zip(columns, values, strict=True)), pp, counts[v])
+        for v, *values in rows
     ]
     return remainders, numbers
 
@@ -141,7 +156,7 @@ def breaks(job: Job, relation: Node, layout: Layout) -> bool:
 
 def names_of(job: Job, candidates: Candidates) -> list[dict[str, Value]]:
     """Return the values of all names of users' rules, for each candidate."""
-    fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates)
+    fixed, columns = _job_names(job) | {"pp": candidates.pp}, _columns(job, candidates, _COLUMNS.keys())
     values = (column.at(np.arange(len(candidates))) for column in columns.values())
     return [fixed | dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
@@ -152,6 +167,12 @@ def names_in(relation: Node) -> frozenset[str]:
     if isinstance(relation, Name):
         return frozenset({relation.name})
     return frozenset(name for part in relation.below() for name in names_in(part))
+
+
+@lru_cache(maxsize=256)
+def _is_of_stages(relation: Node) -> bool:
+    """Return whether ``relation`` is about layers or recompute of stages."""
+    return isinstance(relation, Each | Entry | Over | Uniform) or any(map(_is_of_stages, relation.below()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,25 +188,33 @@ class _Column:
         return codes if self.words is None else [self.words[code] for code in self.codes[index].tolist()]
 
 
-def _columns(job: Job, c: Candidates) -> dict[str, _Column]:
-    """Return the values of the names in which candidates of one pipeline depth differ."""
+#: The names in which candidates of one pipeline depth differ: their values, and the words that these index.
+_COLUMNS: Final[Mapping[str, tuple[Callable[[Job, Candidates], Ints], Sequence[str] | None]]] = {
+    "tp": (lambda _, c: c.tp, None),
+    "dp": (lambda _, c: c.dp, None),
+    "cp": (lambda _, c: c.cp, None),
+    "ep": (lambda _, c: c.ep, None),
+    "etp": (lambda _, c: c.etp, None),
+    "mbs": (lambda _, c: c.microbatch, None),
+    "zero": (lambda _, c: c.zero, None),
+    "vpp": (lambda _, c: c.vpp, None),
+    "recompute_num_layers": (lambda _, c: c.recompute_num_layers, None),
+    "dp_shard": (lambda _, c: np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp), None),
+    "offload_every": (lambda _, c: c.offload_every, None),
+    "microbatches": (lambda job, c: job.workload.global_batch_size // (c.dp * c.microbatch), None),
+    "schedule": (lambda _, c: c.schedule, SCHEDULES),
+    "sp": (lambda _, c: c.sequence_parallel, ("off", "on")),
+    "offload": (lambda _, c: c.optimizer_offload + 2 * c.activation_offload, OFFLOADS),
+    "order": (lambda _, c: c.order, ORDERS),
+}
+
+
+def _columns(job: Job, candidates: Candidates, names: Collection[str]) -> dict[str, _Column]:
+    """Return the values of those of ``names`` in which candidates of one pipeline depth differ."""
     return {
-        "tp": _Column(c.tp),
-        "dp": _Column(c.dp),
-        "cp": _Column(c.cp),
-        "ep": _Column(c.ep),
-        "etp": _Column(c.etp),
-        "mbs": _Column(c.microbatch),
-        "zero": _Column(c.zero),
-        "vpp": _Column(c.vpp),
-        "recompute_num_layers": _Column(c.recompute_num_layers),
-        "dp_shard": _Column(np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp)),
-        "offload_every": _Column(c.offload_every),
-        "microbatches": _Column(job.workload.global_batch_size // (c.dp * c.microbatch)),
-        "schedule": _Column(c.schedule, SCHEDULES),
-        "sp": _Column(c.sequence_parallel, ("off", "on")),
-        "offload": _Column(c.optimizer_offload + 2 * c.activation_offload, OFFLOADS),
-        "order": _Column(c.order, ORDERS),
+        name: _Column(values(job, candidates), words)
+        for name, (values, words) in _COLUMNS.items()
+        if name in names
     }
 
 

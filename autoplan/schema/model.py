@@ -173,6 +173,10 @@ class ModelSpec(Frozen):
     qk_norm: bool = Field(
         default=False, description="queries and keys are normalised, one weight for each head_dim"
     )
+    qk_norm_across_heads: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="with qk_norm, one weight for each element of all query and all key heads (OLMo 2)",
+    )
     post_norms: bool = Field(
         default=False, description="two more norms in a layer, after attention and after the MLP"
     )
@@ -298,6 +302,7 @@ def _shape_problems(model: ModelSpec) -> list[str]:
             model.positions == "learned" and model.max_positions is None
         ),
         "shared_block_norm needs parallel_block": (model.shared_block_norm and not model.parallel_block),
+        "qk_norm_across_heads needs qk_norm": (model.qk_norm_across_heads and not model.qk_norm),
     }
     return [sentence for sentence, broken in rules.items() if broken]
 

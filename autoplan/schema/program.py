@@ -33,6 +33,7 @@ Part = Literal[
     "parallel block",
     "gate of attention",
     "norms behind sublayers",
+    "norms of queries over all heads",
     "norm of embedding",
     "no final norm",
     "bias of head",
@@ -43,7 +44,22 @@ Part = Literal[
     "norms of queries beside latents",
     "no bias of router",
     "capacity of experts",
+    "LayerNorm",
+    "learned positions",
+    "MLP without a gate",
+    "norms of queries",
+    "norms of queries over all heads without experts",
+    "latents",
+    "sinks",
+    "windows without sinks",
 ]
+
+
+def _has_window(job: Job) -> bool:
+    """Return whether a layer sees less than a sequence of ``job``."""
+    window = job.model.sliding_window
+    return window is not None and window.window < job.workload.sequence_length
+
 
 #: Parts of jobs that a program may lack: in words, and whether a job has them.
 _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
@@ -55,6 +71,10 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
     "parallel block": ("attention and MLP in parallel", lambda job: job.model.parallel_block),
     "gate of attention": ("output gate of attention", lambda job: job.model.attention_output_gate),
     "norms behind sublayers": ("norms after attention and MLP", lambda job: job.model.post_norms),
+    "norms of queries over all heads": (
+        "norms of queries and keys over all heads",
+        lambda job: job.model.qk_norm_across_heads,
+    ),
     "norm of embedding": ("norm after the embedding", lambda job: job.model.embedding_norm),
     "no final norm": ("model without a final norm", lambda job: not job.model.final_norm),
     "bias of head": ("bias of the projection onto the vocabulary", lambda job: job.model.bias.head),
@@ -81,6 +101,20 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
     "no bias of router": (
         "biases of experts without one of the router",
         lambda job: job.model.moe is not None and job.model.bias.mlp and not job.model.moe.router_bias,
+    ),
+    "LayerNorm": ("LayerNorm", lambda job: job.model.norm == "layernorm"),
+    "learned positions": ("learned positions", lambda job: job.model.positions == "learned"),
+    "MLP without a gate": ("MLP without a gate", lambda job: not job.model.gated),
+    "norms of queries": ("norms of queries and keys", lambda job: job.model.qk_norm),
+    "norms of queries over all heads without experts": (
+        "norms of queries and keys over all heads in a dense model",
+        lambda job: job.model.qk_norm_across_heads and job.model.moe is None,
+    ),
+    "latents": ("multi-head latent attention", lambda job: job.model.mla is not None),
+    "sinks": ("attention sinks", lambda job: job.model.attention_sinks),
+    "windows without sinks": (
+        "sliding windows without attention sinks",
+        lambda job: _has_window(job) and not job.model.attention_sinks,
     ),
     "capacity of experts": (
         "capacity of experts (routing.capacity_factor)",

@@ -43,6 +43,8 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 __all__ = ["BestFirstSearch", "CandidateSolver"]
 
 _BATCH = 24
+#: Candidates of least bound whose floors of memory are compared with the limit at once, at first.
+_SIZED = 256
 #: Batches whose coefficients are kept: those of the limit before are often asked for again.
 _KEPT = 4
 #: A candidate is excluded where its bound exceeds the incumbent by this share, which is more than the
@@ -330,28 +332,31 @@ class BestFirstSearch:
         """
         best = min(incumbent, self._solver.ceiling_seconds)
         updated = [np.zeros(len(b), dtype=bool) for b in self._bounds]
-        sized: set[int] = set()
-        while (batch := self._next_batch(updated, best)) is not None:
+        while (batch := self._next_batch(updated, limit, best)) is not None:
             check_deadline()
             group, index = batch
-            if group not in sized:
-                self._too_small.exclude(group, limit, self._bounds[group])
-                sized.add(group)
-                continue
             updated[group][index] = True
             best = min(best, self._rebounded(group, index, limit, best))
         return best
 
     def _next_batch(
-        self, updated: list[NDArray[np.bool_]], best: float
+        self, updated: list[NDArray[np.bool_]], limit: float, best: float
     ) -> tuple[int, NDArray[np.int64]] | None:
-        """Return the group of the least bound not yet updated, and its candidates of least bound."""
-        outdated = [np.where(f, np.inf, b) for f, b in zip(updated, self._bounds, strict=True)]
-        least = [float(s.min(initial=np.inf)) for s in outdated]
-        group = int(np.argmin(least))
-        if least[group] > best * (1 + _MARGIN) or not np.isfinite(least[group]):
-            return None
-        return group, lowest(outdated[group], min(_BATCH, self._groups[group].block_size))
+        """Return the group of the least bound not yet updated, and its candidates of least bound.
+
+        Those that floors of memory exclude are not among them; they are sought among twice as many each time.
+        """
+        sized = _SIZED
+        while True:
+            outdated = [np.where(f, np.inf, b) for f, b in zip(updated, self._bounds, strict=True)]
+            least = [float(s.min(initial=np.inf)) for s in outdated]
+            group = int(np.argmin(least))
+            if least[group] > best * (1 + _MARGIN) or not np.isfinite(least[group]):
+                return None
+            index = lowest(outdated[group], sized)
+            if not self._too_small.exclude(group, limit, self._bounds[group], index):
+                return group, index[: min(_BATCH, self._groups[group].block_size)]
+            sized *= 2
 
     def _rebounded(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> float:
         """Update the bounds of a batch and open its candidates that may beat ``best``, least bound first.

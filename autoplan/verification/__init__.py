@@ -6,8 +6,7 @@ It shares the rules and the cost model with the search, which define the problem
 from __future__ import annotations
 
 from autoplan.verification.claim_checks import checks_of
-from autoplan.verification.serving.examined_answers import examined_answers
-from autoplan.verification.serving.serving_claims import ServingQuestion, serving_checks
+from autoplan.verification.serving.serving_claims import ServingQuestion, examined_answers, serving_checks
 from autoplan.verification.stated_choices import Stated
 from autoplan.verification.value_comparison import field_differences
 

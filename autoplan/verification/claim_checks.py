@@ -11,35 +11,43 @@ Checks of a certificate: whether status, bound, gap and thinning go together and
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
 from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
 from autoplan.results.verdict import Check, Finding
 from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
-from autoplan.schema.saved_front import SavedCertificate
+from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.units import format_bytes, format_seconds
-from autoplan.verification.count_checks import counts_check
-from autoplan.verification.examination import Progress, examined
-from autoplan.verification.explanation_checks import Replanned, explanations_check, lines_stated
+from autoplan.verification.enumeration import (
+    DOMINATED_RING,
+    EQUIVALENT_ORDER,
+    EQUIVALENT_ZERO,
+)
+from autoplan.verification.examination import Examination, Progress, examined
 from autoplan.verification.fact_checks import (
+    Replanned,
+    explanations_check,
     fact_errors,
     hash_errors,
+    lines_stated,
     order_noise_errors,
     provenance_errors,
     stack_errors,
 )
-from autoplan.verification.optimality_check import excluded_boxes, nothing_better, optimal_boxes
+from autoplan.verification.listing.dominated_boxes import Box, boxes_of, maximal
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
 from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
-__all__ = ["checks_of"]
+__all__ = ["checks_of", "counts_check", "excluded_boxes", "nothing_better", "optimal_boxes"]
 
 #: What a certificate says of the search, and nothing depends on.
 _OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
@@ -319,3 +327,205 @@ def _gap_errors(answer: StatedAnswer) -> Iterator[str]:
         yield f"status optimal with a gap of {gap}"
     if stated.status == "feasible" and not distance - _SAME <= gap <= 1:
         yield f"the gap of {gap} is less than the distance of the fastest plan from its bound, {distance}"
+
+
+#: Relative tolerance of a bound: rounding to the solver's ticks.
+_SAME_BOUND = 1e-6
+
+
+def excluded_boxes(answer: StatedAnswer) -> list[Box]:
+    """Return the boxes of memory [byte] and step [s] in which an answer says that there is no layout.
+
+    None where the plans themselves are wrong.
+    """
+    if len(answer.points) < len(answer.plans):
+        return []
+    stated = answer.certificate
+    if stated.status == "infeasible":
+        return optimal_boxes(answer, stated.thinning)
+    bound = (stated.best_bound_step_seconds or 0.0) / (1 + _SAME_BOUND)
+    fastest = Box(memory_limit_bytes(answer.job), bound)
+    if stated.status == "feasible":
+        return [fastest]
+    return maximal([fastest, *optimal_boxes(answer, stated.thinning)])
+
+
+def optimal_boxes(answer: StatedAnswer, thinning: float) -> list[Box]:
+    """Return the boxes that the plans of ``answer`` exclude if they are optimal; all where there is none."""
+    job, most = answer.job, step_limit(answer.job)
+    return boxes_of(
+        answer.points,
+        thinning=thinning,
+        limit=memory_limit_bytes(job),
+        longest=most[0] if most else float("inf"),
+        objectives=inner_objectives(job.objectives),
+        others=answer.others,
+    )
+
+
+def nothing_better(
+    answers: Sequence[StatedAnswer], examinations: Sequence[Examination], deadline: Deadline
+) -> list[Check]:
+    """Return one check for each kind of claim that ``answers`` make about all other layouts."""
+    outcomes_of_claim: dict[str, list[tuple[Finding, list[str]]]] = {}
+    for answer, space in zip(answers, examinations, strict=True):
+        finding, sentences = _optimality_outcome(answer, space, deadline)
+        outcomes_of_claim.setdefault(_optimality_claim(answer), []).append(
+            (finding, [answer.about(sentence) for sentence in sentences])
+        )
+    return [_optimality_check(claim, outcomes) for claim, outcomes in outcomes_of_claim.items()]
+
+
+def _optimality_check(claim: str, outcomes: Sequence[tuple[Finding, list[str]]]) -> Check:
+    order: tuple[Finding, ...] = ("fails", "not checked", "holds")
+    ordered = sorted(outcomes, key=lambda outcome: order.index(outcome[0]))
+    return Check(claim, ordered[0][0], tuple(sentence for _, sentences in ordered for sentence in sentences))
+
+
+def _optimality_claim(answer: StatedAnswer) -> str:
+    stated = answer.certificate
+    if stated.status == "infeasible":
+        return "no layout is feasible"
+    if stated.status == "feasible":
+        return "no layout is faster than the bound"
+    return f"no layout dominates a plan, and every other is dominated, within {stated.thinning:.3g}, by one"
+
+
+def _optimality_outcome(
+    answer: StatedAnswer, space: Examination, deadline: Deadline
+) -> tuple[Finding, list[str]]:
+    if len(answer.points) < len(answer.plans):
+        return "not checked", ["the front itself is wrong"]
+    if space.counts is None:
+        return "not checked", [f"the choices of degrees were not all enumerated: {deadline.reason}"]
+    choices = (
+        f"{space.choices:,} choices of degrees, {space.counts.covered:,} layouts: each choice bounded"
+        f" ({space.listed:,} partial layouts listed); status {answer.certificate.status}"
+    )
+    if space.violations:
+        return "fails", space.violations
+    if space.open:
+        why = deadline.reason or "too many layouts to list"
+        return "not checked", [f"{space.open:,} of {space.choices:,} choices of degrees are left open: {why}"]
+    return "holds", [choices]
+
+
+_COUNT_CLAIM: Final = "the counts of layouts are right and add up to the space"
+
+#: Reasons of layouts that are equivalent to a considered one, or dominated by one.
+_EQUIVALENT: Final = {
+    EQUIVALENT_ZERO: "equivalent: ZeRO stages do not differ without a data axis",
+    DOMINATED_RING: "dominated: shorter rings of cp ranks, for fewer sequences each,"
+    " are no slower and no larger",
+    EQUIVALENT_ORDER: "equivalent: orders of the axes that put the same ranks of each together in a node",
+}
+
+#: A reason and its kind.
+_Row = tuple[str, str]
+
+
+def counts_check(
+    saved: SavedFront,
+    answers: Sequence[StatedAnswer],
+    examinations: Sequence[Examination],
+    deadline: Deadline,
+) -> Check:
+    """Return the check of all counts; not checked where the deadline ended the enumeration."""
+    wrong, unknown = [], []
+    for answer, space in zip(answers, examinations, strict=True):
+        wrong += [answer.about(sentence) for sentence in _errors(answer, space)]
+        if _not_counted(answer):
+            unknown.append(answer.about("the search was stopped before it counted layouts"))
+        elif space.counts is None:
+            unknown.append(answer.about(f"the choices of degrees were not all enumerated: {deadline.reason}"))
+        elif space.fit_unknown:
+            what = f"whether {space.fit_unknown:,} choices of degrees fit into memory: {deadline.reason}"
+            unknown.append(answer.about(what))
+    wrong += _merged_errors(saved, answers)
+    if wrong:
+        return Check(_COUNT_CLAIM, "fails", tuple(wrong))
+    if unknown:
+        return Check(_COUNT_CLAIM, "not checked", tuple(unknown))
+    return Check(_COUNT_CLAIM, "holds", ())
+
+
+def _errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
+    """Yield the stated counts that differ from the independent ones."""
+    stated, counts = answer.certificate, space.counts
+    rows = Counter((rejection.reason, rejection.kind) for rejection in answer.rejected)
+    yield from (f"the reason {reason!r} stands twice" for (reason, _), count in rows.items() if count > 1)
+    total = sum(rejection.layouts for rejection in answer.rejected) + len(answer.plans)
+    if total != stated.layouts_total and not _not_counted(answer):
+        yield f"what fell and what is on the front are {total} of {stated.layouts_total} layouts"
+    if counts is None or _not_counted(answer):
+        return
+    numbers = {
+        "layouts_total": (stated.layouts_total, counts.total),
+        "layouts_covered": (stated.layouts_covered, counts.covered),
+        "candidates": (stated.candidates, counts.candidates),
+    }
+    for name, (given, own) in numbers.items():
+        if given != own:
+            yield f"{name} is stated as {given} and is {own}"
+    yield from _row_errors(answer, space)
+
+
+def _not_counted(answer: StatedAnswer) -> bool:
+    """Return whether the search was stopped before it counted layouts, by its own account."""
+    stated = answer.certificate
+    counts = (stated.layouts_total, stated.layouts_covered, stated.candidates)
+    return stated.status == "feasible" and not any(counts) and not answer.rejected
+
+
+def _row_errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
+    """Yield the reasons whose counts differ; those of memory and of the rest where all fits are known."""
+    own = _own_rows(answer, space)
+    stated: dict[_Row, int] = {(r.reason, r.kind): r.layouts for r in answer.rejected}
+    for row in dict.fromkeys((*own, *stated)):
+        if space.fit_unknown and row[1] in ("memory", "not on the front"):
+            continue
+        if own.get(row) != stated.get(row):
+            yield f"{row[0]} is stated as {stated.get(row, 0)} and is {own.get(row, 0)}"
+
+
+def _own_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
+    """Return the number of layouts of each reason and kind."""
+    job, counts = answer.job, space.counts
+    assert counts is not None  # noqa: S101 - the caller has them
+    rows = {(f"rule broken: {sentence}", "rule"): count for sentence, count in counts.by_rule.items()}
+    rows |= {(_EQUIVALENT[kind], "equivalent"): count for kind, count in counts.by_equivalence.items()}
+    limit = format_bytes(memory_limit_bytes(job))
+    # A search that was stopped may not have counted these separately.
+    memory_rows = answer.certificate.status != "feasible" or any(
+        row.kind == "memory" for row in answer.rejected
+    )
+    without_fit = space.without_fit if memory_rows else 0
+    too_large = f"do not fit into {limit} a device with any recompute that the job allows"
+    rows[too_large, "memory"] = without_fit
+    unmet = "the limits" if not job.rules else "the limits and the job's own rules together"
+    rest = f"fit into memory with some recompute, but none of them satisfies {unmet}"
+    if answer.plans:
+        rest = "exceed a limit, or are dominated by a plan of the front within the thinning"
+    rows[rest, "not on the front"] = counts.covered - without_fit - len(answer.plans)
+    return {row: count for row, count in rows.items() if count}
+
+
+def _merged_errors(saved: SavedFront, answers: Sequence[StatedAnswer]) -> Iterator[str]:
+    """Yield the counts over all choices that are not the sums of those of the answers."""
+    if len(answers) == 1 and not saved.answers:
+        return
+    sums: Counter[_Row] = Counter()
+    for answer in answers:
+        sums.update({(rejection.reason, rejection.kind): rejection.layouts for rejection in answer.rejected})
+    stated: list[tuple[_Row, int]] = [
+        ((rejection.reason, rejection.kind), rejection.layouts) for rejection in saved.rejected
+    ]
+    given_by_row = dict(stated)
+    if len(given_by_row) < len(stated):
+        yield "over all, a reason stands twice"
+    for row in dict.fromkeys((*sums, *given_by_row)):
+        given = given_by_row.get(row, 0)
+        if row not in sums:
+            yield f"over all, {row[0]} is a reason of no answer"
+        if given != sums[row]:
+            yield f"over all, {row[0]} is stated as {given} and is {sums[row]}"

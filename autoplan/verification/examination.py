@@ -9,22 +9,30 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.costs.device.machine import Machine, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes
-from autoplan.verification.enumeration.choice_listing import JudgedChoices, judged_choices
-from autoplan.verification.enumeration.layout_counts import ChoiceCounts, counted, layouts_of
+from autoplan.verification.enumeration import (
+    ChoiceCounts,
+    JudgedChoices,
+    counted,
+    judged_choices,
+    layouts_of,
+)
 from autoplan.verification.listing.branch_and_bound import below, reach
 from autoplan.verification.listing.dominated_boxes import Box
 from autoplan.verification.listing.layout_listing import Listing
-from autoplan.verification.relaxation.choice_floors import PricedBlock, bounded_group
-from autoplan.verification.relaxation.excluded_boxes import undecided_boxes
-from autoplan.verification.relaxation.memory_fit import fits_by_listing
+from autoplan.verification.relaxation.choice_floors import (
+    ChoiceFloors,
+    PricedBlock,
+    bounded_group,
+    fits_by_listing,
+)
 
-__all__ = ["Examination", "Progress", "examined"]
+__all__ = ["Examination", "Progress", "Undecided", "examined", "undecided_boxes"]
 
 #: Callback with the number of choices done, their total, and the next one.
 Progress: TypeAlias = Callable[[int, int, str], None]
@@ -187,3 +195,34 @@ class _Examiner:
 
 def _where(box: Box) -> str:
     return f" within {format_bytes(box.memory_bytes)}, where the front says that there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Pairs of a choice, by its position in the block, and a box in which a bound allows a layout."""
+
+    choices: Ints
+    boxes: Ints
+
+
+def undecided_boxes(floors: ChoiceFloors, boxes: Sequence[Box]) -> Undecided:
+    """Return the pairs that lower bounds leave open; ``boxes`` have less and less memory and longer steps.
+
+    A bound at the memory of one box holds for boxes of less memory: those of a step up to it are excluded.
+    """
+    memory = np.array([box.memory_bytes for box in boxes])
+    steps = np.array([box.step_seconds for box in boxes])
+    at = np.zeros(len(floors), dtype=np.int64)
+    active = np.arange(len(floors) if boxes else 0)
+    choices, open_boxes = [active[:0]], [at[:0]]
+    while len(active):
+        part = floors if len(active) == len(floors) else floors.take(active)
+        bounds = part.steps(memory[at[active]])
+        following = np.searchsorted(steps, bounds, side="right")
+        following = np.where(np.isinf(bounds), len(boxes), following)
+        is_open = following <= at[active]
+        choices.append(active[is_open])
+        open_boxes.append(at[active][is_open])
+        at[active] = np.where(is_open, at[active] + 1, following)
+        active = active[at[active] < len(boxes)]
+    return Undecided(np.concatenate(choices), np.concatenate(open_boxes))

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Final
 
-from autoplan.calibration.serving.client_results import ClientResult
-from autoplan.calibration.serving.engine_fit import EngineFit, EngineRun, fit_engine, predicted_figures
+from autoplan.calibration.engine_fit import ClientResult, EngineFit, EngineRun, fit_engine, predicted_figures
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration

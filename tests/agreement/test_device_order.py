@@ -16,7 +16,7 @@ import pytest
 
 from autoplan import evaluate
 from autoplan.catalog import entry_names, kernels_for, load_entry, load_job, load_serving_job, stack
-from autoplan.catalog.relatives.device_kernels import (
+from autoplan.catalog.relatives import (
     engine_kernels_for,
     engine_kernels_origin,
     own_kernels,

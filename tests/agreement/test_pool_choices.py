@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline
-from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 from autoplan.search.serving.engine_allocation import AllocationProblem, objective_values
 from autoplan.search.serving.engine_options import WHOLE

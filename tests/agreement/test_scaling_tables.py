@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autoplan.planning.serving.serving_plans import plan_serving
+from autoplan.planning.serving_plans import plan_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from tests.support.serving_jobs import serving_job
 from tests.support.tampering import change, judged, tampered

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.served_layouts import ServingCosts
-from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.search.serving.engine_allocation import AllocationProblem
 from autoplan.search.serving.engine_options import WHOLE
 from autoplan.search.serving.serving_search import ServingSearch
-from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
+from autoplan.verification.serving.better_choices import SetTable, class_sums
 from tests.support.engine_choices import Engine, front_by_force, front_by_search
 from tests.support.quick_cases import slow_after
 from tests.support.serving_jobs import serving_job

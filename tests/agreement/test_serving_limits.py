@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from autoplan import plan
-from autoplan.planning.serving.serving_plans import serving_costs
+from autoplan.planning.serving_plans import serving_costs
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.schema.serving.saved_serving import SavedServingPlan
 from autoplan.verification.serving.stated_plans import stated_plan

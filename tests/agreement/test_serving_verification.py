@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.deadline import ENDLESS, Deadline
-from autoplan.planning.serving.serving_plans import serving_costs
+from autoplan.planning.serving_plans import serving_costs
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.verification.serving.better_choices import (
     ChoiceSearch,

@@ -93,6 +93,7 @@ def test_a_line_asks_for_engines(run, tmp_path):
         (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),
         (f"{LORA} --precision float8", "--precision: 'float8' is not one of"),
         ("job.yaml --task lora", "job.yaml is a whole job: leave out --task, or it"),
+        ("job.yaml --program trl", "leave out --program and set `program: trl` in it (and remove `stack`"),
         ("--model nope --hardware H100", "8x-h100-sxm5-80gb"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_job_that_cannot_fit_says_so(run):
 
 def test_progress_is_for_terminals_and_long_searches(monkeypatch, capsys):
     """Nothing is shown when piped or within the first second; a line later, erased at the end."""
-    from autoplan.commands.progress import Progress
+    from autoplan.commands.planned import Progress
 
     quiet = Progress()
     quiet.listening = False

@@ -8,7 +8,7 @@ import pytest
 from autoplan.answers.plan import command as plan_command
 from autoplan.catalog import resolve_serving_job
 from autoplan.errors import UnsupportedError
-from autoplan.planning.serving.serving_plans import plan_serving
+from autoplan.planning.serving_plans import plan_serving
 from autoplan.search.serving import serving_front_search
 from tests.support.deadlines import Looks
 from tests.support.serving_jobs import serving_spec

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.deadline import Deadline
-from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results.serving.serving_front import ServingFront
 from tests.support.quick_cases import slow_after, slow_but

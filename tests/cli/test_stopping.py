@@ -13,7 +13,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from autoplan import load_job
-from autoplan.commands.progress import Progress
+from autoplan.commands.planned import Progress
 from autoplan.deadline import Deadline
 from autoplan.rules import broken_rules
 from autoplan.schema.job import RuleSpec
@@ -104,7 +104,7 @@ def test_a_signal_answers_with_the_best_so_far(run, monkeypatch, number):
 #: Presses Ctrl-C after the first plan, twice.
 TWICE = """
 import signal
-from autoplan.commands.progress import Progress
+from autoplan.commands.planned import Progress
 Progress.__call__ = lambda *_: [signal.raise_signal(signal.SIGINT) for _ in range(2)]
 from autoplan.cli.app import main
 main()

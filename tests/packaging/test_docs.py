@@ -11,7 +11,7 @@ from autoplan.results.sweep import ServingCellAnswer
 from autoplan.schema.costmodel.engine_kernels import SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.serving.engine_facts import DefaultTier, GraphTier
 from autoplan.schema.serving.engine_stack import EngineFacts

@@ -18,7 +18,7 @@ from autoplan.schema.job_choices import PriceSpec
 from autoplan.search.cp.cp_sat import PARAMETERS
 from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import space_of
-from autoplan.verification.enumeration.layout_counts import counted
+from autoplan.verification.enumeration import counted
 from tests.support.enumerated_fronts import (
     SPARSE_STACKS,
     all_points,

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings, pricing_job
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.distributed_time import scheme_times
+from autoplan.costs.matmul.distributed_product import scheme_times
 from autoplan.costs.matmul.extents import (
     largest_extent,
+    least_words,
+    least_words_of_any_memory,
     ridge_point,
     smallest_compute_bound,
     with_extent,
 )
 from autoplan.costs.matmul.grids import Terms
-from autoplan.costs.matmul.lower_bounds import least_words, least_words_of_any_memory
 from autoplan.costs.matmul.product import Product, element_size, hbm_bytes, intensity
-from autoplan.costs.matmul.product_memory import (
+from autoplan.costs.matmul.product_costs import (
     block_bytes,
+    forward_seconds,
     inference_tensors,
     needed_memory,
     segment_bytes,
     training_events,
 )
-from autoplan.costs.matmul.product_time import forward_seconds
-from autoplan.search.matmul.scheme_choice import SchemeQuestion, choose_scheme, priced_schemes
-from autoplan.search.matmul.scheme_space import scheme_space
+from autoplan.search.matmul import SchemeQuestion, choose_scheme, priced_schemes, scheme_space
 from tests.support.caching_allocator_model import CachingAllocator
 
 SCHEMES = ("batch", "rows", "columns", "inner", "summa", "cannon", "2.5d", "3d")

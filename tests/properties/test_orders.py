@@ -32,7 +32,7 @@ from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import space_of
-from autoplan.verification.enumeration.layout_counts import counted
+from autoplan.verification.enumeration import counted
 from tests.support.by_rules import keeping_rules
 from tests.support.enumerated_fronts import (
     all_points,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from autoplan.costs.serving.classes.class_times import class_lengths, class_times
+from autoplan.costs.serving.classes import class_lengths, class_times
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop

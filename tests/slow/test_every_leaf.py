@@ -8,7 +8,7 @@ import json
 import pytest
 
 from autoplan.answers.verify import ask as verifying
-from autoplan.planning.serving.serving_plans import plan_serving
+from autoplan.planning.serving_plans import plan_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from tests.support.serving_answers import JOBS as SERVING_JOBS
 from tests.support.serving_answers import job_of

@@ -8,9 +8,9 @@ from math import isfinite
 
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import engine_load, priced_engine, served, unit_parts
-from autoplan.planning.serving.serving_plans import serving_costs
+from autoplan.planning.serving_plans import serving_costs
 from autoplan.search.serving.engine_allocation import AllocationSearch
-from autoplan.search.serving.engines.engine_units import tokens_menu
+from autoplan.search.serving.engines import tokens_menu
 from autoplan.search.serving.serving_front_search import between_sizes
 from autoplan.search.serving.serving_search import ServingSearch
 from tests.support.serving_jobs import serving_job

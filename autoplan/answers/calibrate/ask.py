@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoplan.calibration import Observation
-from autoplan.calibration.points import PointGrid
+from autoplan.calibration.record import PointGrid
 from autoplan.catalog import (
     detected,
     file_named,

@@ -10,7 +10,7 @@ import typer
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import Format, FormatOption, present, standard_output, write
-from autoplan.commands.progress import Bar
+from autoplan.commands.planned import Bar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,7 @@ from autoplan.catalog import engine_entry
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.planning.serving.serving_plans import serving_costs, serving_job
+from autoplan.planning.serving_plans import serving_costs, serving_job
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_facts import SourcedRatio, StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
@@ -27,7 +27,7 @@ from autoplan.schema.yaml.loader import load_model
 from autoplan.schema.yaml.writer import file_text
 
 if TYPE_CHECKING:
-    from autoplan.calibration.serving.engine_fit import EngineFit, EngineRun
+    from autoplan.calibration.engine_fit import EngineFit, EngineRun
 
 __all__ = [
     "calibrate_serving",
@@ -47,7 +47,7 @@ def calibrate_serving(
     Each file of results ran with the layout at the same place; lengths and loads are those of the files.
     Raises SpecError for what is no result, LayoutError for a layout that breaks a rule.
     """
-    from autoplan.calibration.serving.engine_fit import fit_engine
+    from autoplan.calibration.engine_fit import fit_engine
 
     job = serving_job(job)
     runs: list[EngineRun] = []
@@ -76,7 +76,7 @@ def _figures(
     runs: Sequence[EngineRun], words: Sequence[str], i: int, fit: EngineFit
 ) -> Iterator[CalibratedFigure]:
     """Yield the figures of one run: shipped, calibrated, and by a fit to all other runs."""
-    from autoplan.calibration.serving.engine_fit import fit_engine, predicted_figures
+    from autoplan.calibration.engine_fit import fit_engine, predicted_figures
 
     run, others = runs[i], [*runs[:i], *runs[i + 1 :]]
     without = fit_engine(others) if others else None
@@ -102,8 +102,7 @@ def _layout(job: ServingJob, text: str) -> EngineLayout:
 
 def _runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[EngineRun]:
     """Yield the runs of a file with their priced engine."""
-    from autoplan.calibration.serving.client_results import read_client_results
-    from autoplan.calibration.serving.engine_fit import EngineRun
+    from autoplan.calibration.engine_fit import EngineRun, read_client_results
     from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 
     costs = serving_costs(job)

@@ -185,7 +185,7 @@ def _usual(running_tokens: float, capacity: LayoutCapacity) -> tuple[object, ...
 
 def _nothing_runs(job: ServingJob) -> list[str]:
     """Return the rules that keep every layout from running."""
-    from autoplan.search.serving.engines.engine_units import engine_units
+    from autoplan.search.serving.engines import engine_units
 
     everything = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
     broken = (

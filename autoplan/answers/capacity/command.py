@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autoplan.commands.job_options import takes_job_options
+from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
     Format,

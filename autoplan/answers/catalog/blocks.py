@@ -20,18 +20,27 @@ from autoplan.catalog import (
     read_stack,
     written,
 )
-from autoplan.catalog.detection.detected_hardware import DetectedHardware
+from autoplan.catalog.detection import DetectedHardware
 from autoplan.errors import AutoplanError
 from autoplan.report.document_fields import SCHEMA, Document
-from autoplan.report.render.blocks import GAP, Block, Column, Heading, Sentence, data_table
-from autoplan.report.render.columns import COLUMN_GAP, fitted, total_width
+from autoplan.report.render.blocks import (
+    COLUMN_GAP,
+    GAP,
+    Block,
+    Column,
+    Heading,
+    Sentence,
+    data_table,
+    fitted,
+    total_width,
+)
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.results import ParameterCounts
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.grids.grid_spec import GridSpec
+from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.job_choices import batches_of

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias, cast
 
 import typer
 
 from autoplan.catalog.roots import KINDS, EntryKind
+from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import (
     BAD_INPUT,
+    DataFormat,
+    DataFormatOption,
     Format,
     FormatOption,
     OutputOption,
@@ -17,9 +21,30 @@ from autoplan.commands.output import (
     write,
 )
 
-__all__ = [
-    "app",
-]
+__all__ = ["catalog", "hardware", "schema"]
+
+#: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
+FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]
+_SCHEMAS = ", ".join((*KINDS, "runs", "plan"))
+
+
+def schema(
+    kind: Annotated[
+        FileKind, typer.Argument(metavar="[KIND]", help=f"Kind of file: one of {_SCHEMAS}.")
+    ] = "job",
+    form: DataFormatOption = DataFormat.json,
+    output: OutputOption = None,
+) -> None:
+    """Print the JSON Schema (draft 2020-12) of a kind of file; `plan` is the answer of plan --format json."""
+    from autoplan.catalog import FILES
+    from autoplan.report.render.serialization import dump
+    from autoplan.schema.run_files import RunsSpec
+    from autoplan.schema.saved_front import SavedFront
+    from autoplan.schema.yaml.loader import json_schema
+
+    others: dict[str, object] = {"runs": RunsSpec, "plan": SavedFront}
+    read = others[kind] if kind in others else FILES[cast("EntryKind", kind)]
+    write(dump(json_schema(read), form.value), output)
 
 
 _NAMES = ", ".join(KINDS)
@@ -34,14 +59,14 @@ KindOption = Annotated[
     typer.Option("--kind", metavar="KIND", help=f"One of {_NAMES}. Default: any.", show_default=False),
 ]
 
-app = typer.Typer(
+catalog = typer.Typer(
     help="List, show and check the entries on hardware, models and software.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
-@app.command("list", short_help="List entries with their key facts.")
+@catalog.command("list", short_help="List entries with their key facts.")
 def list_entries(
     kind: KindArgument = None, form: FormatOption = Format.table, output: OutputOption = None
 ) -> None:
@@ -60,7 +85,7 @@ def list_entries(
     )
 
 
-@app.command(short_help="Print one entry.")
+@catalog.command(short_help="Print one entry.")
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)],
     kind: KindOption = None,
@@ -86,7 +111,7 @@ def show(
     )
 
 
-@app.command(short_help="Check every entry.")
+@catalog.command(short_help="Check every entry.")
 def check() -> None:
     """Check every entry of every catalogue; exit code 2 if one is invalid."""
     from autoplan.catalog import catalog_problems
@@ -96,3 +121,67 @@ def check() -> None:
         write(escaped("\n".join(problems) + "\n"))
         raise typer.Exit(BAD_INPUT)
     write(f"{entries} entries, all valid\n")
+
+
+MeasureOption = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="Time the links between the devices in seconds, and print a node's file with their rates.",
+    ),
+]
+
+NodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="With --measure: the node of the catalogue that this machine is. Default: the one found.",
+        show_default=False,
+    ),
+]
+
+
+def hardware(
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+    measure: MeasureOption = False,
+    node: NodeOption = None,
+    device: TorchDeviceOption = TorchDevice.cuda,
+) -> None:
+    """Find the devices of this machine and the nodes of its job, and the catalogue entry for them.
+
+    Devices come from NVML (the package nvidia-ml-py) or AMD SMI (amdsmi), nodes from the environment of
+    torchrun, Kubernetes, Slurm or Open MPI. A job with `hardware: auto` is planned for the same.
+
+    With --measure -o node.yaml, collectives between the devices are timed, by nccl-tests (all_reduce_perf)
+    where it is installed, else by PyTorch: a job with `hardware: ./node.yaml` is planned with the measured
+    rates. Under `torchrun --nnodes M --nproc-per-node N -m autoplan hardware --measure`, the network between
+    nodes is timed, too.
+    """
+    if measure:
+        _measured(node, device, form, output)
+        return
+    if node is not None:
+        raise typer.BadParameter("it goes with --measure", param_hint="--hardware")
+    from autoplan.answers.catalog.blocks import hardware_document, hardware_table
+    from autoplan.catalog import detected
+
+    machine = detected()
+    present(
+        form,
+        output,
+        document=lambda: hardware_document(machine),
+        table=lambda _: hardware_table(machine),
+    )
+
+
+def _measured(node: str | None, device: TorchDevice, form: Format, output: Path | None) -> None:
+    """Write the measured node's file; nothing on other ranks than the first."""
+    from autoplan import planning
+
+    if form is Format.json:
+        raise typer.BadParameter("a measured node is a YAML file", param_hint="--format")
+    text = planning.measured_hardware(node, device=device.value)
+    if text is not None:
+        write(text, output)

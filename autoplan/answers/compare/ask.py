@@ -11,8 +11,12 @@ from typing import Any, Final, get_args, overload
 
 import numpy as np
 
-from autoplan.answers.compare.crossover_search import replanned_knobs, solved_knobs
-from autoplan.answers.compare.layout_kinds import fastest_of_kinds, layout_kinds
+from autoplan.answers.compare.crossover_search import (
+    fastest_of_kinds,
+    layout_kinds,
+    replanned_knobs,
+    solved_knobs,
+)
 from autoplan.answers.compare.value import (
     AxisDegree,
     AxisSeconds,
@@ -43,11 +47,10 @@ from autoplan.errors import InfeasibleError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.communicating import communication
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
-from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
 from autoplan.results import Plan
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.class_limit_rules import broken_limits, broken_means
-from autoplan.rules.serving_limit_rules import broken_rate_limits
+from autoplan.rules.serving_limit_rules import broken_limits, broken_means, broken_rate_limits
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.serving.class_jobs import job_of_classes

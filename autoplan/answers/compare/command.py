@@ -14,25 +14,21 @@ from autoplan.answers.configure.read_command import (
     VariableOption,
     launch_file,
 )
-from autoplan.commands.interrupts import stopped_by_signals
-from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
-from autoplan.commands.options import DeadlineOption, command_deadline
+from autoplan.commands.options import DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
+    MANY_PASSES,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
     asks_for_page,
-    present,
-)
-from autoplan.commands.page_output import (
-    MANY_PASSES,
     drawn_step,
     many_passes,
+    present,
     typed_command,
 )
-from autoplan.commands.progress import Bar
+from autoplan.commands.planned import Bar, stopped_by_signals
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
-from autoplan.answers.compare.layout_kinds import LayoutKind, narrowed
 from autoplan.answers.compare.value import Crossing, Knob, KnobName, KnobRange, KnobSide, ranked
 from autoplan.answers.explain.ask import FastestPlan, fastest_within
 from autoplan.costs.core.candidates import Candidates
@@ -20,23 +19,26 @@ from autoplan.results import Plan
 from autoplan.rules import broken_rules
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.hardware import NodeSpec
-from autoplan.schema.job import Job
+from autoplan.schema.job import Degrees, Job
 from autoplan.schema.layout import Layout
 from autoplan.units import Dimension
 
 __all__ = [
     "Domain",
+    "LayoutKind",
     "SidePricing",
     "domain_of",
+    "fastest_of_kinds",
     "kinds_planned",
     "knob_of",
+    "layout_kinds",
     "layouts_priced",
+    "narrowed",
     "planned_domain",
     "replanned_knobs",
     "solved_knobs",
     "with_value",
 ]
-
 
 # Jobs as they would be on other links, with another batch or with longer sequences.
 #
@@ -501,3 +503,77 @@ def _narrowed(inner: float, outer: float, domain: Domain, close: Callable[[float
             break
         inner, outer = (middle, outer) if close(middle) else (inner, middle)
     return inner
+
+
+#: Keys of the search that a kind sets, but for the degree it is named after.
+_DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
+_EVERY_ZERO: Final = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKind:
+    """A kind of layouts: the degrees that are above one, and the ZeRO stages allowed."""
+
+    name: str
+    above_one: tuple[str, ...] = ()
+    zero: tuple[int, ...] = _EVERY_ZERO
+
+
+def layout_kinds(job: Job) -> tuple[LayoutKind, ...]:
+    """Return the kinds of layouts that ``job`` may have, with the remaining devices in data parallelism."""
+    sharded = job.stack.memory.parameters_sharded_from
+    data = (
+        LayoutKind("data parallel", zero=tuple(range(sharded))),
+        LayoutKind("sharded data parallel", zero=tuple(range(sharded, 4))),
+    )
+    names = {
+        "tensor_parallel": "tensor parallel",
+        "pipeline_parallel": "pipeline parallel",
+        "context_parallel": "context parallel",
+    }
+    if job.model.moe is not None:
+        names["expert_parallel"] = "expert parallel"
+    return (*data, *(LayoutKind(name, (key,)) for key, name in names.items()))
+
+
+def fastest_of_kinds(
+    job: Job, deadline: Deadline, progress: Callable[[int, int, str], None] = lambda *_: None
+) -> Iterator[tuple[LayoutKind, FastestPlan]]:
+    """Yield each kind of layouts of ``job`` with its fastest one, or why there is none.
+
+    ``progress`` is called with the kinds done, the kinds in all, and the next one.
+    """
+    kinds = layout_kinds(job)
+    for done, kind in enumerate(kinds):
+        progress(done, len(kinds), kind.name)
+        narrow_job = narrowed(job, kind)
+        if narrow_job is None:
+            yield kind, FastestPlan(None, "the job's search excludes it")
+        else:
+            yield kind, fastest_within(narrow_job, deadline)
+
+
+def narrowed(job: Job, kind: LayoutKind) -> Job | None:
+    """Return ``job`` with a search of ``kind`` alone; None where its own search excludes that."""
+    search, changes = job.search, {}
+    for key in _DEGREES:
+        allowed = _degrees(job.cluster.devices, above_one=key in kind.above_one)
+        changes[key] = _both(getattr(search, key), allowed)
+    changes["zero_stage"] = _both(search.zero_stage, kind.zero)
+    if not all(changes.values()):
+        return None
+    return replace(job, search=search.model_copy(update=changes), objectives=("step_time",))
+
+
+def _degrees(devices: int, *, above_one: bool) -> tuple[int, ...]:
+    if not above_one:
+        return (1,)
+    return tuple(degree for degree in range(2, devices + 1) if devices % degree == 0)
+
+
+def _both(degrees: Degrees, allowed: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the values that the job's own search and a kind allow."""
+    if degrees == "any":
+        return allowed
+    values = degrees if isinstance(degrees, tuple) else (degrees,)
+    return tuple(value for value in values if value in allowed)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autoplan.results.explanation import Difference, differences
 from autoplan.results.front import OrderNoise, order_noise
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan, loss
-from autoplan.results.standing import Difference, differences
 from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob

@@ -17,8 +17,14 @@ from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.launch.bindings.document_edits import edited_values
 from autoplan.launch.bindings.written_document import read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileComparison, FileEdit, Improvement
+from autoplan.launch.configuration import (
+    Configuration,
+    FileComparison,
+    FileEdit,
+    Improvement,
+    LaunchFile,
+    Written,
+)
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all

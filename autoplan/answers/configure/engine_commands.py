@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from autoplan.catalog.job_option_names import reference_words
-from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import command_deadline
 from autoplan.commands.output import Format, asks_for_page, complain, escaped, present, write
+from autoplan.commands.planned import stopped_by_signals
 
 if TYPE_CHECKING:
     from autoplan.answers.configure.engine_launches import BetterPlan
@@ -97,7 +97,7 @@ def asked_engines(request: AskedEmission) -> Emission:
 def _chosen(request: AskedEmission) -> tuple[ServingJob, ServingPlan]:
     """Return a job with its plan, or with the layout that is asked for."""
     from autoplan.catalog import load_serving_job
-    from autoplan.planning.serving.serving_plans import evaluate_serving
+    from autoplan.planning.serving_plans import evaluate_serving
 
     job: ServingJob = load_serving_job(request.job)
     if request.layout is None:
@@ -120,7 +120,7 @@ def _planned(job: ServingJob, request: AskedEmission) -> tuple[ServingJob, Servi
 
 def _front(job: ServingJob, deadline: float | None) -> ServingFront:
     """Return the front of a job; a signal ends the command."""
-    from autoplan.planning.serving.serving_plans import plan_serving
+    from autoplan.planning.serving_plans import plan_serving
 
     limit = command_deadline(job.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
@@ -161,7 +161,7 @@ def present_engine_configuration(
     configuration: EngineConfiguration, form: Format, output: Path | None
 ) -> None:
     """Write what serve commands of a file say."""
-    from autoplan.launch.engines.engine_documents import engine_document, serving_job_text
+    from autoplan.answers.configure.engine_launches import engine_document, serving_job_text
 
     if form is Format.yaml:
         write(serving_job_text(configuration), output)
@@ -189,9 +189,8 @@ def show_engine_file(
     form, output, _ = where
     if asks_for_page(form, output):
         raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
-    from autoplan.answers.configure.engine_launches import better_plan, evaluate_engine_file
+    from autoplan.answers.configure.engine_launches import better_plan, engine_document, evaluate_engine_file
     from autoplan.catalog import load_serving_job
-    from autoplan.launch.engines.engine_documents import engine_document
     from autoplan.report.serving.serving_document import serving_plan_document
     from autoplan.report.serving.serving_plan_report import serving_plan_table
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
 from autoplan.catalog import load_serving_job, read_file
@@ -23,8 +25,9 @@ from autoplan.launch.engines.served_run import (
     ServedRun,
     admitted_requests,
 )
+from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission
-from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
 from autoplan.schema.resolved_job import values_from
@@ -42,12 +45,13 @@ __all__ = [
     "better_plan",
     "emit_engines",
     "emit_serving",
+    "engine_document",
     "engine_file",
     "evaluate_engine_file",
     "read_engine_file",
     "saved_engines",
+    "serving_job_text",
 ]
-
 
 _LARGEST: Final = 2**20
 #: Suffixes of files of options that a command names.
@@ -424,3 +428,55 @@ def saved_engines(file: str | Path, number: int = 1) -> tuple[ServingJob, Servin
             " name the job, with --plan"
         )
     return evaluate_serving(job, plan.layout_string)
+
+
+#: Version of the document; goes up when it changes in a way that breaks a reader.
+_SCHEMA: Final = 1
+_WIDTH: Final = 100
+
+
+def _fields(layout: EngineLayout, unspecified: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a layout; None for those that stay open."""
+    return {key: None if key in unspecified else value for key, value in asdict(layout).items()}
+
+
+def _layout_text(layout: EngineLayout | DisaggregatedLayout, unspecified: Collection[str]) -> str:
+    """Return a layout as a string, without the fields that stay open."""
+    if not isinstance(layout, EngineLayout):
+        return str(layout)
+    return ",".join(x for x in str(layout).split(",") if x.partition("=")[0] not in unspecified)
+
+
+def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
+    """Return ``configuration`` as a document; of pools the layout is a string alone."""
+    layout = configuration.layout
+    lines = {key: value.line for key, value in configuration.values.items() if value.line}
+    return {
+        "schema": _SCHEMA,
+        "kind": "serving",
+        "framework": configuration.engine,
+        "file": configuration.file,
+        "checkpoint": configuration.checkpoint,
+        "layout": _fields(layout, configuration.unspecified) if isinstance(layout, EngineLayout) else {},
+        "layout_string": _layout_text(layout, configuration.unspecified),
+        "job": dict(configuration.job),
+        "lines": lines,
+        "defaults": list(configuration.defaults),
+        "unspecified": list(configuration.unspecified),
+        "warnings": list(configuration.warnings),
+    }
+
+
+def serving_job_text(configuration: EngineConfiguration) -> str:
+    """Return ``configuration`` as a job file, with comments on what commands do not say."""
+    lines = [
+        f"read from {configuration.file}, commands of {configuration.engine}",
+        f"its layout: {_layout_text(configuration.layout, configuration.unspecified)}",
+        *configuration.warnings,
+        *(f"not in the file: {field}" for field in configuration.unspecified),
+        "add the hardware and the requests, such as `hardware: dgx-h100` (`autoplan catalog list node`)",
+    ]
+    if "speculation" in configuration.job:
+        lines.append("add the acceptance of drafts, such as `acceptance: 0.75`, to speculation")
+    text: str = yaml.safe_dump({"schema": 1, **configuration.job}, sort_keys=False, width=_WIDTH)
+    return as_comment(tuple(lines)) + text

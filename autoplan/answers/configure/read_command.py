@@ -89,7 +89,7 @@ def read(
     prints a job file for `autoplan plan`, to which the hardware is to be added.
     """
     from autoplan import planning
-    from autoplan.launch.configuration_fields import configuration_document, job_text
+    from autoplan.answers.configure.blocks import configuration_document, job_text
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.launch.registry import usual_stack
 

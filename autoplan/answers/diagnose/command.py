@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.commands.job_options import takes_job_options
+from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import (
     Format,
     FormatOption,
@@ -16,9 +16,10 @@ from autoplan.commands.output import (
     OutputOption,
     checked_output,
     present,
+    step_pictures,
+    typed_command,
     write,
 )
-from autoplan.commands.page_output import step_pictures, typed_command
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis

@@ -7,7 +7,6 @@ from typing import Final
 
 from autoplan.costs.core.prediction import Prediction, StageMemory
 from autoplan.report.charts.breakdown import breakdown, fullest_stage
-from autoplan.report.render.bars import spread
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -21,15 +20,16 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.wording.layer_type_words import stage_layer_types, uneven_chunks
+from autoplan.report.render.terminal import Terminal, render, spread
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import (
     fits_sentence,
     job_lines,
     number_words,
     peaks_sentence,
+    stage_layer_types,
     surety_sentences,
+    uneven_chunks,
 )
 from autoplan.results import Plan
 from autoplan.schema.job import Job

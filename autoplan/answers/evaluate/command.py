@@ -13,26 +13,22 @@ from autoplan.answers.configure.read_command import (
     VariableOption,
     launch_file,
 )
-from autoplan.commands.job_options import takes_job_options
-from autoplan.commands.options import DeadlineOption
+from autoplan.commands.options import DeadlineOption, takes_job_options
 from autoplan.commands.output import (
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
-    present,
-    step_trace,
-)
-from autoplan.commands.page_output import (
     drawn_step,
+    present,
     step_pictures,
+    step_trace,
     typed_command,
 )
 from autoplan.commands.planned import planned
 
 if TYPE_CHECKING:
-    from autoplan.launch.configuration import LaunchFile
-    from autoplan.launch.file_comparison import FileComparison
+    from autoplan.launch.configuration import FileComparison, LaunchFile
     from autoplan.report.render.terminal import Terminal
     from autoplan.results import Plan
     from autoplan.schema.job import Job

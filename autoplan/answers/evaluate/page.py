@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autoplan.answers.configure.blocks import comparison_text
-from autoplan.launch.file_comparison import FileComparison
+from autoplan.launch.configuration import FileComparison
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import plan_document
 from autoplan.report.pages.page_frame import element, page, preformatted, region, sentences_list
@@ -16,8 +16,7 @@ from autoplan.report.pages.page_sections import (
 )
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.terminal import Terminal
-from autoplan.report.wording.layer_type_words import uneven_chunks
-from autoplan.report.wording.sentences import surety_sentences
+from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 

@@ -18,9 +18,16 @@ from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
 from autoplan.results import Front, Plan
-from autoplan.results.explanation import BottleneckShare, Explanation
+from autoplan.results.explanation import (
+    BottleneckShare,
+    Choice,
+    Contrast,
+    Explanation,
+    Refusal,
+    Standing,
+    differences,
+)
 from autoplan.results.merged_front import choice_key, question_words
-from autoplan.results.standing import Choice, Contrast, Refusal, Standing, differences
 from autoplan.rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from autoplan.commands.interrupts import stopped_by_signals
-from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
-from autoplan.commands.options import DeadlineOption, command_deadline
+from autoplan.commands.options import DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
     Format,
     JobArgument,
     checked_output,
     present,
+    step_pictures,
+    typed_command,
     write,
 )
-from autoplan.commands.page_output import step_pictures, typed_command
-from autoplan.commands.progress import Bar, Progress
+from autoplan.commands.planned import Bar, Progress, stopped_by_signals
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import LayoutError
-from autoplan.planning.serving.serving_plans import (
+from autoplan.planning.serving_plans import (
     evaluate_serving,
     plan_serving,
     serving_costs,
@@ -35,7 +35,7 @@ from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, Ser
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.engine_options import EngineOption
-from autoplan.search.serving.engines.engine_units import engine_units
+from autoplan.search.serving.engines import engine_units
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import (
     conflicting_limits,

@@ -32,14 +32,14 @@ from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
 from autoplan.results.serving.serving_explanation import EngineParts, LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
-from autoplan.rules.class_limit_rules import (
+from autoplan.rules.serving_limit_rules import (
     broken_limits,
     broken_means,
+    broken_rate_limits,
     broken_simulated,
     limits_times,
     request_test,
 )
-from autoplan.rules.serving_limit_rules import broken_rate_limits
 from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
 from autoplan.schema.serving.serving_limits import ServingObjective

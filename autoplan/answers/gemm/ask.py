@@ -22,18 +22,17 @@ from autoplan.answers.gemm.value import (
 )
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.distributed_memory import scheme_memory
-from autoplan.costs.matmul.distributed_time import compute_seconds, scheme_times
-from autoplan.costs.matmul.extents import largest_extent, with_extent
-from autoplan.costs.matmul.grids import Grids, SchemeName, Terms
-from autoplan.costs.matmul.lower_bounds import (
+from autoplan.costs.matmul.distributed_product import compute_seconds, scheme_memory, scheme_times
+from autoplan.costs.matmul.extents import (
+    largest_extent,
     least_words,
     least_words_for_memory,
     least_words_of_any_memory,
+    with_extent,
 )
+from autoplan.costs.matmul.grids import Grids, SchemeName, Terms
 from autoplan.costs.matmul.product import Product, element_size
-from autoplan.costs.matmul.product_memory import inference_tensors, needed_memory
-from autoplan.costs.matmul.product_time import forward_seconds, unmeasured
+from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory, unmeasured
 from autoplan.costs.matmul.transfers import (
     rounds_of,
     sent_bytes,
@@ -44,16 +43,18 @@ from autoplan.costs.matmul.transfers import (
 from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job
-from autoplan.search.matmul.choice_flips import ChoiceFlip, break_even, choice_flips
-from autoplan.search.matmul.scheme_choice import (
+from autoplan.search.matmul import (
+    ChoiceFlip,
     ChosenScheme,
     GridKey,
     PricedSchemes,
     SchemeQuestion,
+    break_even,
+    choice_flips,
     choose_scheme,
     priced_schemes,
+    scheme_space,
 )
-from autoplan.search.matmul.scheme_space import scheme_space
 from autoplan.units import format_bytes, format_rate, format_seconds
 
 __all__ = [

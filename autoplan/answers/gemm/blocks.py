@@ -25,8 +25,8 @@ from autoplan.report.render.blocks import (
     facts,
     heading,
     items,
+    total_width,
 )
-from autoplan.report.render.columns import total_width
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.provenance import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share

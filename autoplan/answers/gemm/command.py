@@ -13,8 +13,8 @@ from autoplan.commands.output import (
     FormatOption,
     OutputOption,
     present,
+    typed_command,
 )
-from autoplan.commands.page_output import typed_command
 
 __all__ = [
     "gemm",

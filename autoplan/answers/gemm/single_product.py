@@ -25,13 +25,13 @@ from autoplan.catalog.derived_nodes import derived_name
 from autoplan.catalog.entries import device as device_named
 from autoplan.catalog.entries import engine
 from autoplan.catalog.job_files import resolve_job
-from autoplan.costs.device.gemm_workspace import (
+from autoplan.costs.device.machine import Machine, machine_of
+from autoplan.costs.device.memory_limit import (
     cublas_workspace_bytes,
     hipblas_workspace_bytes,
     lt_workspace_bytes,
+    overheads_of,
 )
-from autoplan.costs.device.machine import Machine, machine_of
-from autoplan.costs.device.memory_limit import overheads_of
 from autoplan.costs.matmul.extents import (
     MOST_EXTENT,
     Extent,
@@ -42,16 +42,18 @@ from autoplan.costs.matmul.extents import (
 )
 from autoplan.costs.matmul.grids import ResultState, SchemeName, StartState
 from autoplan.costs.matmul.product import Product, bytes_of, flops_of, hbm_bytes, intensity, output_precision
-from autoplan.costs.matmul.product_memory import (
+from autoplan.costs.matmul.product_costs import (
     LiveTensor,
     NeededMemory,
+    backward_seconds,
+    forward_seconds,
     inference_tensors,
     largest_split,
     needed_memory,
     split_k_bytes,
     training_events,
+    unmeasured,
 )
-from autoplan.costs.matmul.product_time import backward_seconds, forward_seconds, unmeasured
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import Problem, SpecError
 from autoplan.schema.job import Job, JobSpec, Limits, Optimizer, Workload

@@ -40,8 +40,8 @@ from autoplan.report.wording.sentences import (
     surety_sentences,
     wrap_parts,
 )
+from autoplan.results.explanation import Contrast, Difference
 from autoplan.results.plan import Plan
-from autoplan.results.standing import Contrast, Difference
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds
 
 __all__ = [

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.commands.interrupts import stopped_by_signals
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
@@ -15,9 +14,10 @@ from autoplan.commands.output import (
     FormatOption,
     OutputOption,
     present,
+    step_pictures,
+    typed_command,
 )
-from autoplan.commands.page_output import step_pictures, typed_command
-from autoplan.commands.progress import Bar
+from autoplan.commands.planned import Bar, stopped_by_signals
 
 if TYPE_CHECKING:
     from autoplan.answers.guide.value import TrainingGuide

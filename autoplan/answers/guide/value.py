@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autoplan.results.explanation import BottleneckShare
+from autoplan.results.explanation import BottleneckShare, Contrast, Difference
 from autoplan.results.front import Front
 from autoplan.results.plan import Plan
-from autoplan.results.standing import Contrast, Difference
 from autoplan.schema.job import Job
 
 __all__ = [

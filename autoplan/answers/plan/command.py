@@ -7,28 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from autoplan.commands.interrupts import stopped_by_signals
-from autoplan.commands.job_options import takes_job_options
 from autoplan.commands.lean import load_solver
-from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline
+from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
+    MANY_PASSES,
     NOTHING_FEASIBLE,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
-    present,
-    step_trace,
-    write,
-)
-from autoplan.commands.page_output import (
-    MANY_PASSES,
     drawn_step,
     many_passes,
+    present,
     step_pictures,
+    step_trace,
     typed_command,
+    write,
 )
-from autoplan.commands.progress import Bar, Progress
+from autoplan.commands.planned import Bar, Progress, stopped_by_signals
 
 if TYPE_CHECKING:
     from autoplan.report.pages.plan_details import StepPictures

@@ -32,10 +32,10 @@ from autoplan.answers.sweep.executors import (
 from autoplan.catalog import cell_job, load_grid
 from autoplan.catalog.file_writing import check_target, write_whole
 from autoplan.errors import AutoplanError, CatalogError, Problem, SpecError, UnsupportedError
-from autoplan.planning.caching.planner_identity import fingerprint, planner_name
+from autoplan.planning.caching import fingerprint, planner_name
 from autoplan.planning.cell_planner import refusal
 from autoplan.results.sweep import AnyCellAnswer, CellAnswer, Sweep, SweepRow, answer_type
-from autoplan.schema.grids.grid_spec import Cell, Grid, text_of
+from autoplan.schema.grid_spec import Cell, Grid, text_of
 from autoplan.schema.job import Job
 from autoplan.schema.yaml.document import Plain
 

@@ -6,15 +6,24 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Sentence, heading, items
-from autoplan.report.render.columns import COLUMN_GAP, total_width
+from autoplan.report.render.blocks import (
+    COLUMN_GAP,
+    GAP,
+    Block,
+    Column,
+    DataTable,
+    Sentence,
+    heading,
+    items,
+    total_width,
+)
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results import CellAnswer, Sweep, SweepRow
 from autoplan.results.sweep import AnyCellAnswer, ServingCellAnswer
-from autoplan.schema.grids.grid_spec import text_of
+from autoplan.schema.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_seconds

@@ -19,9 +19,9 @@ from autoplan.commands.output import (
     form_of_suffix,
     present,
     standard_output,
+    typed_command,
 )
-from autoplan.commands.page_output import typed_command
-from autoplan.commands.progress import Bar
+from autoplan.commands.planned import Bar
 
 if TYPE_CHECKING:
     from autoplan.results import Sweep

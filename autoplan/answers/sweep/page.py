@@ -10,9 +10,8 @@ from autoplan.report.pages.html import html_of
 from autoplan.report.pages.page_frame import element, page, sentences_list
 from autoplan.report.pages.page_sections import command_section, json_section
 from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
-from autoplan.report.render.bars import spread
 from autoplan.report.render.blocks import below_heading
-from autoplan.report.render.terminal import WIDE
+from autoplan.report.render.terminal import WIDE, spread
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import CellAnswer, Sweep, SweepRow

@@ -10,7 +10,7 @@ import typer
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
 from autoplan.commands.output import Format, FormatOption, OutputOption, present
-from autoplan.commands.progress import Bar
+from autoplan.commands.planned import Bar
 
 __all__ = [
     "NOT_ALL_CHECKED",

@@ -305,7 +305,8 @@ def _attention(model: ModelSpec) -> tuple[int, int, int, int]:
         return _latent_attention(model, model.mla)
     h, a, k, d = model.hidden_size, model.heads, model.kv_heads, model.head_dim
     rows = h + model.bias.qkv
-    replicated = h * model.bias.attention_output + (2 * _norm(model, d) if model.qk_norm else 0)
+    normalised = (a + k) * d if model.qk_norm_across_heads else 2 * d
+    replicated = h * model.bias.attention_output + (_norm(model, normalised) if model.qk_norm else 0)
     sinks = a if model.attention_sinks else 0
     gated = 2 if model.attention_output_gate else 1
     return gated * a * d * rows + sinks, 2 * k * d * rows, h * a * d, replicated

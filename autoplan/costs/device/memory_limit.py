@@ -1,19 +1,29 @@
-"""Memory limit of a device.
+"""Memory limit of a device, and the workspace of its GEMM library.
 
 Notation (this file only)::
 
     M  device memory visible to frameworks                                            [byte]
     s  fragmentation: reserved over allocated bytes of what comes and goes             [1]
     u  half-width of the interval of allocated memory                                  [1]
+    w  workspace that PyTorch gives cuBLAS once for each stream, by architecture      [byte]
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Job
 
-__all__ = ["Overheads", "memory_limit_bytes", "overheads_of", "usable_bytes"]
+__all__ = [
+    "Overheads",
+    "cublas_workspace_bytes",
+    "hipblas_workspace_bytes",
+    "lt_workspace_bytes",
+    "memory_limit_bytes",
+    "overheads_of",
+    "usable_bytes",
+]
 
 
 class Overheads(NamedTuple):
@@ -61,3 +71,51 @@ def usable_bytes(job: Job) -> float:
     79.15
     """
     return job.cluster.device.memory.usable.value
+
+
+#: Architectures on which PyTorch gives cuBLAS the workspace of Hopper.
+_LARGE_WORKSPACE: Final = frozenset({"hopper", "blackwell"})
+#: Architectures on which PyTorch gives hipBLAS the larger workspace (gfx94, gfx95), and both sizes.
+_LARGE_HIPBLAS: Final = frozenset({"cdna3", "cdna4"})
+_HIPBLAS: Final = (32 * 2.0**20, 128 * 2.0**20)
+#: Workspace of cuBLASLt and of hipBLASLt.
+_LT_WORKSPACE: Final = {"nvidia": 2.0**20, "amd": 76 * 2.0**20}
+
+
+def cublas_workspace_bytes(device: DeviceSpec, before_hopper: float, from_hopper: float) -> float:
+    """Return w of a device [byte] of the two sizes that an engine's file has.
+
+    >>> sizes, names = (2 * 2**22 + 8 * 2**14, 2**25), ("a100-sxm4-80gb", "h100-sxm5-80gb")
+    >>> [cublas_workspace_bytes(load_entry("device", name), *sizes) for name in names]
+    [8519680, 33554432]
+
+    Leaves out: CUBLAS_WORKSPACE_CONFIG in the environment; streams other than the first, with one each.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize.
+    """
+    return from_hopper if device.architecture in _LARGE_WORKSPACE else before_hopper
+
+
+def hipblas_workspace_bytes(device: DeviceSpec) -> float:
+    """Return the workspace that PyTorch gives hipBLAS on a device of AMD [byte].
+
+    >>> [hipblas_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("mi250x", "mi300x")]
+    [32.0, 128.0]
+
+    Leaves out: HIPBLAS_WORKSPACE_CONFIG in the environment.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize.
+    """
+    small, large = _HIPBLAS
+    return large if device.architecture in _LARGE_HIPBLAS else small
+
+
+def lt_workspace_bytes(device: DeviceSpec) -> float:
+    """Return the workspace that PyTorch gives cuBLASLt or hipBLASLt [byte]; 0 for other makers.
+
+    >>> [lt_workspace_bytes(load_entry("device", x)) / 2**20 for x in ("a100-sxm4-80gb", "mi300x")]
+    [1.0, 76.0]
+
+    Leaves out: CUBLASLT_WORKSPACE_SIZE in the environment; TORCH_CUBLASLT_UNIFIED_WORKSPACE=1, with which
+    cuBLASLt uses that of cuBLAS.
+    Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseCUDABlasLtWorkspaceSize.
+    """
+    return _LT_WORKSPACE.get(device.vendor, 0.0)

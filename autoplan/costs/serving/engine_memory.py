@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from autoplan.costs.device.gemm_workspace import cublas_workspace_bytes
+from autoplan.costs.device.memory_limit import cublas_workspace_bytes
 from autoplan.costs.layer.linear_attention_time import linear_forward_elements
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.base import SourcedShare

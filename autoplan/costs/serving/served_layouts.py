@@ -32,7 +32,7 @@ from autoplan.costs.core.serving.served_prediction import (
     SimulatedPrediction,
 )
 from autoplan.costs.serving.accepted_tokens import AcceptedTokens
-from autoplan.costs.serving.classes.class_times import class_lengths, served_classes, tokens_of_step
+from autoplan.costs.serving.classes import class_lengths, served_classes, tokens_of_step
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import (

@@ -25,12 +25,22 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates, Linear, column, flag
+from autoplan.costs.core.candidates import (
+    Array,
+    Candidates,
+    Ints,
+    Linear,
+    ScheduleCode,
+    column,
+    distinct_rows,
+    flag,
+)
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.parameters import layer_tensors
@@ -52,7 +62,7 @@ from autoplan.costs.memory.mixed_layers import (
 )
 from autoplan.costs.network.overlap import Traffic, message_traffic
 from autoplan.costs.network.volume import Collective, norm_volume
-from autoplan.costs.stage.per_microbatch import Pass, layer_pass, outside_pass
+from autoplan.costs.stage.per_microbatch import Pass, layer_pass, outside_pass, send_receive_seconds
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
@@ -259,10 +269,7 @@ def _priced(
     job: Job, candidates: Candidates, machine: Machine, memory: Footprint | None, block: LayerTimes | None
 ) -> tuple[Stages, Pass, Pass]:
     """Return the stage coefficients, and the seconds outside layers and of a layer."""
-    scope = scope_of(job, candidates)
-    context = StageContext.of(scope, machine)
-    block = block or layer_times(context.job, candidates, machine)
-    outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
+    outside, layer, step = _seconds(job, candidates, machine, block)
     shape = (len(candidates), candidates.pp)
 
     def wide(array: Array) -> Array:
@@ -292,9 +299,53 @@ def _priced(
         chunks=wide(column(candidates.vpp)),
         norms=step_linear(step.norms),
         optimizer=step_linear(step.optimizer),
-        memory=memory or footprint_of(scope),
+        memory=memory or footprint_of(scope_of(job, candidates)),
     )
     return stages, outside, layer
+
+
+def _seconds(
+    job: Job, candidates: Candidates, machine: Machine, block: LayerTimes | None
+) -> tuple[Pass, Pass, PerStep]:
+    """Return the seconds outside layers and of a layer, and those of a step.
+
+    Those of candidates that differ in virtual stages, recompute unit and schedule alone are computed once:
+    of them, only send/receive depends on virtual stages.
+    """
+    first, numbers = _alike(candidates) if block is None else (np.arange(len(candidates)),) * 2
+    several = len(first) < len(candidates)
+    context = StageContext.of(scope_of(job, candidates.take(first) if several else candidates), machine)
+    block = block or layer_times(context.job, context.candidates, machine)
+    outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
+    if several:
+        outside, layer, step = (_spread(x, numbers, len(first)) for x in (outside, layer, step))
+        between = send_receive_seconds(context.job, candidates, machine)
+        forward, backward = (replace(x, pipeline=between) for x in (outside.forward, outside.backward))
+        outside = replace(outside, forward=forward, backward=backward)
+    return outside, layer, step
+
+
+def _alike(candidates: Candidates) -> tuple[Ints, Ints]:
+    """Return the first of each class of candidates whose times are equal but for send/receive, and classes.
+
+    With offloaded activations, times depend on the recompute unit, too.
+    """
+    c, merged = candidates, {"pp", "vpp", "schedule", "recompute_num_layers"}
+    units = np.where(c.activation_offload, c.recompute_num_layers, 0)
+    others = (getattr(c, field.name) for field in fields(c) if field.name not in merged)
+    return distinct_rows([c.schedule == ScheduleCode.ZERO_BUBBLE, units, *others])
+
+
+def _spread(value: Any, rows: Ints, count: int) -> Any:  # noqa: ANN401 - a dataclass of arrays, or its parts
+    """Return ``value`` with those ``rows`` of each array of ``count`` rows; others broadcast."""
+    if isinstance(value, np.ndarray):
+        return value[rows] if value.ndim and len(value) == count > 1 else value
+    if isinstance(value, Mapping):
+        return {name: _spread(part, rows, count) for name, part in value.items()}
+    if is_dataclass(value):
+        parts = {part.name: _spread(getattr(value, part.name), rows, count) for part in fields(value)}
+        return replace(value, **parts)  # type: ignore[type-var]
+    return value
 
 
 #: Cost of a host-synchronising pass over a tensor, in launches: cast, sum, copy to the host, synchronisation.

@@ -31,6 +31,7 @@ _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
         (r"data.*parallel.*(size|degree|shard|replic)|\bdp (replic\w*|shard\w*)|^dp$", ("dp", "dp_shard")),
         (r"\b(dp|ddp|fsdp|hsdp) (size|degree|world)", ("dp", "dp_shard")),
         (r"(shard|replica\w*|hybrid shard).*(size|degree|group)", ("dp", "dp_shard")),
+        (r"distributed optimi[sz]er", ("zero", "dp_shard")),
         (
             r"zero.*(stage|optimization|level)|zero[123]\b|sharding (strategy|stage|level)",
             ("zero", "dp_shard"),

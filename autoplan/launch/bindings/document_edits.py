@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import Interface
-from autoplan.launch.configuration import Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, Written
 
 __all__ = ["KeyEdit", "changed_keys", "edited_values", "key_edits", "layout_edits"]
 

@@ -27,11 +27,17 @@ __all__ = ["ServedContainer", "container_script", "is_manifest", "served_contain
 _CHARTS: Final = interface("serving-charts").data
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TABLES: Final = {name: interface(name) for name in ("vllm", "sglang", "tensorrt-llm")}
+#: What starts each engine.
+_STARTS: Final = {
+    "vllm": ("vllm", "serve"),
+    "sglang": ("python3", "-m", "sglang.launch_server"),
+    "tensorrt-llm": ("trtllm-serve", "serve"),
+}
 #: Modules of Dynamo's workers, and what starts the same engine alone.
 _WORKERS: Final = {
-    "dynamo.vllm": ("vllm", "serve"),
-    "dynamo.sglang": ("python3", "-m", "sglang.launch_server"),
-    "dynamo.trtllm": ("trtllm-serve", "serve"),
+    "dynamo.vllm": _STARTS["vllm"],
+    "dynamo.sglang": _STARTS["sglang"],
+    "dynamo.trtllm": _STARTS["tensorrt-llm"],
 }
 #: Arguments of TensorRT-LLM's server by what Dynamo's worker calls them.
 _OF_TRTLLM: Final = {
@@ -40,14 +46,15 @@ _OF_TRTLLM: Final = {
 #: Arguments that name the model of a worker of TensorRT-LLM.
 _MODELS: Final = frozenset(_TABLES[name].keys["model"] for name in ("sglang", "tensorrt-llm"))
 #: Images whose entry point is the engine's server, and the words for it.
-_ENTRY: Final = ((re.compile(r"(?:^|/)vllm-openai[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
+_IMAGE: Final = r"vllm-(?:openai|rocm|gaudi|hpu|cpu|xpu|arc|ascend|tpu|neuron)"
+_ENTRY: Final = ((re.compile(rf"(?:^|/){_IMAGE}[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
-    r"|\bdynamo\.(?:vllm|sglang|trtllm)\b|vllm-openai|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    r"|\bresourceProfile\s*:|\bLLMInferenceService\s|\bsglang_config\s*:"
+    rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
+    r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts|sglang_config)\s*:"
+    r"(?m)^\s*(?:kind|services|image|modelSpec|serverArgs|modelArtifacts|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
@@ -104,6 +111,8 @@ class _Around:
     devices: int | None = None
     role: str | None = None
     outside: Mapping[str, str] = field(default_factory=dict)
+    #: Copies of the whole service that has several roles.
+    services: int = 1
 
 
 def is_manifest(text: str) -> bool:
@@ -181,7 +190,9 @@ def _containers(node: yaml.Node, around: _Around, depth: int) -> Iterator[Served
     aside = _LED if any(map(_serves, leading)) else {"leaderTemplate"} if leading else frozenset()
     for key, inner in values.items():
         if key not in {"status", "initContainers", "metadata", *aside}:
-            yield from _containers(inner, around, depth + 1)
+            several = key == _CHARTS["roles_of_service"]
+            below = replace(around, replicas=1, services=around.replicas) if several else around
+            yield from _containers(inner, below, depth + 1)
 
 
 def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
@@ -189,7 +200,8 @@ def _narrowed(values: Mapping[str, yaml.Node], around: _Around) -> _Around:
     spec = mapping_of(values.get("spec")) or mapping_of(values.get("deploy"))
     counts = [_count(place.get(key)) for place in (values, spec) for key in _CHARTS["copies"]]
     replicas = next((count for count in counts if count is not None), around.replicas)
-    named = (scalar_of(values.get(key)) for key in _CHARTS["role_keys"])
+    named = [scalar_of(values.get(key)) for key in _CHARTS["role_keys"]]
+    named += [scalar_of(values.get("name"))] if "template" in values else []
     role = next((name for name in (*named, *_labelled_roles(values)) if name in _ROLES), around.role)
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
@@ -252,8 +264,9 @@ def _tokens(node: yaml.Node) -> Iterator[_Token]:
 def _served(tokens: Sequence[_Token], around: _Around, variables: Mapping[str, str]) -> ServedContainer:
     """Return the container of such words; those of a worker of Dynamo are those of its engine."""
     words, role, documents = _engine_words(tokens, {**variables, **around.outside})
+    copies = around.replicas * around.services
     return ServedContainer(
-        tuple(words), around.replicas, around.devices, role or around.role, dict(variables), documents
+        tuple(words), copies, around.devices, role or around.role, dict(variables), documents
     )
 
 
@@ -282,8 +295,9 @@ def _inner_text(tokens: Sequence[_Token]) -> str | None:
     """Return what a shell runs, in the lines of the manifest; None where no shell reads the words."""
     texts = [token.text for token in tokens]
     at = next((i for i, text in enumerate(texts) if re.fullmatch(r"-[a-z]*c", text)), None)
-    if at is not None and texts[0].rsplit("/", 1)[-1] in SHELLS and at + 1 < len(tokens):
-        inner = tokens[at + 1]
+    behind = [token for token in tokens[at + 1 :] if token.text != "--"] if at is not None else []
+    if behind and texts[0].rsplit("/", 1)[-1] in SHELLS:
+        inner = behind[0]
         return "\n" * (inner.line - 1) + inner.text
     if not any(token.split for token in tokens):
         return None
@@ -392,6 +406,7 @@ def _charts(root: yaml.Node) -> Iterator[ServedContainer]:
     yield from _llm_d(values)
     yield from _kubeai(values)
     yield from _kserve(values)
+    yield from _vllm_runtime(values)
     yield from _srt_slurm(values)
 
 
@@ -408,6 +423,19 @@ def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContaine
     role = next((ours for ours, name in _TABLES["vllm"].data["roles"].items() if name == transfer), None)
     replicas = _count(model.get("replicaCount")) or 1
     yield _served(tokens, _Around(replicas, _count(model.get("requestGPU")), role), {})
+
+
+def _vllm_runtime(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a VLLMRuntime of production-stack's operator."""
+    spec = mapping_of(values.get("spec"))
+    model = mapping_of(spec.get("model"))
+    if scalar_of(values.get("kind")) != "VLLMRuntime" or "modelURL" not in model:
+        return
+    stated = {**model, **mapping_of(spec.get("vllmConfig"))}
+    tokens = [*_start("vllm", model["modelURL"]), *_options("vllm", _CHARTS["production_stack"], stated)]
+    tokens += _tokens(stated["extraArgs"]) if "extraArgs" in stated else []
+    replicas = _count(mapping_of(spec.get("deploymentConfig")).get("replicas")) or 1
+    yield _served(tokens, _Around(replicas), {})
 
 
 def _gpu_recipe(
@@ -488,28 +516,48 @@ def _further_arguments(environment: yaml.Node | None) -> Iterator[_Token]:
 
 
 def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the pools of a recipe of srt-slurm, whose options are those of SGLang."""
+    """Yield the pools of a recipe of srt-slurm, whose options are those of its backend."""
     backend, resources = mapping_of(values.get("backend")), mapping_of(values.get("resources"))
-    for name, node in mapping_of(backend.get("sglang_config")).items():
-        options = mapping_of(node)
-        model = options.get("served-model-name") or mapping_of(values.get("model")).get("path")
-        if name not in _CHARTS["srt_slurm"] or model is None:
-            continue
-        tokens = _start("sglang", model)
-        for key, value in options.items():
-            if key not in _CHARTS["srt_slurm_aside"] and (scalar_of(value) or "").lower() != "false":
-                text = scalar_of(value) or ""
-                tokens.append(_Token(f"--{key}", line_of(value)))
-                tokens += [] if text.lower() in {"true", ""} else [_Token(text, line_of(value))]
-        copies = _count(resources.get(_CHARTS["srt_slurm"][name])) or 1
-        yield _served(tokens, _Around(copies, None, name if name in _ROLES else None), {})
+    for section, program in _CHARTS["srt_slurm_backends"].items():
+        for name, node in mapping_of(backend.get(section)).items():
+            if name in _CHARTS["srt_slurm"]:
+                model = mapping_of(node).get("served-model-name") or mapping_of(values.get("model")).get(
+                    "path"
+                )
+                tokens, documents = _srt_slurm_words(program, node, model)
+                copies = _count(resources.get(_CHARTS["srt_slurm"][name])) or 1
+                role = name if name in _ROLES else None
+                yield replace(_served(tokens, _Around(copies, None, role), {}), documents=documents)
+
+
+def _srt_slurm_words(
+    program: str, node: yaml.Node, model: yaml.Node | None
+) -> tuple[list[_Token], dict[str, str]]:
+    """Return the words of one pool of srt-slurm, and the file of options that TensorRT-LLM has.
+
+    A model without a folder or an organisation is a name of the cluster's own configuration: left open.
+    """
+    start = node if model is None or "/" not in (scalar_of(model) or "") else model
+    tokens = _start(program, start, prefix="hf:")
+    if start is node:
+        tokens = tokens[: 2 if program != "sglang" else 3]
+    if program == "tensorrt-llm":
+        file = f"options_{line_of(node)}.yaml"
+        tokens += [_Token(word, line_of(node)) for word in (_TABLES["tensorrt-llm"].keys["options"], file)]
+        return tokens, {file: str(yaml.serialize(node, Dumper=yaml.SafeDumper))}
+    for key, value in mapping_of(node).items():
+        text = scalar_of(value) or ""
+        if key not in _CHARTS["srt_slurm_aside"] and text.lower() != "false":
+            tokens.append(_Token(f"--{key}", line_of(value)))
+            tokens += [] if text.lower() in {"true", ""} else [_Token(text, line_of(value))]
+    return tokens, {}
 
 
 def _start(program: str, model: yaml.Node, prefix: str = "") -> list[_Token]:
     """Return the words that start a server of a model."""
     line, name = line_of(model), (scalar_of(model) or "").removeprefix(prefix)
-    words = ("vllm", "serve") if program == "vllm" else ("python3", "-m", "sglang.launch_server")
-    named = (name,) if program == "vllm" else (_TABLES["sglang"].keys["model"], name)
+    words = _STARTS[program]
+    named = (_TABLES["sglang"].keys["model"], name) if program == "sglang" else (name,)
     return [_Token(word, line) for word in (*words, *named)]
 
 

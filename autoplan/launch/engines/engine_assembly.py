@@ -13,8 +13,7 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
-from autoplan.launch.engines.arguments.vllm_arguments import vllm_values
-from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_values
+from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vllm_values
 from autoplan.launch.engines.serve_commands import ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration, format_named
 from autoplan.launch.known_models import other_architecture

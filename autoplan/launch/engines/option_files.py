@@ -43,9 +43,11 @@ def options_engine(text: str, name: str) -> str | None:
 
 
 def _known(engine: str, keys: list[str]) -> int:
-    """Return how many keys are arguments of an engine in its newest listed version."""
-    options = argument_list(engine, listed_versions(engine)[-1])
-    return sum("-" in key and options.find(f"--{key}")[0] is not None for key in keys)
+    """Return how many keys are arguments of an engine, in the listed version that has most of them."""
+    lists = [argument_list(engine, version) for version in listed_versions(engine)]
+    return max(
+        sum("-" in key and options.find(f"--{key}")[0] is not None for key in keys) for options in lists
+    )
 
 
 def keys_of(text: str, name: str) -> tuple[Mapping[str, Any], Callable[[str], int | None]]:

@@ -22,8 +22,7 @@ from autoplan.launch.engines.arguments.engine_settings import (
 )
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_options
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_options
-from autoplan.launch.engines.arguments.vllm_arguments import vllm_options
-from autoplan.launch.engines.arguments.vllm_v0_arguments import vllm_v0_options
+from autoplan.launch.engines.arguments.vllm_arguments import vllm_options, vllm_v0_options
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission
 from autoplan.schema.model import ModelSpec

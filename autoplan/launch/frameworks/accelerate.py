@@ -17,8 +17,7 @@ import yaml
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
-from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.accelerate_values import ACCELERATE, is_accelerate, read_accelerate
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas

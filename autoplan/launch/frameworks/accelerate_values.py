@@ -56,6 +56,9 @@ def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, 
     if kind is not None and kind.value in readers:
         values |= readers[kind.value](document, values, file)
     document.stop_at_problems()
+    if not file.arguments and values.get("precision", _LEFT).value == _PRECISIONS["no"]:
+        document.opened.add("precision")
+        document.notes.append("no mixed precision: the training program decides the type: left open")
     if not file.arguments and section != "megatron" and values.get("recompute", _LEFT).default:
         document.opened.add("recompute")
         document.notes.append("the training program, which is not read, may recompute: left open")

@@ -44,6 +44,9 @@ def read_automodel(file: LaunchFile) -> Configuration:
     values |= document.bound("global_batch_size", "sp") | _length(document) | _microbatch(document, values)
     values |= _training(document)
     document.stop_at_problems()
+    configured = document.given("configured_model")
+    if configured is not None and document.given("model") is None:
+        document.entries[document.path("model")] = configured
     model = model_of(document)
     return assembled(
         "automodel",
@@ -96,6 +99,7 @@ def _microbatch(document: WrittenDocument, values: Mapping[str, Written]) -> dic
     if values["pp"].value == 1:
         return document.bound("mbs")
     document.opened |= {"vpp", "stages", "schedule"}
+    document.number("mbs")
     part = document.number("pipeline_mbs")
     return {} if part is None else {"mbs": part}
 

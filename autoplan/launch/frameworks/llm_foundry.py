@@ -19,8 +19,7 @@ from autoplan.launch.bindings.document_edits import layout_edits
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,

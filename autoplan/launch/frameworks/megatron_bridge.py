@@ -15,8 +15,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
 from autoplan.launch.frameworks.megatron.emitted_arguments import (
     dropout_values,
@@ -45,7 +44,15 @@ _BRIDGE: Final = interface("megatron-bridge").data
 PATHS: Final[Mapping[str, str]] = {name: path for path, name in _BRIDGE["keys"].items()}
 _MIRRORED: Final[Mapping[str, str]] = _BRIDGE["mirrored"]
 _NEMO_MICROBATCH: Final = next(key for key, name in interface("nemo").data["keys"].items() if name == "mbs")
-_SIGN: Final = re.compile(r"(?m)(^ {1,8}|\bmodel\.)(tensor|pipeline)_model_parallel_size\s*[:=]")
+_SIGN: Final = re.compile(r"\bmodel\.(tensor|pipeline)_model_parallel_size\s*[:=]")
+#: Sections of a YAML file: a model with degrees, or one beside batches of training and settings of its run.
+_DEGREES: Final = re.compile(
+    r"(?m)^model\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*? {1,8}(tensor|pipeline)_model_parallel_size\s*:"
+)
+_BATCHES: Final = re.compile(
+    r"(?m)^train\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*? {1,8}(global|micro)_batch_size\s*:"
+)
+_BESIDE: Final = re.compile(r"(?m)^(?:scheduler|logger|ddp|dist|rng)\s*:")
 #: What a file of NeMo has: a trainer, or its key of the microbatch.
 _NEMO: Final = re.compile(
     rf"(?m)^\s*trainer[.:]|\btrainer\.(devices|num_nodes)\b|\b{re.escape(_NEMO_MICROBATCH)}\b"
@@ -145,8 +152,10 @@ def is_bridge(file: LaunchFile) -> bool:
         return "megatron.bridge" in file.text
     if _NEMO.search(file.text):
         return False
-    yaml_file = re.search(r"(?m)^model\s*:", file.text) is not None
-    return (yaml_file or "model." in file.text) and _SIGN.search(file.text) is not None
+    if re.search(r"(?m)^model\s*:", file.text) is None:
+        return _SIGN.search(file.text) is not None
+    run = _BATCHES.search(file.text) and _BESIDE.search(file.text)
+    return (_DEGREES.search(file.text) or run) is not None
 
 
 def read_bridge(file: LaunchFile) -> Configuration:

@@ -15,8 +15,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
 from autoplan.launch.frameworks.megatron.argument_keys import (
     Key,
@@ -51,6 +50,9 @@ _GRANULARITY: Final = next(path for path, name in _NEMO["keys"].items() if name 
 _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
 _YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
+#: Sections of NeMo 1 besides its trainer: a model with batches, and what writes checkpoints and logs.
+_MODEL: Final = re.compile(r"(?m)^model\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?\s+micro_batch_size\s*:")
+_MANAGED: Final = re.compile(r"(?m)^exp_manager\s*:")
 #: Values of keys that are an argument, and of its absence.
 _SPECIAL: Final = {
     f"{prefix}{FLAGS['distributed_optimizer']}": {"model.optim.name": _NEMO["sharded_optimizer"][sharded]}
@@ -64,7 +66,8 @@ def is_nemo(file: LaunchFile) -> bool:
         return "megatron.bridge" not in file.text
     if _is_script(file):
         return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
-    return _YAML.search(file.text) is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
+    signs = _YAML.search(file.text) or (_MODEL.search(file.text) and _MANAGED.search(file.text))
+    return signs is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
 
 
 def _is_script(file: LaunchFile) -> bool:
@@ -78,6 +81,12 @@ def read_nemo(file: LaunchFile) -> Configuration:
     document, complete = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     built = any(path.endswith("_target_") for path in document.entries)
+    # Programs that train on take degrees and sizes of the checkpoint that they load.
+    loaded = not recipe and not any(_NEMO["keys"].get(path) in {"tp", "pp"} for path in document.entries)
+    if loaded:
+        document.entries = {
+            path: entry for path, entry in document.entries.items() if "${" not in str(entry.value)
+        }
     arguments = Arguments(file.name, notes=document.notes)
     refuse_misspelt(arguments, document.entries, _KNOWN, "NeMo")
     _leave_open(document, arguments)
@@ -90,7 +99,7 @@ def read_nemo(file: LaunchFile) -> Configuration:
     arguments.problems += document.problems
     try:
         arguments.stop_at_problems()
-        self_contained = complete and (built or not recipe)
+        self_contained = complete and (built or (not recipe and not loaded))
         configuration = configured(
             file,
             arguments,

@@ -36,6 +36,8 @@ _PRIMUS: Final = interface("primus").data
 _TITAN: Final = {**DEFAULTS, KEYS["recompute"]: "none", KEYS["uncaptured"]: True}
 _MODULES: Final = "|".join(_PRIMUS["modules"])
 _VARIABLE: Final = re.compile(r"\$\{(\w+):([^{}]*)\}")
+#: Ending of torchtitan's models whose file of Primus quantizes them.
+_EIGHT: Final = "-fp8"
 _SIGN: Final = re.compile(rf"(?m)^modules\s*:[\s\S]*?^\s+(?:{_MODULES})\s*:[\s\S]*?^\s+framework\s*:")
 
 
@@ -86,6 +88,10 @@ def _model(document: WrittenDocument, named: Written | None) -> str | None:
     name = str(named.value).rsplit("/", 1)[-1].removesuffix(".yaml")
     default = _VARIABLE.match(str(named.value))
     stem = default[2].removesuffix(".yaml") if default else name
+    if stem.endswith(_EIGHT):
+        converters = Written([_PRIMUS["eight_bit_converter"]], named.line, named.words)
+        document.entries.setdefault(KEYS["converters"], converters)
+        stem = stem.removesuffix(_EIGHT)
     models: Mapping[str, str] = {key.lower(): entry for key, entry in _PRIMUS["models"].items()}
     entry = models.get(stem.lower())
     if entry is None:
@@ -106,7 +112,11 @@ def _megatron(file: LaunchFile, document: WrittenDocument, module: str, model: s
     arguments.stop_at_problems()
     defaults = _PRIMUS["defaults"][module]
     for name, value in defaults.items():
-        if not arguments.has(name) and not (name == "bf16" and arguments.has("fp16")):
+        if (
+            not arguments.has(name)
+            and _path(name) not in document.entries
+            and not (name == "bf16" and arguments.has("fp16"))
+        ):
             add_key(arguments, CORE_KEYS[_path(name)], name, Written(value, default=True))
     entry = load_entry("model", model) if model else None
     counted = arguments.number("layers")

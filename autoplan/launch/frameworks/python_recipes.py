@@ -11,7 +11,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from autoplan.catalog import entry_names
@@ -43,6 +43,8 @@ _SIGN: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:megatron\.bridge|nemo\b
 #: Parts of names that a program with degrees has.
 _HINTS: Final = ("parallel_size", "parallelism", "tp_size")
 _CHOICE: Final = "FUNCTION"
+#: Where the rank of adapters is among what a program sets.
+_RANK: Final = "LoRA.dim"
 _BINARY: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
     ast.Mult: operator.mul,
     ast.Add: operator.add,
@@ -108,6 +110,10 @@ def _settings(tree: ast.Module, body: list[ast.stmt] | ast.FunctionDef, file: La
     found = _Settings()
     for node in (inner for statement in nodes for inner in ast.walk(statement)):
         _add_names(found, node)
+        rank = _adapter_rank(node)
+        if rank is not None:
+            written = Written(_value(rank, constants), rank.lineno, ast.unparse(node)[:80])
+            found.values.setdefault(_RANK, []).append(written)
         for name, value in _named_values(node):
             if name in _WANTED:
                 text = f"{name}={ast.unparse(value)}"[:80]
@@ -115,6 +121,15 @@ def _settings(tree: ast.Module, body: list[ast.stmt] | ast.FunctionDef, file: La
                     Written(_value(value, constants), value.lineno, text)
                 )
     return found
+
+
+def _adapter_rank(node: ast.AST) -> ast.expr | None:
+    """Return the rank of ``LoRA(dim=...)`` or ``run.Config(LoRA, dim=...)``, which adapt every product."""
+    if not isinstance(node, ast.Call):
+        return None
+    names = {n.id for n in (node.func, *node.args) if isinstance(n, ast.Name)}
+    keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+    return keywords.get("dim") if "LoRA" in names and "target_modules" not in keywords else None
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -239,13 +254,20 @@ def _configuration(framework: str, file: LaunchFile, settings: _Settings) -> Con
     devices = _devices(settings)
     if devices is not None:
         values["devices"] = devices
-    values |= _precision(settings)
+    values |= _precision(settings) | _adapters(settings)
     arguments.stop_at_problems()
     values = dict(with_devices(file, known_alone(values, arguments.opened)))
     notes = [*arguments.notes, "what the recipe does not set by constants is left open"]
     notes += [f"{', '.join(open_names)}: set by what is not known, left open"] if open_names else []
     model = next(iter(settings.models)) if len(settings.models) == 1 else None
     return assembled(framework, file, values, model=model, opened=arguments.opened, warnings=notes)
+
+
+def _adapters(settings: _Settings) -> dict[str, Written]:
+    ranks = settings.values.get(_RANK, [])
+    if not ranks or not isinstance(ranks[0].value, int):
+        return {}
+    return {"adapters": replace(ranks[0], value={"rank": ranks[0].value, "targets": "all"})}
 
 
 def _precision(settings: _Settings) -> dict[str, Written]:

@@ -50,6 +50,7 @@ __all__ = ["TARGET", "emit_torchtune", "read_torchtune"]
 TORCHTUNE: Final = interface("torchtune")
 _COMPONENT: Final = re.compile(r"(?m)^\s+_component_\s*:\s*torchtune\.")
 _RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")
+_ALONE_RUN: Final = re.compile(r"(?m)^\s*#\s*tune\s+run\s+\w+_single_device\b")
 _ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
 
 _FILE: Final = "torchtune.sh"
@@ -300,7 +301,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
 
 def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchFile) -> dict[str, Written]:
     """Return what is sharded: all of the model in recipes of several devices, and nothing on one."""
-    if devices == 1 or "single_device" in file.name.rsplit("/", 1)[-1]:
+    if devices == 1 or _is_alone(document, file):
         return {"zero": Written(0, default=True), "devices": Written(1, default=True)}
     kept = document.flag("resharded")
     zero = (
@@ -312,6 +313,17 @@ def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchF
         if shards is not None and shards.value > 0:
             return {"zero": zero, "dp_shard": shards}
     return {"zero": zero}
+
+
+def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
+    """Return whether a config is one of a recipe of one device, by its name, its usage or its optimizer."""
+    optimizer = document.text("optimizer")
+    unsharded = optimizer is not None and str(optimizer.value).startswith("bitsandbytes.")
+    return (
+        unsharded
+        or "single_device" in file.name.rsplit("/", 1)[-1]
+        or _ALONE_RUN.search(file.text) is not None
+    )
 
 
 def _read_training(document: WrittenDocument) -> dict[str, Written]:
@@ -345,9 +357,16 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     dense_too = dense is not None and bool(dense.value)
     modules = [*targets, *(("gate_proj", "up_proj", "down_proj") if dense_too else ())]
     component = document.text("component")
-    quantised = component is not None and "qlora" in component.value
+    quantised, magnitudes = document.flag("quantized"), document.flag("dora")
+    four = (component is not None and "qlora" in component.value) or (
+        quantised is not None and quantised.value
+    )
+    more = {
+        **({"base": "nf4"} if four else {}),
+        **({"dora": True} if magnitudes and magnitudes.value else {}),
+    }
     at = Written(modules, rank.line, rank.words)
-    return adapter_values(rank, at, every=False, more={"base": "nf4"} if quantised else {})
+    return adapter_values(rank, at, every=False, more=more)
 
 
 def _read_model(document: WrittenDocument, file: LaunchFile) -> str | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from autoplan.errors import UnsupportedError
-from autoplan.launch.launchers.node_script import NodeGroup, job_name, node_group, started_program
-from autoplan.launch.launchers.torchrun import node_lines
+from autoplan.launch.launchers.torchrun import NodeGroup, job_name, node_group, node_lines, started_program
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 from autoplan.launch.yaml_manifest import manifest_text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from autoplan.launch.header import as_comment
-from autoplan.launch.launchers.node_script import (
+from autoplan.launch.launchers.torchrun import (
     PORT,
     NodeGroup,
     file_lines,

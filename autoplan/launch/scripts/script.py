@@ -13,6 +13,8 @@ from autoplan.launch.scripts.variables import Value
 
 __all__ = ["SHELLS", "Command", "Script", "script_place"]
 
+#: Launchers that run one command on every device: that of NVIDIA's Base Command Platform.
+_RUNNERS: Final = frozenset({"bcprun"})
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 
 
@@ -51,6 +53,10 @@ def script_place(words: Sequence[Word]) -> int | None:
     4
     """
     for at, word in enumerate(words):
+        if word.text in _RUNNERS:
+            return next(
+                (i + 1 for i, w in enumerate(words[:-1]) if i > at and w.text in {"-c", "--cmd"}), None
+            )
         if word.text.rsplit("/", 1)[-1] not in SHELLS:
             continue
         places = [i for i in range(at + 1, len(words)) if not words[i].text.startswith("-")]

@@ -41,7 +41,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.variables import ShellScope, Value, doubtful, joined
+from autoplan.launch.scripts.variables import ShellScope, Value, joined
 
 __all__ = ["read_script"]
 
@@ -238,9 +238,7 @@ class _ScriptReader:
         except _EndedError:
             self.scope.values = before
         self.doubt = doubt
-        for name, value in self.scope.values.items():
-            if before.get(name) != value:
-                self.scope.values[name] = doubtful(value, reason, loop.line)
+        self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
 
     def arithmetic(self, command: ArithmeticCommand) -> bool | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
 from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
-__all__ = ["Array", "ShellScope", "Value", "doubtful", "joined"]
+__all__ = ["Array", "ShellScope", "Value", "joined"]
 
 #: The items of an array by index or key.
 Array = dict[str, Text]
@@ -50,13 +50,6 @@ class ShellScope:
         if self.sourced is not None and not name.isdigit():
             reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"
         return Unknown(reason, line, name)
-
-
-def doubtful(value: Value, reason: str, line: int) -> Value:
-    """Return ``value`` as one that is not known, with its text."""
-    if isinstance(value, dict):
-        return {key: _doubtful(item, reason, line) for key, item in value.items()}
-    return _doubtful(value, reason, line)
 
 
 def _doubtful(text: Text, reason: str, line: int) -> Text:

@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
 from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
+from autoplan.catalog.job_edits import edited_file
 from autoplan.catalog.job_files import usual_objectives
 from autoplan.catalog.programs import ANY_LAYOUT, with_programs_again
-from autoplan.catalog.relatives.device_kernels import kernels_for
+from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
+from autoplan.results import Front
 from autoplan.results.front import Edit
 from autoplan.results.merged_front import choice_key
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
 from autoplan.schema.post_training import RLSpec
+from autoplan.schema.resolved_job import hashes
 from autoplan.schema.yaml.document import Document, Plain
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.units import Dimension, quantity_text
 
-__all__ = ["Changes", "choices_of", "edited", "edits_of", "given_keys", "on_all", "rules_text"]
+__all__ = ["Changes", "applied", "choices_of", "edited", "edits_of", "given_keys", "on_all", "rules_text"]
 
 #: New values of keys of a job file, as YAML.
 Changes: TypeAlias = tuple[tuple[str, str], ...]
@@ -299,3 +302,34 @@ _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
     "program": _with_program,
     "rules": _with_rules,
 }
+
+
+def applied(front: Front, number: int, folder: Path | None = None) -> str:
+    """Return the job file of ``front`` with the suggestion ``number``, from 1, applied.
+
+    Relative paths in it are rewritten for a file in ``folder``, by default the current one. Raises
+    UnsupportedError where there is no such suggestion, where the job comes from no file, and where the edited
+    file would not be the job that the edits were priced for.
+    """
+    _require_suggestion(front, number)
+    edits = front.suggestions[number - 1].edits
+    text, edited_job = edited_file(front.job, ((edit.key, edit.after) for edit in edits), folder or Path())
+    if hashes(edited_job) != hashes(edited(front.job, edits)):
+        raise UnsupportedError(
+            f"new values of {', '.join(edit.key for edit in edits)} would change other keys too, since values"
+            " in the file refer to each other: edit it by hand"
+        )
+    return text
+
+
+def _require_suggestion(front: Front, number: int) -> None:
+    """Raise UnsupportedError where ``front`` has no suggestion ``number``."""
+    if front.feasible:
+        raise UnsupportedError("there is nothing to apply: the job has a plan as it is")
+    count = len(front.suggestions)
+    if not 1 <= number <= count:
+        have = {0: "no change that helps was found", 1: "there is one change, 1"}
+        more = front.suggestions_stopped
+        hint = f"; {more} before all were found: give more with --deadline" if more else ""
+        available = have.get(count, f"changes are 1 to {count}")
+        raise UnsupportedError(f"there is no change {number}: {available}{hint}")

@@ -10,7 +10,7 @@ from typing import Final
 
 from autoplan.catalog.entries import device, node
 from autoplan.catalog.programs import USUAL
-from autoplan.catalog.relatives.device_kernels import kernels_for
+from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes

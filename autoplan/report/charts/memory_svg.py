@@ -7,8 +7,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StageMemory
-from autoplan.report.charts.axis import round_values
-from autoplan.report.charts.memory_bars import EventBar, event_bars, picked_stages, scale_bytes
+from autoplan.report.charts.chart_data import EventBar, event_bars, picked_stages, round_values, scale_bytes
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words

@@ -21,7 +21,6 @@ from autoplan.report.pages.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
     NOTHING,
     Beside,
@@ -38,6 +37,7 @@ from autoplan.report.render.blocks import (
     ShareBars,
     TypedLines,
 )
+from autoplan.report.render.terminal import bar
 
 __all__ = ["html_of"]
 

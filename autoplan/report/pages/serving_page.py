@@ -27,10 +27,8 @@ from autoplan.report.pages.pictures.scatter_picture import (
     with_ends_labelled,
 )
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
-from autoplan.report.pages.served_limits_table import served_limits_table
-from autoplan.report.render.bars import spread
 from autoplan.report.render.blocks import below_heading
-from autoplan.report.render.terminal import WIDE
+from autoplan.report.render.terminal import WIDE, spread
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.report.serving.serving_plan_report import serving_plan_blocks
@@ -39,10 +37,11 @@ from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.units import format_seconds
+from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = ["serving_front_page", "serving_plan_page"]
+__all__ = ["served_limits_table", "serving_front_page", "serving_plan_page"]
 
 #: Most plans with a row and a point, and most of them that can be chosen.
 _MOST_PLANS: Final = 120
@@ -217,3 +216,79 @@ def _provenance(job: ServingJob) -> list[str]:
             ("engine", f"{engine.name} {engine.version}", engine.facts, engine.sources),
         ]
     )
+
+
+_TIMES: Final = {
+    "time_to_first_token": "time to the first token",
+    "time_per_output_token": "time for each output token",
+    "request_latency": "latency of a request",
+}
+#: Limits on numbers other than times: name, field of the prediction, whether it is the least.
+_OTHERS: Final = (
+    ("throughput", "output tokens a second", "output_tokens_per_second", True),
+    ("devices", "devices", "devices", False),
+    ("peak_memory", "peak memory of a device", "peak_memory_bytes_per_device", False),
+    ("cost", "cost of a million output tokens", "cost_per_million_output_tokens", False),
+)
+
+#: A limit: its name, what is predicted, what is allowed, and whether that is the least.
+_Row = tuple[str, float | None, float, bool]
+
+
+def served_limits_table(limits: ServingLimits, predicted: Mapping[str, Any], of: str = "") -> list[str]:
+    """Return the limits of a job with the numbers of a document; nothing where it has no limit.
+
+    ``of`` tells the table from others on the page.
+    """
+    rows = [*_times(limits, predicted), *_numbers(limits, predicted)]
+    if not rows:
+        return []
+    heads = [("limit", ""), ("predicted", "number"), ("allowed", "number"), ("within", "")]
+    return [table(f"predicted against limits{of}", heads, map(_cells, rows))]
+
+
+def _times(limits: ServingLimits, predicted: Mapping[str, Any]) -> Iterator[_Row]:
+    """Yield limits on means, by the closed form, and on percentiles, by a simulation."""
+    simulated = predicted["percentiles"] or {}
+    for key, name in _TIMES.items():
+        limit, field = getattr(limits, key), f"{key}_seconds"
+        if isinstance(limit, Percentiles):
+            if limit.mean is not None:
+                yield f"{name}, mean", predicted[field], limit.mean, False
+            for percentile in ("p50", "p90", "p99"):
+                most = getattr(limit, percentile)
+                if most is not None:
+                    value = (simulated.get(field) or {}).get(percentile)
+                    yield f"{name}, {percentile} of a simulation", value, most, False
+        elif limit is not None:
+            yield f"{name}, mean", predicted[field], limit, False
+    if limits.goodput is not None:
+        yield "goodput of a simulation", simulated.get("goodput"), limits.goodput, True
+
+
+def _numbers(limits: ServingLimits, predicted: Mapping[str, Any]) -> Iterator[_Row]:
+    for key, name, field, least in _OTHERS:
+        limit = getattr(limits, key)
+        if limit is not None:
+            yield name, predicted[field], float(limit), least
+
+
+def _cells(row: _Row) -> str:
+    name, value, limit, least = row
+    inside = "not known"
+    if value is not None:
+        inside = "yes" if (value >= limit if least else value <= limit) else "no"
+    return (
+        element("th", name)
+        + number_cell(value, "-" if value is None else _quantity(name, value))
+        + number_cell(limit, f"at {'least' if least else 'most'} {_quantity(name, limit)}")
+        + text_cell(inside, inside if inside in {"yes", "no"} else "quiet")
+    )
+
+
+def _quantity(name: str, value: float) -> str:
+    if name.startswith(("time", "latency")):
+        return format_seconds(value)
+    if name.startswith("goodput"):
+        return format_share(value)
+    return format_bytes(value) if "memory" in name else f"{value:,.6g}"

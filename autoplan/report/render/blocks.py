@@ -7,11 +7,15 @@ page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from autoplan.report.render.terminal import Terminal
 
 __all__ = [
+    "COLUMN_GAP",
     "GAP",
     "NOTHING",
     "Beside",
@@ -36,8 +40,10 @@ __all__ = [
     "below_heading",
     "data_table",
     "facts",
+    "fitted",
     "heading",
     "items",
+    "total_width",
 ]
 
 #: What a text says of what it is about: it is well, it is not, it is to be noted, or it is an aside.
@@ -235,3 +241,22 @@ def data_table(columns: Iterable[Column], label: str = "") -> DataTable:
 def below_heading(blocks: Iterable[Block]) -> list[Block]:
     """Return what follows the title lines of an answer, which pages show in their own way."""
     return list(dropwhile(lambda block: block is not GAP, blocks))
+
+
+#: Terminal columns between two table columns.
+COLUMN_GAP: Final = 2
+
+
+def total_width(columns: Sequence[Column]) -> int:
+    """Return the terminal columns of ``columns`` side by side."""
+    return sum(column.width + COLUMN_GAP for column in columns) - COLUMN_GAP
+
+
+def fitted(column: Column, width: int, terminal: Terminal) -> Column:
+    """Return ``column`` with its cells cut to ``width``."""
+
+    def cut(text: str) -> str:
+        more = terminal.ellipsis
+        return text if len(text) <= width else text[: width - len(more)].rstrip() + more
+
+    return replace(column, cells=tuple(map(cut, column.cells)))

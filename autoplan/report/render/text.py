@@ -16,8 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
+    COLUMN_GAP,
     Beside,
     Block,
     Column,
@@ -32,8 +32,7 @@ from autoplan.report.render.blocks import (
     ShareBars,
     TypedLines,
 )
-from autoplan.report.render.columns import COLUMN_GAP
-from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
+from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal, bar
 
 __all__ = ["laid_out"]
 

@@ -7,7 +7,6 @@ from typing import Final
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction, DeviceMemoryUse
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.render.bars import bar
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -22,7 +21,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal, bar, render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import job_assumptions
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob

@@ -197,8 +197,9 @@ def proof_sentences(front: ServingFront) -> Iterator[str]:
         yield f"the best plans so far, not proven optimal ({proof.stopped})"
     elif front.plans:
         yield (
-            f"proven for mean values: no choice of {proof.units} engines, {proof.options:,} with sizes and"
-            f" shares, is better by {format_share(proof.thinning)} or more ({proof.solves} solves)"
+            f"proven for mean values: no choice among {number_words(proof.units, 'engine layout')},"
+            f" {proof.options:,} with sizes and shares, is better by {format_share(proof.thinning)} or more"
+            f" ({number_words(proof.solves, 'solve')})"
         )
     elif not proof.stopped:
         yield f"{proof.units_total} engines, {proof.units} that can run, {proof.options:,} sizes and shares"

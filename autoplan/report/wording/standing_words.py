@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.results import OrderNoise, Standing
-from autoplan.results.standing import Difference
+from autoplan.results.explanation import Difference
 from autoplan.units import format_seconds
 
 __all__ = ["signed_seconds", "standing_sentence"]

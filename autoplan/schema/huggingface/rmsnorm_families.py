@@ -1,12 +1,8 @@
-"""Families with RMSNorm and a gated MLP: what each means by its config.json, a function a family.
+"""Families of models: what each means by its config.json, a function a family.
 
 Defaults are those of transformers 5: what its config class fills in may be missing here as well,
-but the sizes that decide a model (layers, widths, heads, vocabulary) must be there.
-
-Families with LayerNorm and an MLP without a gate: what each means by its config.json.
-
-Defaults are those of transformers 5: what its config class fills in may be missing here as well,
-but the sizes that decide a model (layers, widths, heads, vocabulary) must be there.
+but the sizes that decide a model (layers, widths, heads, vocabulary) must be there. The first have RMSNorm
+and a gated MLP, the others LayerNorm and an MLP without a gate.
 """
 
 from __future__ import annotations
@@ -126,9 +122,13 @@ def _qwen3_moe(fields: Fields) -> Spec:
     }
 
 
+def _first_dense(fields: Fields, default: int) -> int:
+    return fields.integer("first_k_dense_replace", default=default, least=0, most=MOST_LAYERS)
+
+
 def _deepseek(fields: Fields, *, dense: int, shared: int, router_bias: bool) -> Spec:
     layers = fields.integer("num_hidden_layers", most=MOST_LAYERS)
-    dense = fields.integer("first_k_dense_replace", default=dense, least=0, most=MOST_LAYERS)
+    dense = _first_dense(fields, dense)
     spec = {
         **_gated(fields),
         "kv_heads": fields.integer("num_attention_heads"),
@@ -245,23 +245,187 @@ def _llama4(fields: Fields) -> Spec:
     }
 
 
+def _glm(fields: Fields, *, post_norms: bool = False) -> Spec:
+    spec = _gated(fields, kv_heads=2, head_dim=128, attention=True)
+    return {**spec, "bias": {**_biases(spec), "attention_output": False}, "post_norms": post_norms}
+
+
+def _glm4(fields: Fields) -> Spec:
+    return _glm(fields, post_norms=True)
+
+
+def _glm4_moe(fields: Fields) -> Spec:
+    spec = _gated(fields, kv_heads=8)
+    return {
+        **spec,
+        "bias": {**_biases(spec), "attention_output": False},
+        "qk_norm": fields.flag("use_qk_norm", default=False),
+        "moe": _deepseek_experts(fields, _first_dense(fields, 1), 1, router_bias=True),
+    }
+
+
+def _glm4_moe_lite(fields: Fields) -> Spec:
+    return _deepseek(fields, dense=1, shared=1, router_bias=True)
+
+
+def _dots1(fields: Fields) -> Spec:
+    experts = _deepseek_experts(fields, _first_dense(fields, 0), 0, router_bias=True)
+    return {**_gated(fields), "qk_norm": True, "moe": experts}
+
+
+def _minimax_m2(fields: Fields) -> Spec:
+    spec = _mixtral(fields.with_defaults(num_local_experts=256, num_experts_per_tok=8, head_dim=128))
+    moe = spec["moe"] if isinstance(spec["moe"], Mapping) else {}
+    norms = {"qk_norm": True, "qk_norm_across_heads": True}
+    return {**spec, **norms, "sliding_window": None, "moe": {**moe, "router_bias": True}}
+
+
+def _olmo2(fields: Fields) -> Spec:
+    # Its two norms of a layer follow attention and MLP instead of preceding them: as many bytes and reads.
+    return {**_gated(fields), "qk_norm": True, "qk_norm_across_heads": True}
+
+
+def _olmo3(fields: Fields) -> Spec:
+    return {**_olmo2(fields), "sliding_window": fields.window("sliding_window", default=4096, every=4)}
+
+
+def _olmoe(fields: Fields) -> Spec:
+    spec = _olmo2(fields)
+    experts = _qwen_experts(fields, expert=0, experts=64, top_k=8)
+    return {**spec, "moe": {**experts, "expert_ffn_size": spec["ffn_size"]}}
+
+
+def _exaone4(fields: Fields) -> Spec:
+    every = fields.integer("sliding_window_pattern", default=4, most=MOST_LAYERS)
+    window = fields.window("sliding_window", default=4096, every=every)
+    return {**_gated(fields), "qk_norm": True, "sliding_window": window}
+
+
+def _seed_oss(fields: Fields) -> Spec:
+    spec = _gated(fields, kv_heads=8, head_dim=128, attention=True)
+    biases = {
+        "attention_output": fields.flag("attention_out_bias", default=False),
+        "mlp": fields.flag("mlp_bias", default=False),
+    }
+    return {**spec, "bias": {**_biases(spec), **biases}}
+
+
+def _smollm3(fields: Fields) -> Spec:
+    layers = _llama(fields.with_defaults(num_key_value_heads=4))
+    return {**layers, "tied_embeddings": fields.flag("tie_word_embeddings", default=True)}
+
+
+def _ernie(fields: Fields, *, kv_heads: int = 2, head_dim: int | None = 128) -> Spec:
+    biased = fields.flag("use_bias", default=False)
+    return {
+        **_gated(fields, kv_heads=kv_heads, head_dim=head_dim),
+        "bias": dict.fromkeys(("qkv", "attention_output", "mlp"), biased),
+        "tied_embeddings": fields.flag("tie_word_embeddings", default=True),
+    }
+
+
+def _ernie_moe(fields: Fields) -> Spec:
+    layers = fields.integer("num_hidden_layers", most=MOST_LAYERS)
+    if fields.given("moe_layer_end_index") not in (None, -1, layers - 1):
+        fields.reject("moe_layer_end_index", "moe_layer_end_index must be -1 or the last layer")
+    width = fields.integer("moe_intermediate_size", default=1536)
+    shared = fields.integer("moe_num_shared_experts", default=2, least=0, most=1000)
+    return {
+        **_ernie(fields, kv_heads=4, head_dim=None),
+        "moe": {
+            "experts": fields.integer("moe_num_experts", "num_experts", default=64, most=_MOST_EXPERTS),
+            "top_k": fields.integer("moe_k", "num_experts_per_tok", default=6, most=_MOST_EXPERTS),
+            "expert_ffn_size": width,
+            "shared_expert_ffn_size": width * shared,
+            "first_dense_layers": fields.integer("moe_layer_start_index", default=1, least=0),
+            "every": fields.integer("moe_layer_interval", default=1, most=MOST_LAYERS),
+            "router_bias": True,
+        },
+    }
+
+
+def _hunyuan(fields: Fields) -> Spec:
+    return {**_gated(fields), "qk_norm": True}
+
+
+def _ministral3(fields: Fields) -> Spec:
+    spec = _gated(fields.with_defaults(head_dim=128), kv_heads=8)
+    return {**spec, "sliding_window": fields.window("sliding_window")}
+
+
+def _granite_moe(fields: Fields) -> Spec:
+    return {**_mixtral(fields), **_gated(fields), "sliding_window": None}
+
+
+def _cohere(fields: Fields) -> Spec:
+    # Its LayerNorm has no bias; one feeds attention and MLP, which are added together.
+    spec = _gated(fields)
+    return {
+        **spec,
+        "norm": "layernorm",
+        "bias": {**_biases(spec), "mlp": False, "norm": False},
+        "parallel_block": True,
+        "shared_block_norm": True,
+        "qk_norm": fields.flag("use_qk_norm", default=False),
+        "qk_norm_across_heads": fields.flag("use_qk_norm", default=False),
+        "tied_embeddings": fields.flag("tie_word_embeddings", default=True),
+    }
+
+
+def _cohere2(fields: Fields) -> Spec:
+    every = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=4, most=MOST_LAYERS)
+    return {**_cohere(fields), "sliding_window": fields.window("sliding_window", default=4096, every=every)}
+
+
+def _stablelm(fields: Fields) -> Spec:
+    if fields.flag("qk_layernorm", default=False):
+        fields.reject("qk_layernorm", "qk_layernorm must be false: a model file has no norm for each head")
+    parallel = fields.flag("use_parallel_residual", default=False)
+    bias = {"qkv": fields.flag("use_qkv_bias", default=False), "attention_output": False, "mlp": False}
+    blocks = {"parallel_block": parallel, "shared_block_norm": parallel}
+    return {**_gated(fields), "norm": "layernorm", "bias": bias, **blocks}
+
+
 GATED_FAMILIES: Final[Mapping[str, Family]] = {
+    "cohere": _cohere,
+    "cohere2": _cohere2,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
+    "dots1": _dots1,
+    "ernie4_5": _ernie,
+    "ernie4_5_moe": _ernie_moe,
+    "exaone4": _exaone4,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "glm": _glm,
+    "glm4": _glm4,
+    "glm4_moe": _glm4_moe,
+    "glm4_moe_lite": _glm4_moe_lite,
     "gpt_oss": _gpt_oss,
     "granite": _llama,
+    "granitemoe": _granite_moe,
+    "hunyuan_v1_dense": _hunyuan,
+    "kimi_k2": _deepseek_v3,
     "llama": _llama,
     "llama4_text": _llama4,
+    "minimax_m2": _minimax_m2,
+    "ministral3": _ministral3,
     "mistral": _mistral,
     "mixtral": _mixtral,
+    "olmo2": _olmo2,
+    "olmo3": _olmo3,
+    "olmoe": _olmoe,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_vl_moe_text": _qwen3_moe,
+    "qwen3_vl_text": _qwen3,
+    "seed_oss": _seed_oss,
+    "smollm3": _smollm3,
+    "stablelm": _stablelm,
 }
 
 

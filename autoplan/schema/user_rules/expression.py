@@ -18,6 +18,8 @@ from autoplan.schema.recompute import MODES
 
 __all__ = [
     "COMPARED",
+    "COMPUTED",
+    "DIVIDED",
     "FALSE",
     "TRUE",
     "UNDEFINED",
@@ -51,8 +53,8 @@ _Compared: TypeAlias = "Mapping[str, Callable[[Any, Any], bool]]"
 _Computed: TypeAlias = "Mapping[str, Callable[[Number, Number], Number]]"
 
 COMPARED: Final[_Compared] = {"<=": le, ">=": ge, "==": eq, "!=": ne, "<": lt, ">": gt}
-_DIVIDED: Final[_Computed] = {"/": lambda a, b: Fraction(a) / b, "//": floordiv, "%": mod}
-_COMPUTED: Final[_Computed] = {"+": add, "-": sub, "*": mul, **_DIVIDED}
+DIVIDED: Final[_Computed] = {"/": lambda a, b: Fraction(a) / b, "//": floordiv, "%": mod}
+COMPUTED: Final[_Computed] = {"+": add, "-": sub, "*": mul, **DIVIDED}
 
 
 class NoSuchStageError(Exception):
@@ -210,10 +212,10 @@ class Operation(Node):
     def folded(self, values: Known) -> Node:
         """Return its remainder with ``values`` substituted."""
         left, right = self.left.folded(values), self.right.folded(values)
-        if UNDEFINED in (left, right) or (self.symbol in _DIVIDED and right == Constant(0)):
+        if UNDEFINED in (left, right) or (self.symbol in DIVIDED and right == Constant(0)):
             return UNDEFINED
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return Constant(_COMPUTED[self.symbol](_number(left), _number(right)))
+            return Constant(COMPUTED[self.symbol](_number(left), _number(right)))
         return Operation(self.symbol, left, right)
 
 

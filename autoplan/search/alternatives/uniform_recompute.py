@@ -133,17 +133,15 @@ class UniformCases:
 
     def _possible(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return for which cases the rules on each stage allow some number of layers, whatever the limit."""
-        counts = (tuple((np.flatnonzero(allowed) + 1).tolist()) for allowed in self.allowed)
-        alike = {(rules.own, numbers): rules for rules, numbers in zip(self.rules, counts, strict=True)}
-        for number in index[self.possible[index] < 0].tolist():
-            recomputed = {mode: int(count[number]) for mode, count in self.recomputed.items()}
-            self.possible[number] = all(
-                any(
-                    rules.allows_one(n, {mode: n if k < 0 else k for mode, k in recomputed.items()})
-                    for n in numbers
-                )
-                for (_, numbers), rules in alike.items()
-            )
+        unknown = index[self.possible[index] < 0]
+        if len(unknown):
+            stages = zip(self.rules, self.allowed, strict=True)
+            alike = {(rules.own, allowed.tobytes()): (rules, allowed) for rules, allowed in stages}
+            self.possible[unknown] = 1
+            for rules, allowed in alike.values():
+                layers = np.flatnonzero(allowed) + 1
+                mix = {mode: x[:, 0, layers - 1] for mode, x in self._mixes(unknown).items()}
+                self.possible[unknown] &= rules.allows(layers, mix).any(axis=1)
         possible: NDArray[np.bool_] = self.possible[index] > 0
         return possible
 
@@ -202,11 +200,14 @@ class UniformCases:
         """Return whether the rules on each ``stage`` allow so many ``layers`` with its ``mix``."""
         if not any(rules.own for rules in self.rules):
             return np.ones(len(stage), dtype=bool)
-        counts = zip(*(of_mode.astype(np.int64).tolist() for of_mode in mix.values()), strict=True)
-        rows = zip(stage.tolist(), layers.tolist(), counts, strict=True)
-        return np.array(
-            [self.rules[i].allows_one(n, dict(zip(mix, row, strict=True))) for i, n, row in rows], dtype=bool
-        )
+        of_rules: dict[tuple[Node, ...], list[int]] = {}
+        for rules in self.rules:
+            of_rules.setdefault(rules.own, []).append(rules.stage)
+        kept = np.ones(len(stage), dtype=bool)
+        for stages in of_rules.values():
+            index = np.flatnonzero(np.isin(stage, stages))
+            kept[index] = self.rules[stages[0]].allows(layers[index], mixes_at(mix, index))
+        return kept
 
     def _mixes(self, index: NDArray[np.int64]) -> dict[str, Array]:
         """Return layers with each recompute mode by number of layers, shape [W, 1, L]."""

@@ -86,19 +86,51 @@ def _layers_fit(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
     c = group.candidates
     even_splits = {v: even_stages(group.layers, group.pp, v) for v in distinct(c.vpp).tolist()}
     even_layers = np.array([even_splits[v] for v in c.vpp.tolist()], dtype=np.float64)
-    fits: NDArray[np.bool_] = _least_at(group, even_layers).max(axis=1) <= limit
+    fits = _each_stage_fits(group, even_layers, limit)
     if group.even:
         return fits
-    share = np.ceil(group.layers / group.v / group.pp) * group.v
-    has_share = _least_at(group, np.broadcast_to(share[:, None], even_layers.shape)).min(axis=1) <= limit
     # With recompute units of several layers, more layers may need less memory.
     units_of_several = c.recompute_num_layers > 1
     for undecided, decide in (
         (~fits & units_of_several, _split_fits),
-        (~fits & ~units_of_several & has_share, _fits_by_bisection),
+        (~fits & ~units_of_several, _fits_with_share),
     ):
         if undecided.any():
             fits[undecided] = decide(group.take(np.flatnonzero(undecided)), limit)
+    return fits
+
+
+def _each_stage_fits(group: SizedCandidates, layers: Array, limit: float) -> NDArray[np.bool_]:
+    """Return whether each stage with its number of ``layers`` [C, p] fits with some recompute, shape [C].
+
+    Most that fit do so with the last mix, which recomputes most: the other mixes are for the rest.
+    """
+    mixes = most_recompute(layers, group.candidates.recompute_num_layers[:, None], group.modes)
+    fits, least, rows = (
+        np.zeros(len(layers), dtype=bool),
+        np.full(layers.shape, np.inf),
+        np.arange(len(layers)),
+    )
+    for mix, allowed in reversed(mixes):
+        needed = stage_needed(group.footprints[0], layers[rows], {mode: x[rows] for mode, x in mix.items()})
+        least = np.minimum(least, np.where(allowed[rows], needed, np.inf))
+        fitting = least.max(axis=1) <= limit
+        fits[rows[fitting]] = True
+        if fitting.all():
+            break
+        if fitting.any():
+            others = np.flatnonzero(~fitting)
+            group, least, rows = group.take(others), least[others], rows[others]
+    return fits
+
+
+def _fits_with_share(group: SizedCandidates, limit: float) -> NDArray[np.bool_]:
+    """Return which candidates fit: their stages with some split, one of them with its even share, [C]."""
+    share = np.ceil(group.layers / group.v / group.pp) * group.v
+    of_share = _least_at(group, np.broadcast_to(share[:, None], (len(share), group.pp)))
+    fits: NDArray[np.bool_] = of_share.min(axis=1) <= limit
+    if fits.any():
+        fits[fits] = _fits_by_bisection(group.take(np.flatnonzero(fits)), limit)
     return fits
 
 

@@ -7,12 +7,12 @@ are found by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.schema.recompute import FULL
 from autoplan.search.bounds.contents_bound import layers_by_type
@@ -26,8 +26,11 @@ ROUNDING = 1e-9
 #: A layer whose states are on the host may take no bytes of the device; divisors are no less than this.
 _LEAST_BYTES = 1e-9
 
-#: Halvings of the interval that contains the least limit of a candidate.
-_HALVINGS = 12
+#: Limits that candidates are compared with: shares of the largest.
+_SHARES = 4096
+
+#: The index of all candidates.
+_ALL: Final = slice(None)
 
 #: Bytes outside layers and of a layer of each type, [C, p].
 Floor: TypeAlias = tuple[Array, list[Array]]
@@ -51,7 +54,7 @@ class Sized(Protocol):
 
 
 class TooSmallLimits:
-    """Limits within which candidates do not fit, by the floors of memory; computed once for each group.
+    """Limits within which candidates do not fit, by the floors of memory; each is compared with few limits.
 
     All candidates may fit into ``most`` bytes.
     """
@@ -59,53 +62,56 @@ class TooSmallLimits:
     def __init__(self, groups: Sequence[Sized], most: float) -> None:
         self._groups = groups
         self._most = most
-        self._limits: dict[int, Array] = {}
+        self._floors: dict[int, Sequence[Floor]] = {}
+        #: The largest share of ``most`` that is too small for a candidate, and the smallest that may not be.
+        self._shares: dict[int, tuple[Ints, Ints]] = {}
 
-    def exclude(self, group: int, limit: float, bounds: Array) -> None:
-        """Set the ``bounds`` of the candidates of a group that do not fit into ``limit`` to infinity."""
-        if limit >= self._most:
-            return
-        if group not in self._limits:
-            self._limits[group] = _too_small_limit(self._groups[group], self._most)
-        bounds[self._limits[group] >= limit] = np.inf
+    def exclude(self, group: int, limit: float, bounds: Array, index: Ints | None = None) -> bool:
+        """Set the ``bounds`` of candidates of a group that do not fit into ``limit`` to infinity.
+
+        They are those at ``index``, of all without. Return whether there are any. The limit is rounded up to
+        shares of ``most``.
+        """
+        share = int(np.ceil(limit / self._most * _SHARES))
+        if share >= _SHARES:
+            return False
+        index = np.arange(len(bounds)) if index is None else index
+        if group not in self._shares:
+            self._floors[group] = memory_floors(self._groups[group], central=True)
+            self._shares[group] = np.zeros(len(bounds), np.int64), np.full(len(bounds), _SHARES)
+        short, enough = self._shares[group]
+        unknown = index[(short[index] < share) & (share < enough[index])]
+        if len(unknown):
+            fits = floors_fit(self._groups[group], self._floors[group], self._most * share / _SHARES, unknown)
+            enough[unknown[fits]], short[unknown[~fits]] = share, share
+        excluded = index[short[index] >= share]
+        bounds[excluded] = np.inf
+        return bool(len(excluded))
 
 
-def _too_small_limit(group: Sized, most: float) -> Array:
-    """Return for each candidate a limit within which it does not fit, shape [C] [byte].
-
-    It is the largest one below ``most`` that the floors prove, to 1 / 4,096 of it.
-    """
-    floors = memory_floors(group, central=True)
-    short = np.zeros(len(group.v))
-    enough = np.full_like(short, most)
-    for _ in range(_HALVINGS):
-        middle = (short + enough) / 2
-        fits = floors_fit(group, floors, middle[:, None])
-        short, enough = np.where(fits, short, middle), np.where(fits, middle, enough)
-    return short
-
-
-def floors_fit(group: Sized, floors: Sequence[Floor], limit: Array | float) -> NDArray[np.bool_]:
-    """Return whether lower bounds of memory leave the stages enough space for all layers, shape [C].
+def floors_fit(
+    group: Sized, floors: Sequence[Floor], limit: Array | float, index: Ints | slice = _ALL
+) -> NDArray[np.bool_]:
+    """Return whether lower bounds of memory leave the stages at ``index`` space for all layers, shape [C].
 
     A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
     type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. Each stage must take the
     fewest layers of a stage; all together must take the layers of each type, those of all types, and their
     bytes. ``limit`` is a number, or [C, 1].
     """
-    enough = np.ones(len(group.v), dtype=bool)
-    places = group.places
+    v, fewest, places = group.v[index], group.fewest[index, None], group.places
+    enough = np.ones(len(v), dtype=bool)
     numbers = np.array([group.layers]) if places is None else layers_by_type(places)
     # Where embedding and head count as layers, the first and the last chunk have one layer less.
-    unit = np.where(group.layers % group.v > 0, 1.0, group.v)[:, None]
+    unit = np.where(group.layers % v > 0, 1.0, v)[:, None]
     for fixed, of_layers in floors:
-        space = limit - fixed
-        of_layer = [np.maximum(layer, _LEAST_BYTES) for layer in of_layers]
+        space = limit - fixed[index]
+        of_layer = [np.maximum(layer[index], _LEAST_BYTES) for layer in of_layers]
         enough &= (space >= 0).all(axis=1)
         for count, layer in zip(numbers, of_layer, strict=True):
             enough &= np.floor(space / layer + ROUNDING).sum(axis=1) >= count
         most = np.floor(space / np.minimum.reduce(of_layer) / unit + ROUNDING) * unit
-        enough &= (most >= group.fewest[:, None]).all(axis=1) & (most.sum(axis=1) >= group.layers)
+        enough &= (most >= fewest).all(axis=1) & (most.sum(axis=1) >= group.layers)
         layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
         enough &= layers_bytes <= space.sum(axis=1) * (1 + ROUNDING)
     return enough

@@ -16,8 +16,7 @@ from ortools.sat.python import cp_model
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
-from autoplan.search.serving.engines.node_places import fit_nodes
-from autoplan.search.serving.engines.objective_boxes import ObjectiveBoxes
+from autoplan.search.serving.engines import ObjectiveBoxes, fit_nodes
 
 __all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
 

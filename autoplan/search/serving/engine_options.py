@@ -29,12 +29,11 @@ from autoplan.costs.serving.served_layouts import (
     unit_parts,
 )
 from autoplan.deadline import check_deadline
-from autoplan.rules.class_limit_rules import broken_means
+from autoplan.rules.serving_limit_rules import broken_means
 from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engines.engine_units import seqs_menu, sizes_of_step, tokens_menu
-from autoplan.search.serving.engines.loaded_engines import LoadedEngines
+from autoplan.search.serving.engines import LoadedEngines, seqs_menu, sizes_of_step, tokens_menu
 
 __all__ = [
     "AnyOption",

@@ -29,7 +29,7 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import WHOLE, PricedOptions, distinct_sizes
-from autoplan.search.serving.engines.engine_units import engine_units, seqs_menu
+from autoplan.search.serving.engines import engine_units, seqs_menu
 
 __all__ = ["PoolOption", "PricedPools", "role_job"]
 

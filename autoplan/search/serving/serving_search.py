@@ -26,8 +26,12 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     plan_of_pools,
 )
-from autoplan.rules.class_limit_rules import all_simulated_limits, broken_simulated, request_test
-from autoplan.rules.serving_limit_rules import least_rate_per_device
+from autoplan.rules.serving_limit_rules import (
+    all_simulated_limits,
+    broken_simulated,
+    least_rate_per_device,
+    request_test,
+)
 from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective, TimeLimits
@@ -43,7 +47,7 @@ from autoplan.search.serving.engine_options import (
     times_of,
     undominated,
 )
-from autoplan.search.serving.engines.engine_units import EngineUnits, allowed_engines, engine_units
+from autoplan.search.serving.engines import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
 
 __all__ = ["ServingSearch"]

@@ -18,7 +18,7 @@ from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, Ser
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.engine_options import Option
-from autoplan.search.serving.engines.engine_units import seqs_menu, tokens_menu
+from autoplan.search.serving.engines import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.units import format_bytes, format_milliseconds, format_seconds
 

@@ -174,12 +174,13 @@ def conflicting_rules(job: Job) -> list[str]:
     blocks = (block for pp in divisors(job.cluster.devices) for block in candidate_blocks(job, pp))
     groups = [with_rank_orders(job, block) for block in blocks]
     rules = rules_for(job)
-    satisfied = [np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
-    conflict = list(range(len(rules)))
-    for i in range(len(rules)):
-        others = [satisfied[j] for j in conflict if j != i]
-        if not np.all(others, axis=0).any():
-            conflict.remove(i)
+    broken = [~np.concatenate([np.broadcast_to(rule.keeps(g), len(g)) for g in groups]) for rule in rules]
+    conflict, breaches = [], np.sum(broken, axis=0)
+    for i, of_rule in enumerate(broken):
+        if (breaches == of_rule).any():
+            conflict.append(i)
+        else:
+            breaches -= of_rule
     located = {user_rule.sentence: user_rule.located for user_rule in own_rules(job)}
     return [located.get(rules[i].sentence, rules[i].sentence) for i in conflict]
 

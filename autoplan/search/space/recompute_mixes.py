@@ -10,14 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from math import inf
+from operator import and_, or_
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import ByMode
+from autoplan.costs.core.candidates import ByMode, Ints
 from autoplan.schema.recompute import MODES
-from autoplan.schema.user_rules.expression import TRUE, Entry, Known, Logic, Node, Place, at_stage, decided
+from autoplan.schema.user_rules.expression import (
+    COMPARED,
+    COMPUTED,
+    DIVIDED,
+    TRUE,
+    Comparison,
+    Constant,
+    Entry,
+    Known,
+    Logic,
+    Node,
+    Not,
+    Operation,
+    Place,
+    at_stage,
+    decided,
+)
 
 __all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]
 
@@ -41,21 +60,18 @@ class StageRules:
             quantity != "layers" for node in self.own for quantity, _ in places_of(node)
         )
 
-    def allows(self, layers: int, recomputed: ByMode) -> NDArray[np.bool_]:
+    def allows(self, layers: Ints | int, recomputed: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
         """Return which mixes of a stage of ``layers`` satisfy the rules about this stage alone.
 
-        Without counts, it is whether a stage without recompute does.
+        Arrays are broadcast against each other. Modes that are left out have no layers.
         """
-        columns = [counts.astype(np.int64).tolist() for counts in recomputed.values()]
-        rows = list(zip(*columns, strict=True)) if columns else [()]
-        return np.array(
-            [self.allows_one(layers, dict(zip(recomputed, row, strict=True))) for row in rows], dtype=bool
-        )
-
-    def allows_one(self, layers: int, recomputed: Mapping[str, int]) -> bool:
-        """Return whether a stage of ``layers`` with these recompute counts satisfies the rules about it."""
-        named = _modes_in(self.own)
-        return _hold(self.own, self.stages, layers, tuple(n for n in recomputed.items() if n[0] in named))
+        columns = np.broadcast_arrays(np.atleast_1d(layers), *recomputed.values())
+        counts = dict(zip(("layers", *recomputed), columns, strict=True))
+        counts = {name: counts[name].astype(np.int64, copy=False) for name in counts}
+        allowed = np.ones(columns[0].shape, dtype=bool)
+        for node in self.own:
+            allowed &= _holds(node, counts) if _bounded(node) else _holds_by_row(node, self.stages, counts)
+        return allowed
 
     def indistinguishable(self, recomputed: ByMode, reference: Mapping[str, int]) -> NDArray[np.bool_]:
         """Return which mixes no rule on several stages distinguishes from the counts ``reference``."""
@@ -66,18 +82,68 @@ class StageRules:
         return same
 
 
-@lru_cache(maxsize=256)
-def _modes_in(rules: tuple[Node, ...]) -> frozenset[str]:
-    """Return the quantities that ``rules`` name."""
-    return frozenset(quantity for node in rules for quantity, _ in places_of(node))
+#: No number within a comparison that is evaluated in 64 bits is as large; a stage has fewer layers than this.
+_LARGEST, _MOST_LAYERS = 2**62, 2**9
 
 
-@lru_cache(maxsize=2**16)
-def _hold(rules: tuple[Node, ...], stages: int, layers: int, recomputed: tuple[tuple[str, int], ...]) -> bool:
-    """Return whether rules about the first of ``stages`` hold for its layers and counts; others are 0."""
-    counts = {"layers": layers, **dict.fromkeys((mode.name for mode in MODES), 0), **dict(recomputed)}
-    known = Known({}, stages, {(name, 0): n for name, n in counts.items()})
-    return all(decided(node, known) for node in rules)
+@lru_cache(maxsize=4096)
+def _bounded(node: Node) -> bool:
+    """Return whether a rule about the first stage can be evaluated exactly in 64-bit integers.
+
+    No sum, product, quotient or remainder exceeds the product of its parts, each counted as 2 or more.
+    """
+    if isinstance(node, Comparison):
+        return _most(node.left) < _LARGEST and _most(node.right) < _LARGEST
+    return isinstance(node, Logic | Not | Constant) and all(map(_bounded, node.below()))
+
+
+def _most(node: Node) -> float:
+    """Return a bound on the absolute value of an integer; infinite for what is no integer."""
+    if isinstance(node, Operation) and node.symbol != "/":
+        return _most(node.left) * _most(node.right)
+    if isinstance(node, Constant) and type(node.value) is int:
+        return max(2, abs(node.value))
+    return _MOST_LAYERS if isinstance(node, Entry) else inf
+
+
+def _holds(node: Node, counts: Mapping[str, Ints]) -> NDArray[np.bool_] | bool:
+    """Return where a ``_bounded`` rule about the first stage holds for the counts of a stage."""
+    if isinstance(node, Comparison):
+        (left, defined), (right, also) = _number(node.left, counts), _number(node.right, counts)
+        holds: NDArray[np.bool_] = COMPARED[node.symbol](left, right) & defined & also
+        return holds
+    if isinstance(node, Not):
+        return np.logical_not(_holds(node.part, counts))
+    if isinstance(node, Logic):
+        parts = [_holds(part, counts) for part in node.parts]
+        return reduce(and_ if node.every else or_, parts)
+    assert isinstance(node, Constant)  # noqa: S101 - see ``_bounded``
+    return bool(node.value)
+
+
+def _number(node: Node, counts: Mapping[str, Ints]) -> tuple[Any, Any]:
+    """Return a number of each row, and where it is defined: not behind a division by zero."""
+    if isinstance(node, Operation):
+        (left, defined), (right, also) = _number(node.left, counts), _number(node.right, counts)
+        defined &= also
+        if node.symbol in DIVIDED:
+            defined, right = defined & (right != 0), np.where(right == 0, 1, right)
+        return COMPUTED[node.symbol](left, right), defined
+    if isinstance(node, Entry):
+        return counts.get(node.quantity, 0), True
+    assert isinstance(node, Constant)  # noqa: S101 - see ``_bounded``
+    return node.value, True
+
+
+def _holds_by_row(node: Node, stages: int, counts: Mapping[str, Ints]) -> NDArray[np.bool_]:
+    """Return where a rule about the first of ``stages`` holds, by exact fractions, row by row."""
+    named = {quantity for quantity, _ in places_of(node)}
+    zero = dict.fromkeys((mode.name for mode in MODES if mode.name in named), 0)
+    shape = counts["layers"].shape
+    rows = zip(*(counts[name].ravel().tolist() for name in counts), strict=True)
+    entries = (zero | dict(zip(counts, row, strict=True)) for row in rows)
+    known = (Known({}, stages, {(name, 0): n for name, n in entry.items()}) for entry in entries)
+    return np.array([decided(node, each) for each in known], dtype=bool).reshape(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -97,7 +163,13 @@ def stages_of(node: Node) -> frozenset[int]:
 @lru_cache(maxsize=4096)
 def _of_first(node: Node) -> Node:
     """Return a rule about one stage as one about the first: most stages have the same ones."""
-    return at_stage(node, 0, of=Entry)
+    return _one_object(at_stage(node, 0, of=Entry))
+
+
+@lru_cache(maxsize=4096)
+def _one_object(node: Node) -> Node:
+    """Return the first node that is equal to ``node``: comparing trees by value is slow."""
+    return node
 
 
 def parts_of(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -114,7 +186,8 @@ def across(parts: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(node for node in parts if len(stages_of(node)) > 1)
 
 
-def stage_rules(parts: Sequence[Node], stages: int) -> tuple[StageRules, ...]:
+@lru_cache(maxsize=256)
+def stage_rules(parts: tuple[Node, ...], stages: int) -> tuple[StageRules, ...]:
     """Return the rules on each stage that follow from the conjuncts ``parts``."""
     seen: list[set[str]] = [set() for _ in range(stages)]
     for node in across(parts):

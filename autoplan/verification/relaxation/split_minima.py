@@ -15,7 +15,7 @@ from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.core.layer_types import Prefixes, layer_types_of
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages, order_of
-from autoplan.verification.enumeration.layout_counts import even_only
+from autoplan.verification.enumeration import even_only
 
 __all__ = ["least_maximum", "least_sum"]
 

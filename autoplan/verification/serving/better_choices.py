@@ -3,16 +3,23 @@
 Notation (this file only)::
 
     a choice is how many engines of which option; objectives are integers, each to be small
-    f[n, s]  most tokens of choices that take n devices and a part s of the load     [1/10 s]
+    f[n, s]     most tokens of choices, or of engines of one set of classes, that take n devices and a
+                part s of the load                                                                   [1/10 s]
+    p           devices in the order of their nodes    u  devices that engines take                  [1]
+    f[p, u, s]  most tokens of engines that lie within the first p devices                           [1/10 s]
+
+Engines of one set share its load as those of one class do, so each set has a table f of its own. Sets of
+several classes take the same part of each of theirs; what remains of a class has to be a sum of engines that
+only it goes to.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, gcd, isfinite
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +31,21 @@ from autoplan.rules.serving_limit_rules import least_rate_per_device
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
-from autoplan.verification.serving.sums.class_sums import SetTable, class_sums
-from autoplan.verification.serving.sums.placed_sums import pack, placed_choice
 
-__all__ = ["Box", "ChoiceSearch", "boxes_beyond", "choice_values", "integral_time", "integral_tokens"]
+__all__ = [
+    "Box",
+    "ChoiceSearch",
+    "ClassSum",
+    "Placed",
+    "SetTable",
+    "boxes_beyond",
+    "choice_values",
+    "class_sums",
+    "integral_time",
+    "integral_tokens",
+    "pack",
+    "placed_choice",
+]
 
 _TIMES: Final[frozenset[str]] = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
 _TENTHS: Final = 10
@@ -343,3 +361,175 @@ def _traced(
         part -= options[number].share // unit
         layer = None if layer is None else layer - 1
     return [(count, options[number]) for number, count in counts.items()]
+
+
+Classes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTable:
+    """Sums of the engines of one set of classes: f by devices and part of the load, -1: there is none."""
+
+    classes: Classes
+    tokens: NDArray[np.int64]
+
+    def reachable(self, devices: int, part: int) -> Iterator[tuple[int, int]]:
+        """Yield the devices and parts of sums up to ``devices`` and ``part``, nothing taken first."""
+        rows, columns = np.nonzero(self.tokens[: devices + 1, : part + 1] >= 0)
+        yield from zip(rows.tolist(), columns.tolist(), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSum:
+    """A choice by set of classes: its devices and part of the load; and the tokens of all [1/10 s]."""
+
+    tokens: int
+    parts: tuple[tuple[Classes, int, int], ...]
+
+
+def class_sums(
+    tables: Sequence[SetTable], names: Sequence[str], devices: int, load_units: int, most: int
+) -> dict[int, ClassSum] | None:
+    """Return for each number of devices the choice of most tokens that serves every class completely.
+
+    None where there are more than ``most`` ways of sets of several classes to share the load.
+
+    >>> f = np.full((3, 2), -1)
+    >>> f[0, 0], f[1, 1] = 0, 50  # one device serves the full load of its class, 5 tokens a second
+    >>> sums = class_sums([SetTable(("a",), f), SetTable(("b",), f)], ["a", "b"], 2, 1, 100)
+    >>> {number: choice.tokens for number, choice in sums.items()}
+    {2: 100}
+    """
+    alone = {table.classes[0]: table for table in tables if len(table.classes) == 1}
+    shared = [table for table in tables if len(table.classes) > 1]
+    best: dict[int, ClassSum] = {}
+    start = ClassSum(0, ())
+    ways = _shared(shared, start, devices, dict.fromkeys(names, load_units))
+    for number, (taken, used, left) in enumerate(ways, start=1):
+        if number > most:
+            return None
+        for total, choice in _alone(alone, taken, devices, used, left).items():
+            if total not in best or choice.tokens > best[total].tokens:
+                best[total] = choice
+    return best
+
+
+def _shared(
+    tables: Sequence[SetTable], taken: ClassSum, devices: int, left: Mapping[str, int]
+) -> Iterator[tuple[ClassSum, int, dict[str, int]]]:
+    """Yield what engines of several classes take, the devices of that, and what each class then has left."""
+    if not tables:
+        yield taken, 0, dict(left)
+        return
+    table, rest = tables[0], tables[1:]
+    part_left = min(left[name] for name in table.classes)
+    for number, part in table.reachable(devices, part_left):
+        more = ClassSum(
+            taken.tokens + int(table.tokens[number, part]),
+            (*taken.parts, (table.classes, number, part)) if number else taken.parts,
+        )
+        remaining = {name: amount - part * (name in table.classes) for name, amount in left.items()}
+        for choice, used, final in _shared(rest, more, devices - number, remaining):
+            yield choice, used + number, final
+
+
+def _alone(
+    tables: Mapping[str, SetTable], taken: ClassSum, devices: int, used: int, left: Mapping[str, int]
+) -> dict[int, ClassSum]:
+    """Return by devices the most tokens with engines of single classes for what these have left."""
+    sums = {used: taken}
+    for name, part in left.items():
+        if not part:
+            continue
+        if name not in tables:
+            return {}
+        column, longer = tables[name].tokens[:, part], dict[int, ClassSum]()
+        for number in np.nonzero(column >= 0)[0].tolist():
+            for total, choice in sums.items():
+                tokens = choice.tokens + int(column[number])
+                longest = longer.get(total + number)
+                if total + number <= devices and (longest is None or tokens > longest.tokens):
+                    longer[total + number] = ClassSum(tokens, (*choice.parts, ((name,), number, part)))
+        sums = longer
+    return sums
+
+
+Tables = NDArray[np.int64]
+
+
+class Placed(Protocol):
+    """What takes devices."""
+
+    @property
+    def devices(self) -> int:
+        """Devices of it."""
+
+
+def pack(chosen: Iterable[tuple[int, Placed]], devices: int, node: int) -> bool:
+    """Return whether engines fit into nodes, the largest first; False where that is not clear."""
+    rooms = [node] * -(-devices // node)
+    for count, option in sorted(chosen, key=lambda pair: -pair[1].devices):
+        for _ in range(count):
+            if not _placed(rooms, option.devices, node):
+                return False
+    return True
+
+
+def _placed(rooms: list[int], size: int, node: int) -> bool:
+    """Take the room of an engine off the nodes, full nodes for a large one; False where there is none."""
+    needed = [node] * (size // node) + [size % node] * (size % node > 0)
+    for part in needed:
+        place = next((i for i, room in enumerate(rooms) if room >= part), None)
+        if place is None:
+            return False
+        rooms[place] -= part
+    return True
+
+
+def placed_choice(
+    engines: Sequence[tuple[int, int, int]], devices: int, node: int, load_units: int
+) -> dict[int, tuple[int, list[int]]]:
+    """Return for each number of devices taken the most tokens of engines that share the whole load.
+
+    ``engines`` are devices, units of the load and tokens of each; beside the tokens stands the number of
+    each engine that is chosen. One after the other lies where the last one ends, within a node or from
+    the first device of one; a device may stay idle.
+    """
+    best = np.full((devices + 1, devices + 1, load_units + 1), -1, dtype=np.int64)
+    added = np.full(best.shape, -1, dtype=np.int16)
+    best[0, 0, 0] = 0
+    for p in range(1, devices + 1):
+        best[p] = best[p - 1]
+        for number, (size, part, tokens) in enumerate(engines):
+            start = p - size
+            if start < 0 or (start % node + size > node and start % node):
+                continue
+            source = best[start, : devices + 1 - size, : load_units + 1 - part]
+            target = best[p, size:, part:]
+            more = np.where(source >= 0, source + tokens, -1)
+            better = more > target
+            target[better] = more[better]
+            added[p, size:, part:][better] = number
+    whole = best[devices, :, load_units]
+    return {
+        used: (int(whole[used]), _traced_engines(engines, added, (devices, used, load_units)))
+        for used in range(1, devices + 1)
+        if whole[used] > 0
+    }
+
+
+def _traced_engines(
+    engines: Sequence[tuple[int, int, int]], added: NDArray[np.int16], at: tuple[int, int, int]
+) -> list[int]:
+    """Return the engines of a sum; where none was added last, a device is idle."""
+    p, used, part = at
+    chosen = []
+    while used:
+        number = int(added[p, used, part])
+        if number < 0:
+            p -= 1
+            continue
+        chosen.append(number)
+        size, share, _ = engines[number]
+        p, used, part = p - size, used - size, part - share
+    return chosen

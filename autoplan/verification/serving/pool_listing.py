@@ -25,8 +25,8 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, unit_parts
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
-from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.rules.engine_rules import broken_pool_rules, no_pools
+from autoplan.rules.serving_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 

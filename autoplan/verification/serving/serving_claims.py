@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from autoplan.catalog import serving_hashes
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
 from autoplan.results.verdict import Check
-from autoplan.rules.class_limit_rules import all_simulated_limits
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, mean_limit
+from autoplan.rules.serving_limit_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.resolved_job import document_hash
@@ -40,12 +40,12 @@ from autoplan.schema.serving.saved_serving import (
 )
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.optimal_choices import Examined, nothing_better
-from autoplan.verification.serving.option_listing import ListedSpace, shortages_of
-from autoplan.verification.serving.scaled_loads import scaling_checks
+from autoplan.verification.serving.option_listing import ListedSpace, listed_space, shortages_of
+from autoplan.verification.serving.scaled_loads import largest_load, scaling_checks
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["ServingQuestion", "serving_checks"]
+__all__ = ["ServingQuestion", "examined_answers", "serving_checks"]
 
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
@@ -473,3 +473,23 @@ def mixing_problems(stated: SavedFormatComparison, answers: tuple[Examined, ...]
             yield f"the gain of unlike formats is stated as {stated.gain} and is {gain}"
         if len({group.layout.formats for group in repriced.plan.groups}) == 1:
             yield "the plan of unlike formats has one format"
+
+
+def examined_answers(
+    saved: SavedServingFront, job: ServingJob, costs: ServingCosts | None, deadline: Deadline
+) -> tuple[Examined, ...]:
+    """Return the answers of ``saved``; without ``costs`` nothing is priced.
+
+    The plans of several numbers of devices stand one after the other on the front.
+    """
+    choices = job.choices or (largest_load(job, saved) if job.loads else job,)
+    counts = [answer.plans for answer in saved.answers] if job.choices else [len(saved.front)]
+    counts += [0] * (len(choices) - len(counts))
+    answers, first = [], 0
+    for choice, count in zip(choices, counts, strict=False):
+        numbered = list(enumerate(saved.front, start=1))[first : first + count]
+        plans = tuple(stated_plan(choice, plan, f"plan {number}", costs) for number, plan in numbered)
+        space = ListedSpace(complete=False) if costs is None else listed_space(choice, costs, deadline)
+        answers.append(Examined(choice, plans, costs, space))
+        first += count
+    return tuple(answers)

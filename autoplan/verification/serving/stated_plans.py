@@ -30,9 +30,13 @@ from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.class_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
-from autoplan.rules.serving_limit_rules import broken_rate_limits
+from autoplan.rules.serving_limit_rules import (
+    broken_means,
+    broken_rate_limits,
+    broken_simulated,
+    request_test,
+)
 from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.saved_serving import SavedServingPlan

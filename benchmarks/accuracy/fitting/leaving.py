@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from autoplan.calibration import Observation as Measured
 from autoplan.catalog import stack
 from autoplan.catalog.entries import assumed_stack, stack_if_assumed
-from autoplan.catalog.relatives.device_kernels import relatives_kernels
+from autoplan.catalog.relatives import relatives_kernels
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_widths
 from autoplan.schema.job import Job

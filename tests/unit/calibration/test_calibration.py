@@ -13,8 +13,7 @@ from autoplan.calibration.coefficients import number_of, with_values
 from autoplan.calibration.kernelfile import attention_curve, gemm_curve, measured_kernels, memory_bound_curve
 from autoplan.calibration.least_squares import Scatter, _scatter
 from autoplan.calibration.outcome import calibrate
-from autoplan.calibration.points import collective_points, device_points, point_of
-from autoplan.calibration.record import Environment, Record
+from autoplan.calibration.record import Environment, Record, collective_points, device_points, point_of
 from autoplan.catalog import CLASSES, entry_names, find_hardware, kernels_for, load_entry
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate
 from autoplan.costs.device.machine import Rate

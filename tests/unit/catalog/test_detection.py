@@ -9,10 +9,8 @@ import pytest
 
 import autoplan
 from autoplan.answers.catalog.blocks import hardware_document, hardware_table
-from autoplan.catalog import detected, entry_names, load_entry, load_job
-from autoplan.catalog.detection import detected_hardware
-from autoplan.catalog.detection.detected_hardware import catalogue_name
-from autoplan.catalog.detection.device_query import FoundDevices
+from autoplan.catalog import detected, detection, entry_names, load_entry, load_job
+from autoplan.catalog.detection import FoundDevices, catalogue_name
 from autoplan.errors import CatalogError
 
 H100 = ("NVIDIA H100 80GB HBM3", 85_520_809_984)
@@ -21,8 +19,8 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICE
 
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch):
-    processes = (name for names in detected_hardware._PROCESSES for name in names)
-    for name in (*VARIABLES, *detected_hardware._VARIABLES, *processes):
+    processes = (name for names in detection._PROCESSES for name in names)
+    for name in (*VARIABLES, *detection._VARIABLES, *processes):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "amdsmi", None)
@@ -229,7 +227,7 @@ def test_nodes_come_from_the_environment(environment, nodes, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert detected_hardware.found_nodes() == nodes
+    assert detection.found_nodes() == nodes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from autoplan.catalog import cell_job, load_grid
 from autoplan.errors import CatalogError, SpecError
-from autoplan.schema.grids.grid_spec import MOST_CELLS
+from autoplan.schema.grid_spec import MOST_CELLS
 
 JOB = """\
 kind: training

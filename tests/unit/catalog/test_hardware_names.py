@@ -28,6 +28,9 @@ from autoplan.errors import CatalogError
         ("3x-4090", "4x-rtx-4090"),
         ("2x-rtx4009", "2x-rtx-4090"),
         ("dgxh100", "dgx-h100"),
+        ("hgx-h100", "dgx-h100"),
+        ("dgx-h200", "hgx-h200"),
+        ("h100x8", "8x-h100-sxm5-80gb"),
     ],
 )
 def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant: str) -> None:

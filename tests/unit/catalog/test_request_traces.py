@@ -5,7 +5,7 @@ import pytest
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.request_traces import read_request_trace, request_trace_of
 from autoplan.errors import AutoplanError, CatalogError, SpecError
-from autoplan.planning.serving.serving_plans import serving_job
+from autoplan.planning.serving_plans import serving_job
 from autoplan.schema.serving.request_lengths import RecordedRequests
 from tests.support.spec_runs import run_here
 

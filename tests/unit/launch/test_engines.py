@@ -15,6 +15,7 @@ from autoplan.answers.configure.engine_launches import (
     evaluate_engine_file,
     read_engine_file,
     saved_engines,
+    serving_job_text,
 )
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import engine
@@ -22,10 +23,9 @@ from autoplan.catalog.serving_jobs import serving_job_of_text
 from autoplan.errors import AutoplanError, LayoutError, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.engines.arguments.argument_list import argument_list
-from autoplan.launch.engines.engine_documents import serving_job_text
 from autoplan.launch.engines.engine_reading import read_engines
 from autoplan.launch.engines.served_run import EngineFile
-from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.report.serving.serving_document import serving_front_document
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingSpec

@@ -71,6 +71,37 @@ def recipe():
     return perf(pretrain, num_nodes=num_nodes, num_gpus_per_node=8, mbs=1, gbs=128, tp_size=tp_size,
                 pp_size=2, cp_size=1, compute_dtype="bf16")
 """
+PRIMUS_OFF = """modules:
+  post_trainer:
+    framework: megatron
+    model: llama3.1_8B.yaml
+    overrides: {use_distributed_optimizer: false, micro_batch_size: 2}
+"""
+PRIMUS_EIGHT = """modules:
+  pre_trainer:
+    framework: torchtitan
+    model: llama3.1_70B-fp8.yaml
+    overrides: {training: {local_batch_size: 6, seq_len: 8192}}
+"""
+TORCHTUNE_ALONE = TORCHTUNE.replace("torch.optim.AdamW", "bitsandbytes.optim.PagedAdamW")
+FACTORY = """llamafactory-cli train \\
+    --model_name_or_path Qwen/Qwen3-8B --stage sft --finetuning_type lora --lora_rank 4 --cutoff_len 2048 \\
+    --per_device_train_batch_size 1 --bf16 --fp8
+"""
+ACCELERATED = """accelerate launch --mixed_precision bf16 --num_processes 4 train.py --max_seq_length 1024 \\
+    --per_device_train_batch_size 2 --learning_rate 1e-5
+"""
+BRIDGE = """model: {seq_length: 2048}
+train:
+  global_batch_size: 64
+  micro_batch_size: 1
+scheduler: {lr_warmup_iters: 0}
+"""
+FORKED = """bcprun -p 8 -c 'python main.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 \\
+--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 2048 --micro-batch-size 4 --bf16 \\
+--max-position-embeddings 2048 --global-batch-size 2048 --overlapped-distributed-optimizer'
+"""
+ADAPTED = RECIPE.replace("    num_nodes", "    pretrain.peft = LoRA(dim=16, alpha=32)\n    num_nodes")
 
 
 def of(tmp_path, name, text, **more):
@@ -127,6 +158,13 @@ def facts(found):
             "nemo",
             {"tp": 4, "pp": 2, "dp": 2, "devices": 16, "precision": "bf16", "recompute": None},
         ),
+        ("h.yaml", PRIMUS_OFF, "primus", {"zero": 0, "mbs": 2}),
+        ("i.yaml", PRIMUS_EIGHT, "primus", {"precision": "fp8", "model": "llama3.1-70b", "mbs": 6}),
+        ("j.yaml", TORCHTUNE_ALONE, "torchtune", {"zero": 0, "devices": 1, "optimizer": "paged-adamw"}),
+        ("k.sh", FACTORY, "llama-factory", {"precision": "fp8", "recompute": "full", "mbs": 1}),
+        ("l.sh", ACCELERATED, "trainer", {"precision": "bf16", "dp": 4, "mbs": 2}),
+        ("m.yaml", BRIDGE, "megatron-bridge", {"tp": None, "mbs": 1, "global_batch_size": 64}),
+        ("n.sh", FORKED, "megatron-lm", {"tp": 8, "pp": 4, "mbs": 4, "zero": None}),
     ],
 )
 def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
@@ -136,6 +174,11 @@ def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
 
     assert found.framework == framework
     assert {key: said.get(key) for key in wanted} == wanted
+
+
+def test_adapters_of_a_recipe_are_read(tmp_path):
+    """A recipe in Python that sets its adapters has their rank, at every product."""
+    assert of(tmp_path, "recipe.py", ADAPTED).job["adapters"] == {"rank": 16, "targets": "all"}
 
 
 def test_a_script_reads_the_file_that_it_starts_a_program_with(tmp_path):

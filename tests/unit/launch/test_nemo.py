@@ -4,8 +4,7 @@ import pytest
 
 import autoplan
 from autoplan.errors import SpecError
-from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, LaunchFile
 from autoplan.launch.frameworks.nemo import TARGET
 from autoplan.launch.registry import recognised
 from autoplan.schema.layout import parse_layout

@@ -131,6 +131,42 @@ backend:
     prefill: {tensor-parallel-size: 4, context-length: 9600}
     decode: {tensor-parallel-size: 8, context-length: 9600, trust-remote-code: true}
 """
+SRT_VLLM = """model: {path: hf:Qwen/Qwen3-32B}
+resources: {agg_workers: 8}
+backend:
+  type: vllm
+  vllm_config:
+    aggregated: {tensor-parallel-size: 2, async-scheduling: true, max-num-seqs: 16}
+"""
+SRT_TRTLLM = """model: {path: deepseek-ai/DeepSeek-R1}
+resources: {prefill_workers: 1, decode_workers: 3}
+backend:
+  trtllm_config:
+    prefill: {tensor_parallel_size: 4, max_batch_size: 8, kv_cache_config: {dtype: fp8}}
+    decode: {tensor_parallel_size: 8, max_batch_size: 128, kv_cache_config: {dtype: fp8}}
+"""
+RUNTIME = """kind: VLLMRuntime
+spec:
+  model: {modelURL: meta-llama/Llama-3.1-8B-Instruct, maxNumSeqs: 32}
+  vllmConfig: {tensorParallelSize: 2, gpuMemoryUtilization: "0.8"}
+  deploymentConfig: {replicas: 3, resources: {gpu: "2"}}
+"""
+OTHER_IMAGE = """services:
+  llm: {image: "${REGISTRY:-opea}/vllm-rocm:1.4", command: "--model Qwen/Qwen3-8B --tensor-parallel-size 4"}
+"""
+RAY = """kind: RayClusterFleet
+spec:
+  replicas: 1
+  template: {spec: {headGroupSpec: {template: {spec: {containers: [{name: head, command: [/bin/bash, -lc, --],
+    args: ["ulimit -n 65536; vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2"]}]}}}}}
+"""
+ROLES = """kind: StormService
+spec:
+  replicas: 2
+  template: {spec: {roles: [
+    {name: prefill, replicas: 2, template: {spec: {containers: [{command: [vllm, serve, Qwen/Qwen3-8B]}]}}},
+    {name: decode, replicas: 1, template: {spec: {containers: [{command: [vllm, serve, Qwen/Qwen3-8B]}]}}}]}}
+"""
 SHELL_WORKER = """kind: DynamoGraphDeployment
 spec:
   services:
@@ -164,6 +200,10 @@ def of(tmp_path, text):
         (KUBEAI, {"tp": 2, "replicas": 1, "seqs": 64}, "qwen2.5-7b"),
         (KSERVE, {"tp": 4, "ep": 4, "replicas": 3, "seqs": 32}, "qwen3-30b-a3b"),
         (SHELL_WORKER, {"tp": 2, "replicas": 2, "seqs": 16}, "qwen3-8b"),
+        (SRT_VLLM, {"tp": 2, "replicas": 8, "seqs": 16}, "qwen3-32b"),
+        (RUNTIME, {"tp": 2, "replicas": 3, "seqs": 32}, "llama3.1-8b"),
+        (OTHER_IMAGE, {"tp": 4, "replicas": 1}, "qwen3-8b"),
+        (RAY, {"tp": 2, "replicas": 1}, "qwen3-8b"),
     ],
 )
 def test_engines_of_manifests_are_read(tmp_path, text, layout, model):
@@ -182,7 +222,14 @@ def test_pools_of_a_graph_are_one_layout(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "pools"), [(LABELLED, (1, 4, 2, 2)), (SRT_SLURM, (4, 1, 8, 3))], ids=["labels", "srt-slurm"]
+    ("text", "pools"),
+    [
+        (LABELLED, (1, 4, 2, 2)),
+        (SRT_SLURM, (4, 1, 8, 3)),
+        (SRT_TRTLLM, (4, 1, 8, 3)),
+        (ROLES, (1, 4, 1, 2)),
+    ],
+    ids=["labels", "srt-slurm", "srt-slurm of TensorRT-LLM", "copies of roles"],
 )
 def test_pools_are_those_of_labels_or_sections(tmp_path, text, pools):
     """A label of a pod, or a section of a recipe, says which pool an engine is of."""

@@ -14,8 +14,7 @@ from autoplan.costs.core.prediction import CATEGORIES
 from autoplan.costs.predict import facts_of
 from autoplan.report.charts.breakdown import fullest_stage, memory_rows, time_rows
 from autoplan.report.document_fields import plain
-from autoplan.report.render.bars import bar, spread
-from autoplan.report.render.terminal import Terminal, terminal_of
+from autoplan.report.render.terminal import Terminal, bar, spread, terminal_of
 from autoplan.report.wording.part_names import MEMORY_PARTS
 from autoplan.report.wording.sentences import (
     certificate_sentence,

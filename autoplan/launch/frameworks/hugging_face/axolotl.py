@@ -18,8 +18,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.data_parallel import (

@@ -18,8 +18,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
@@ -29,7 +28,8 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
+from autoplan.launch.frameworks.hugging_face.trainer import add_options
+from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
@@ -52,6 +52,9 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import training_command, variable_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -64,6 +67,7 @@ LLAMA_FACTORY: Final = interface("llama-factory")
 #: Files that LLaMA-Factory ships in examples/deepspeed.
 _SHIPPED: Final = re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json")
 _FILE: Final = "llama_factory.yaml"
+_COMMAND: Final = re.compile(r"(?m)^[^#\n]*\bllamafactory-cli\s+train\s+(?:\\\n\s*)?--")
 #: Stage and loss of each method.
 _METHODS: Final[Mapping[str, Sequence[str | None]]] = LLAMA_FACTORY.data["methods"]
 _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
@@ -79,7 +83,8 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    return training_edits(read_yaml(file).entries, (old, new), partial(_document, job))
+    edits = script_edits if _is_script(file) else training_edits
+    return edits(_read_document(file)[0].entries, (old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -170,20 +175,28 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 def is_llama_factory(file: LaunchFile) -> bool:
     """Return whether a file is one of LLaMA-Factory."""
+    if _is_script(file):
+        return True
     keys = {key for key in LLAMA_FACTORY.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)}
     return (len(keys) >= 2 and LLAMA_FACTORY.keys["model"] in file.text) or LLAMA_FACTORY.keys[
         "finetuning"
     ] in keys
 
 
+def _is_script(file: LaunchFile) -> bool:
+    """Return whether a file is a script that gives the program arguments rather than a file."""
+    return file.values is None and _COMMAND.search(file.text) is not None
+
+
 def read_llama_factory(file: LaunchFile) -> Configuration:
-    """Return what a YAML file of LLaMA-Factory says; raises SpecError with all problems."""
-    document = read_yaml(file, LLAMA_FACTORY)
+    """Return what a YAML file of LLaMA-Factory says, or a script; raises SpecError with all problems."""
+    document, devices = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
     listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
     document.check_names("", listed, "LLaMA-Factory")
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
+    values |= {**_eight_bits(document), **({"devices": devices} if devices else {})}
     values |= _sharding(document, file)
     values |= _recompute(document)
     values |= _megatron(document)
@@ -202,6 +215,24 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
         opened=document.opened,
         warnings=document.notes,
     )
+
+
+def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return the keys of a file, or the arguments of a script by these names, and the devices it starts."""
+    if not _is_script(file):
+        return read_yaml(file, LLAMA_FACTORY), None
+    script = read_script(file.text, file.name, file.variables)
+    names = key_names("llama-factory") | key_names("trainer")
+    words, command = training_command(script, lambda name: name.lstrip("-").replace("-", "_") in names)
+    document = WrittenDocument(file.name, notes=list(script.notes), table=LLAMA_FACTORY)
+    add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
+    devices = variable_devices(script, command, file.variables) if command is not None else None
+    return document, devices
+
+
+def _eight_bits(document: WrittenDocument) -> dict[str, Written]:
+    flag = document.flag("eight_bit_training")
+    return {"precision": replace(flag, value="fp8")} if flag is not None and flag.value else {}
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:

@@ -21,8 +21,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
 from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
@@ -280,7 +279,11 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
-    values |= _launched(document, launcher, file)
+    launched = _launched(document, launcher, file)
+    if not values.get("precision", OPEN).default:
+        # TrainingArguments go over the precision of accelerate launch (transformers/training_args.py).
+        launched.pop("precision", None)
+    values |= launched
     _leave_open(document)
     _of_the_program(document, file)
     if (
@@ -350,9 +353,8 @@ def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchF
     document.problems += inner.problems
     document.notes += inner.notes
     document.opened |= inner.opened
-    apart = {"precision"} if not values["precision"].value or values["precision"].default else set()
-    decided = {"recompute"} if values.get("recompute", OPEN).default else set()
-    return {key: written for key, written in values.items() if key not in {"precision", *apart, *decided}}
+    unsaid = {key for key in ("precision", "recompute") if values.get(key, OPEN).default}
+    return {key: written for key, written in values.items() if key not in unsaid}
 
 
 def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.configuration import Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, Written
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import Layout

@@ -13,8 +13,7 @@ from typing import Any, Final, Literal
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.document_edits import KeyEdit, key_edits
-from autoplan.launch.configuration import Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
 from autoplan.launch.frameworks.megatron.emitted_arguments import layout_values, words_by_flag
 from autoplan.launch.scripts.pieces import Word

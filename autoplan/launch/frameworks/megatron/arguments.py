@@ -235,7 +235,7 @@ def _foreign(name: str, line: int, wanted: frozenset[str], result: Arguments, va
     known = arities()
     dashed = name.replace("_", "-")
     near = [dashed] if dashed in known else [other for other in known if one_letter_off(name, other)]
-    fields = may_decide(name, value)
+    fields = may_decide(name, value or "true")
     near += (
         misnamed(name, wanted, _SIMILAR) if fields else difflib.get_close_matches(name, wanted, 2, _SIMILAR)
     )

@@ -119,7 +119,7 @@ def _zero(arguments: Arguments) -> Written:
 def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
     granularity = arguments.text("recompute")
     short = arguments.flag("recompute_attention")
-    if short is not None:
+    if short is not None and (granularity is None or granularity.value in {"full", "selective"}):
         granularity = Written("selective", short.line, short.words)
     if granularity is None:
         return _earlier_recompute(arguments, values, layers)

@@ -183,7 +183,10 @@ def _checked(document: WrittenDocument) -> WrittenDocument:
         if old in document.entries and new not in document.entries:
             document.entries[new] = document.entries.pop(old)
     for section, names in SECTIONS.items():
-        document.check_names(section, names, _FRAMEWORK)
+        earlier = {
+            old.rpartition(".")[2] for old in TABLE.data["earlier_keys"] if old.startswith(f"{section}.")
+        }
+        document.check_names(section, names | earlier, _FRAMEWORK)
     for path, written in document.entries.items():
         section, _, name = path.rpartition(".")
         if section not in SECTIONS and path not in DEFAULTS and path not in KEYS.values():

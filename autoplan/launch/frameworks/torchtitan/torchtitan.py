@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from autoplan.launch.bindings.interface import Binding
 from autoplan.launch.bindings.written_values import plan_values
-from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.file_comparison import FileEdit
+from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
@@ -29,8 +28,12 @@ from autoplan.launch.frameworks.torchtitan.override_words import (
     read_overrides,
     read_toml,
 )
-from autoplan.launch.frameworks.torchtitan.stage_modules import even_split, module_names
-from autoplan.launch.frameworks.torchtitan.torchtitan_values import is_torchtitan, read_torchtitan
+from autoplan.launch.frameworks.torchtitan.torchtitan_values import (
+    even_split,
+    is_torchtitan,
+    module_names,
+    read_torchtitan,
+)
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

@@ -9,8 +9,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
-from autoplan.report.charts.axis import Axis
-from autoplan.report.charts.timeline_pieces import PIECE_KINDS
+from autoplan.report.charts.chart_data import PIECE_KINDS, Axis
 from autoplan.report.pages.page_frame import (
     colour_keys,
     element,

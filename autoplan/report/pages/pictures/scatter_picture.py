@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.charts.axis import Axis, round_values
+from autoplan.report.charts.chart_data import Axis, round_values
 from autoplan.report.pages.page_frame import readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 

@@ -16,7 +16,7 @@ from autoplan.report.pages.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.render.bars import spread
+from autoplan.report.render.terminal import spread
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_COLOURS, TIME_NAMES
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_seconds

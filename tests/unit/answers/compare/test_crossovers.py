@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan import UnsupportedError, compare, evaluate, load_job, plan
-from autoplan.answers.compare.crossover_search import domain_of, knob_of, layouts_priced, with_value
-from autoplan.answers.compare.layout_kinds import layout_kinds, narrowed
+from autoplan.answers.compare.crossover_search import (
+    domain_of,
+    knob_of,
+    layout_kinds,
+    layouts_priced,
+    narrowed,
+    with_value,
+)
 from autoplan.catalog import stack
 from autoplan.costs.predict import predict
 from autoplan.planning.plan_and_evaluate import read_layout

@@ -17,7 +17,7 @@ from autoplan import (
     plan,
 )
 from autoplan.answers.compare.ask import axis_seconds, layout_traffic, tensor_splits
-from autoplan.answers.compare.layout_kinds import fastest_of_kinds, layout_kinds, narrowed
+from autoplan.answers.compare.crossover_search import fastest_of_kinds, layout_kinds, narrowed
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import machine_of, serial

@@ -20,10 +20,9 @@ from autoplan.answers.sweep import executors
 from autoplan.answers.sweep.ask import Journal, write_results
 from autoplan.catalog import load_grid
 from autoplan.errors import AutoplanError, CatalogError, SpecError, UnsupportedError
-from autoplan.planning import cell_planner
-from autoplan.planning.caching import planner_identity
+from autoplan.planning import caching, cell_planner
 from autoplan.results import CellAnswer, Sweep, SweepRow
-from autoplan.schema.grids.grid_spec import Cell
+from autoplan.schema.grid_spec import Cell
 from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 
 GRID = (
@@ -287,7 +286,7 @@ def test_a_changed_base_job_or_program_plans_all_anew(grid, out, threads, monkey
     assert threads.planned == 8
     assert {row["step_seconds"] for row in rows_of(out)}.isdisjoint(row["step_seconds"] for row in before)
 
-    for module in (planner_identity, cell_planner, grid_planning):
+    for module in (caching, cell_planner, grid_planning):
         monkeypatch.setattr(module, "planner_name", lambda: "autoplan 0.0.0")
     planning.sweep(grid, output=out, executor=threads)
     assert threads.planned == 16
@@ -302,20 +301,18 @@ def test_a_changed_cost_model_changes_the_fingerprint(grid):
     stack = job.stack.model_copy(update={"uncertainty": wider})
     changed = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"stack": stack})
 
-    assert planner_identity.fingerprint(job) != planner_identity.fingerprint(changed)
+    assert caching.fingerprint(job) != caching.fingerprint(changed)
 
 
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
     """Return a copy of the package, which is taken for the program."""
     root = tmp_path / "autoplan"
-    shutil.copytree(
-        Path(planner_identity.__file__).parents[2], root, ignore=shutil.ignore_patterns("__pycache__")
-    )
-    monkeypatch.setattr(planner_identity, "files", lambda _name: root)
-    planner_identity.planner_name.cache_clear()
+    shutil.copytree(Path(caching.__file__).parents[1], root, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(caching, "files", lambda _name: root)
+    caching.planner_name.cache_clear()
     yield root
-    planner_identity.planner_name.cache_clear()
+    caching.planner_name.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -333,18 +330,18 @@ def copied(tmp_path, monkeypatch):
 def test_only_code_that_an_answer_comes_from_changes_the_fingerprint(grid, copied, file, same):
     """A reworded report or help text leaves a journal as good as it was; another price does not."""
     job = planner_job(grid)
-    before = planner_identity.fingerprint(job)
+    before = caching.fingerprint(job)
     with (copied / file).open("a", encoding="utf-8") as text:
         text.write("# reworded\n")
-    planner_identity.planner_name.cache_clear()
+    caching.planner_name.cache_clear()
 
-    assert (planner_identity.fingerprint(job) == before) is same
+    assert (caching.fingerprint(job) == before) is same
 
 
 PLANNED = """
 import sys
 from autoplan import load_job
-from autoplan.planning.caching.planner_identity import APART
+from autoplan.planning.caching import APART
 from autoplan.planning.cell_planner import plan_cell
 assert plan_cell(load_job("llama2-7b-2x-a100")).status == "planned"
 parts = {tuple(name.split(".")[:2]) for name in sys.modules if name.startswith("autoplan.")}
@@ -365,7 +362,7 @@ def test_a_name_does_not_change_the_fingerprint(grid):
     job = planner_job(grid)
     renamed = type(job)(**{name: getattr(job, name) for name in job.__slots__} | {"name": "another"})
 
-    assert planner_identity.fingerprint(job) == planner_identity.fingerprint(renamed)
+    assert caching.fingerprint(job) == caching.fingerprint(renamed)
 
 
 def planner_job(grid):

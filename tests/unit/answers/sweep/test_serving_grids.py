@@ -11,7 +11,7 @@ import autoplan
 from autoplan.answers.sweep.ask import Journal, journal_path
 from autoplan.catalog import cell_job, load_grid
 from autoplan.errors import SpecError
-from autoplan.planning.caching.planner_identity import fingerprint
+from autoplan.planning.caching import fingerprint
 from autoplan.results.sweep import ServingCellAnswer
 from tests.support.spec_runs import run_here
 

@@ -256,7 +256,7 @@ def test_a_snapshot_without_history_tells_what_lives_now(tmp_path):
 )
 def test_peaks_are_those_of_playing_the_history_forward(steps, lost):
     """However much of the history is lost, the peak of the rest is that of playing all of it forward."""
-    from autoplan.calibration.snapshots.allocator_history import measured_snapshot
+    from autoplan.calibration.snapshots import measured_snapshot
 
     history, living, levels = [], {}, [0]
     for address, size in steps:

@@ -10,7 +10,7 @@ import pytest
 from autoplan.catalog import load_entry, load_job
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.predict import facts_of, predict
-from autoplan.report.wording.layer_type_words import stage_layer_types
+from autoplan.report.wording.sentences import stage_layer_types
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec
 from autoplan.schema.stage_layers import order_of

@@ -9,7 +9,7 @@ from autoplan.costs.device.kernels import gemm_seconds
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
 from autoplan.costs.matmul.product import Product
-from autoplan.costs.matmul.product_time import backward_seconds, forward_seconds
+from autoplan.costs.matmul.product_costs import backward_seconds, forward_seconds
 from autoplan.planning import gemm
 
 

@@ -253,7 +253,7 @@ def test_it_needs_a_pipeline_and_one_stage_a_device():
 def test_a_rule_that_asks_for_it_clashes_with_a_stack_that_has_none():
     """An own rule that names the schedule brings it into the space, so that the stack's rule is told, too."""
     from autoplan.search.space.candidate_space import conflicting_rules, space_of
-    from autoplan.verification.enumeration.layout_counts import counted
+    from autoplan.verification.enumeration import counted
 
     job = load_job("llama3-8b-8x-a100")
     asking = replace(job, rules=(RuleSpec(rule="schedule == zero-bubble"),))

@@ -12,7 +12,7 @@ from autoplan.costs.serving.kv_cache import cache_shape, kv_cache_bytes, state_b
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.errors import SpecError
-from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.rules.engine_rules import broken_engine_rules, no_pools
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingSpec

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import load_serving_job, serving_intervals
 from autoplan.costs.serving.served_intervals import interval_of, served_intervals, spread_of, widening
-from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
 from autoplan.schema.serving.engine_facts import SourcedRatio
 from benchmarks.serving.outcomes import ServedOutcome, row_of

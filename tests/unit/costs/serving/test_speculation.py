@@ -7,7 +7,7 @@ import pytest
 
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.planning.serving.serving_plans import evaluate_serving
+from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job

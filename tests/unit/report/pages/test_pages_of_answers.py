@@ -15,15 +15,14 @@ from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 from autoplan.answers.guide.page import guide_page
 from autoplan.answers.sweep.page import sweep_page
 from autoplan.catalog import load_serving_job
-from autoplan.planning.serving.serving_plans import evaluate_serving, plan_serving
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.document_fields import explanation_document
-from autoplan.report.pages.pictures.placement_picture import MOST_NODES, placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
-from autoplan.report.pages.plan_details import StepPictures
+from autoplan.report.pages.plan_details import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results import CellAnswer, Sweep, SweepRow
-from autoplan.schema.grids.grid_spec import Cell
+from autoplan.schema.grid_spec import Cell
 from tests.support.page_reader import PageReader, assert_stands_alone
 from tests.support.trace_events import annotation, call, kernel, written
 

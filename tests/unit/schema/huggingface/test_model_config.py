@@ -4,9 +4,9 @@ import pytest
 
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.errors import SpecError, UnsupportedError
-from autoplan.schema.huggingface.hybrid_families import REFUSED_FAMILIES
 from autoplan.schema.huggingface.model_config import (
     KNOWN_MODEL_TYPES,
+    REFUSED_FAMILIES,
     detect_huggingface,
     model_from_huggingface,
 )
@@ -116,7 +116,42 @@ GRANITE_HYBRID = config(
 )
 BAMBA = config("bamba", 32, 4096, 32, 14336, 128000, attn_layer_indices=[9, 18, 27])
 
-#: Each config with the count of transformers 5.23 (deepseek_v3: and its router biases).
+KIMI = config(
+    "kimi_k2",
+    61,
+    7168,
+    64,
+    18432,
+    163840,
+    num_key_value_heads=64,
+    q_lora_rank=1536,
+    kv_lora_rank=512,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+    qk_nope_head_dim=128,
+    n_routed_experts=384,
+    n_shared_experts=1,
+    num_experts_per_tok=8,
+    moe_intermediate_size=2048,
+    first_k_dense_replace=1,
+)
+QWEN_VL = config("qwen3_vl_text", 36, 4096, 32, 12288, 151936, num_key_value_heads=8, head_dim=128)
+QWEN_VL_EXPERTS = config(
+    "qwen3_vl_moe_text",
+    48,
+    2048,
+    32,
+    6144,
+    151936,
+    num_key_value_heads=4,
+    head_dim=128,
+    num_experts=128,
+    num_experts_per_tok=8,
+    moe_intermediate_size=768,
+)
+MINISTRAL = config("ministral3", 34, 4096, 32, 14336, 131072, num_key_value_heads=8, head_dim=128)
+
+#: Each config with the count of transformers 5.23, router biases that are buffers included.
 CONFIGS = {
     "llama": (config("llama", 32, 4096, 32, 14336, 128256, num_key_value_heads=8), 8030261248),
     "llama without optional fields": (config("llama", 32, 4096, 32, 11008, 32000), 6738415616),
@@ -187,6 +222,146 @@ CONFIGS = {
     ),
     "bamba": (BAMBA, 9808584064),
     "starcoder2": (config("starcoder2", 30, 3072, 24, 12288, 49152), 3030371328),
+    "glm": (config("glm", 40, 4096, 32, 13696, 151552, num_key_value_heads=2, head_dim=128), 9399951360),
+    "glm4": (config("glm4", 40, 4096, 32, 13696, 151552, num_key_value_heads=2, head_dim=128), 9400279040),
+    "glm4_moe": (
+        config(
+            "glm4_moe",
+            46,
+            4096,
+            96,
+            10944,
+            151552,
+            num_key_value_heads=8,
+            head_dim=128,
+            attention_bias=True,
+            moe_intermediate_size=1408,
+            n_routed_experts=128,
+            n_shared_experts=1,
+            num_experts_per_tok=8,
+            first_k_dense_replace=1,
+            use_qk_norm=False,
+        ),
+        106852251264,
+    ),
+    "glm4_moe_lite": (
+        config(
+            "glm4_moe_lite",
+            47,
+            2048,
+            20,
+            10240,
+            154880,
+            num_key_value_heads=20,
+            q_lora_rank=768,
+            kv_lora_rank=512,
+            qk_rope_head_dim=64,
+            v_head_dim=256,
+            qk_nope_head_dim=192,
+            n_routed_experts=64,
+            n_shared_experts=1,
+            num_experts_per_tok=4,
+            moe_intermediate_size=1536,
+            first_k_dense_replace=1,
+        ),
+        29943393920,
+    ),
+    "dots1": (
+        config(
+            "dots1",
+            62,
+            4096,
+            32,
+            10944,
+            152064,
+            num_key_value_heads=32,
+            moe_intermediate_size=1408,
+            n_routed_experts=128,
+            n_shared_experts=2,
+            num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        142774381696,
+    ),
+    "minimax_m2": (
+        config(
+            "minimax_m2",
+            62,
+            3072,
+            48,
+            1536,
+            200064,
+            num_key_value_heads=8,
+            head_dim=128,
+            num_local_experts=256,
+            num_experts_per_tok=8,
+        ),
+        228689764864,
+    ),
+    "olmo2": (config("olmo2", 32, 4096, 32, 11008, 100352), 7298617344),
+    "olmo3": (config("olmo3", 64, 5120, 40, 27648, 100278, num_key_value_heads=8), 32233522176),
+    "olmoe": (config("olmoe", 16, 2048, 16, 1024, 50304, num_experts=64, num_experts_per_tok=8), 6919161856),
+    "exaone4": (config("exaone4", 64, 5120, 40, 27392, 102400, num_key_value_heads=8), 32003216384),
+    "seed_oss": (
+        config("seed_oss", 64, 5120, 80, 27648, 155136, num_key_value_heads=8, head_dim=128),
+        36151104512,
+    ),
+    "smollm3": (config("smollm3", 36, 2048, 16, 11008, 128256, num_key_value_heads=4), 3075098624),
+    "ernie4_5": (
+        config("ernie4_5", 18, 1024, 16, 3072, 103424, num_key_value_heads=2, head_dim=128),
+        360748032,
+    ),
+    "ernie4_5_moe": (
+        config(
+            "ernie4_5_moe",
+            28,
+            2560,
+            20,
+            12288,
+            103424,
+            num_key_value_heads=4,
+            moe_num_experts=64,
+            moe_k=6,
+            moe_intermediate_size=1536,
+            moe_num_shared_experts=2,
+            moe_layer_start_index=1,
+        ),
+        21825437888,
+    ),
+    "hunyuan_v1_dense": (
+        config("hunyuan_v1_dense", 32, 4096, 32, 14336, 128167, num_key_value_heads=8, head_dim=128),
+        8029540352,
+    ),
+    "granitemoe": (
+        config(
+            "granitemoe",
+            32,
+            1536,
+            24,
+            512,
+            49155,
+            num_key_value_heads=8,
+            num_local_experts=40,
+            num_experts_per_tok=8,
+            tie_word_embeddings=True,
+        ),
+        3298793472,
+    ),
+    "cohere": (config("cohere", 40, 8192, 64, 22528, 256000), 34980831232),
+    "cohere2": (config("cohere2", 32, 4096, 32, 14336, 256000, num_key_value_heads=8), 8028033024),
+    "stablelm": (config("stablelm", 32, 2560, 32, 6912, 50304, num_key_value_heads=32), 2795443200),
+    "kimi_k2": (KIMI, 1026408232448),
+    "kimi_k25": ({"model_type": "kimi_k25", "text_config": KIMI}, 1026408232448),
+    "qwen3_vl_text": (QWEN_VL, 8190735360),
+    "qwen3_vl": ({"model_type": "qwen3_vl", "text_config": QWEN_VL}, 8190735360),
+    "qwen3_vl_moe_text": (QWEN_VL_EXPERTS, 30532122624),
+    "qwen3_vl_moe": ({"model_type": "qwen3_vl_moe", "text_config": QWEN_VL_EXPERTS}, 30532122624),
+    "ministral3": (MINISTRAL, 8489553920),
+    "mistral3": ({"model_type": "mistral3", "text_config": MINISTRAL}, 8489553920),
+    "llava": (
+        {"model_type": "llava", "text_config": config("llama", 32, 4096, 32, 11008, 32000)},
+        6738415616,
+    ),
 }
 
 
@@ -260,6 +435,9 @@ def test_a_problem_of_a_nested_config_says_where_it_stands():
         ({}, "model_type is missing"),
         ({"model_type": 3}, "model_type must be a text"),
         ({"model_type": "llama4"}, "text_config is needed"),
+        ({"model_type": "mistral3", "text_config": {}}, "which language model mistral3 has"),
+        (config("ernie4_5_moe", 4, 64, 8, 64, 100, moe_layer_end_index=1), "or the last layer"),
+        (config("stablelm", 2, 64, 8, 64, 100, qk_layernorm=True), "qk_layernorm must be false"),
         (config("llama", 2, 64, 8, 64, 100, num_key_value_heads=3), "multiple of kv_heads 3"),
         (config("qwen3_moe", 2, 64, 8, 64, 100, mlp_only_layers=[1]), "must be the first layers"),
         (config("qwen3_moe", 2, 64, 8, 64, 100, mlp_only_layers="all"), "must be the first layers"),

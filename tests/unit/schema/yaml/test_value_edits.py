@@ -2,8 +2,8 @@
 
 import pytest
 
+from autoplan.catalog.job_edits import with_value
 from autoplan.schema.yaml.parser import parse_yaml
-from autoplan.schema.yaml.value_edits import with_value
 
 TEXT = """# head
 schema: 1

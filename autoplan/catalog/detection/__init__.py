@@ -1,1 +1,0 @@
-"""The hardware of this machine and of its job: ``hardware: auto``."""

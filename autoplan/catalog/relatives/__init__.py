@@ -1,1 +1,0 @@
-"""What an entry without measurements of its own takes from its nearest relatives."""

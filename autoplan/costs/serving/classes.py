@@ -1,0 +1,161 @@
+"""Latencies of each class of requests of an engine that serves several classes.
+
+Notation (this file only)::
+
+    D  requests that decode      O  tokens of an answer                              [1]
+    w  time from the start of the iteration that begins a prompt to its first token  [s]
+
+Requests of all classes wait in one queue and decode in the same iterations, so a class differs from all
+requests in three things: the iterations of its prompt, the tokens that its decode reads, and the
+number of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from autoplan.costs.core.serving.iteration import Iteration
+from autoplan.costs.core.serving.served_prediction import OperatingPoint, ServedClass
+from autoplan.costs.serving.accepted_tokens import AcceptedTokens
+from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
+from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
+from autoplan.schema.serving.request_lengths import RequestClass
+
+__all__ = ["ClassTimes", "class_lengths", "class_times", "served_classes", "tokens_of_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTimes:
+    """Mean times of the requests of one class [s]."""
+
+    time_to_first_token: float
+    time_per_output_token: float
+
+
+def class_lengths(load: RequestLoad, rules: SchedulerRules) -> tuple[LengthMoments, ...]:
+    """Return the mean lengths of each class of ``load``, by number; empty for a load without classes.
+
+    >>> load = RequestLoad((10, 30, 10), (5, 5, 5), (0.0,) * 3, kinds=(0, 1, 0))
+    >>> [lengths.input for lengths in class_lengths(load, SchedulerRules(4, 8, BlockPool(99, 4)))]
+    [10.0, 30.0]
+    """
+    return tuple(length_moments(_of_kind(load, kind), rules) for kind in sorted(set(load.kinds)))
+
+
+def _of_kind(load: RequestLoad, kind: int) -> RequestLoad:
+    chosen = [number for number, request_kind in enumerate(load.kinds) if request_kind == kind]
+    inputs, outputs = load.inputs, load.outputs
+    return RequestLoad(
+        tuple(inputs[i] for i in chosen), tuple(outputs[i] for i in chosen), kinds=(kind,) * len(chosen)
+    )
+
+
+def class_times(
+    point: OperatingPoint,
+    lengths: LengthMoments,
+    classes: tuple[LengthMoments, ...],
+    rules: SchedulerRules,
+    iteration: Iteration,
+) -> tuple[ClassTimes, ...]:
+    """Return the times of each class at a steady state of all: TTFT - w + w of the class, and TPOT.
+
+    Of the D decodes, that of the request reads the context of its class, and the others the mean context.
+
+    >>> from autoplan.costs.serving.queueing.open_loop import open_loop
+    >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
+    >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
+    >>> lengths, classes = length_moments(load, rules), class_lengths(load, rules)
+    >>> point = open_loop(0.05, lengths, rules, engine)
+    >>> short, long = class_times(point, lengths, classes, rules, engine)
+    >>> round(long.time_to_first_token - short.time_to_first_token, 1)  # 32 tokens more
+    3.2
+
+    Leaves out: that a preempted request is more often one of many tokens.
+    Source: Wolff 1982, doi:10.1287/opre.30.2.223: requests of every class see the queue as it is on average.
+    """
+    prompts = point.decodes / max(lengths.output - 1, 1e-9)
+    prompts_of_classes = prompt_seconds(point.decodes, prompts, lengths, rules, iteration)
+    mean = sum(
+        prompt.share * seconds for prompt, seconds in zip(lengths.prompts, prompts_of_classes, strict=True)
+    )
+    later = [seconds - mean for seconds in prompts_of_classes] or [0.0] * len(classes)
+    return tuple(
+        ClassTimes(
+            max(0.0, point.time_to_first_token + wait)
+            if isfinite(point.time_to_first_token)
+            else point.time_to_first_token,
+            _decode_seconds(point, of_class.read - lengths.read, lengths, iteration)
+            if of_class.output > 1
+            else 0.0,
+        )
+        for of_class, wait in zip(classes, later, strict=True)
+    )
+
+
+def _decode_seconds(
+    point: OperatingPoint, more_tokens: float, lengths: LengthMoments, iteration: Iteration
+) -> float:
+    """Return TPOT of a request that reads ``more_tokens`` more of the cache than the mean request [s]."""
+    decodes = max(1, round(point.decodes))
+    context = decodes * lengths.read
+    longer = iteration.seconds(decodes, max(0.0, context + more_tokens)) - iteration.seconds(decodes, context)
+    return max(0.0, point.time_per_output_token + longer)
+
+
+def served_classes(
+    classes: Sequence[RequestClass],
+    point: OperatingPoint,
+    lengths: tuple[LengthMoments, tuple[LengthMoments, ...]],
+    engine: tuple[SchedulerRules, Iteration],
+    drafts: tuple[AcceptedTokens, float],
+    front_end: Callable[[float], float],
+) -> tuple[ServedClass, ...]:
+    """Return the latencies of each class at ``point``, which includes the front end and drafts.
+
+    ``lengths``: those of all requests, in steps, and of each class, in tokens. ``drafts``: what they give,
+    and the mean tokens of an answer. ``front_end``: time before the scheduler sees so long a prompt [s].
+
+    >>> from autoplan.costs.serving.queueing.open_loop import open_loop
+    >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
+    >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
+    >>> overall, of_classes = length_moments(load, rules), class_lengths(load, rules)
+    >>> kinds = [RequestClass(name=name, weight=0.5, input_tokens=8, output_tokens=11) for name in "ab"]
+    >>> point = open_loop(0.05, overall, rules, engine)
+    >>> drafts = AcceptedTokens(0, 0.0), 11.0
+    >>> served = served_classes(kinds, point, (overall, of_classes), (rules, engine), drafts,
+    ...                         lambda tokens: tokens / 64)  # 32 tokens more pass the front end in 0.5 s
+    >>> round(served[1].time_to_first_token - served[0].time_to_first_token, 1)
+    3.7
+    """
+    overall, of_classes = lengths
+    accepted, output = drafts
+    # Times of a class are those of the scheduler, in steps.
+    in_steps = replace(
+        point, time_per_output_token=point.time_per_output_token * tokens_of_step(overall.output, output)
+    )
+    times = class_times(in_steps, overall, of_classes, *engine)
+    return tuple(
+        ServedClass(
+            name=request_class.name,
+            share=request_class.share,
+            output_tokens=lengths_of.output,
+            time_to_first_token=seen.time_to_first_token
+            + (front_end(lengths_of.input) - front_end(overall.input)),
+            time_per_output_token=seen.time_per_output_token
+            / tokens_of_step(accepted.in_steps(lengths_of).output, lengths_of.output),
+        )
+        for request_class, lengths_of, seen in zip(classes, of_classes, times, strict=True)
+    )
+
+
+def tokens_of_step(steps: float, tokens: float) -> float:
+    """Return the tokens of an answer that a step gives [1]: one without drafts.
+
+    >>> tokens_of_step(6.0, 11.0)
+    2.0
+    """
+    return (tokens - 1) / (steps - 1) if steps > 1 else 1.0

@@ -1,1 +1,0 @@
-"""Latencies of each class of requests of an engine that serves several classes."""

@@ -1,1 +1,0 @@
-"""Answers that are kept, so that the same question from many processes costs one search."""

@@ -1,1 +1,0 @@
-"""Jobs whose devices change while they run."""

@@ -1,1 +1,0 @@
-"""Use cases of serving: plans of engines under a load."""

@@ -1,1 +1,0 @@
-"""Who is answered, by which process, and until when."""

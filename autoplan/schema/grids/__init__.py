@@ -1,1 +1,0 @@
-"""Grids of jobs: schema and validation of grid files."""

@@ -1,1 +1,0 @@
-"""The choice of a scheme for a distributed matrix product, by enumeration."""

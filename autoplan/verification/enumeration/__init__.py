@@ -1,1 +1,0 @@
-"""Independent enumeration of choices of degrees, and their numbers of layouts."""
