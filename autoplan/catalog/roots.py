@@ -75,7 +75,7 @@ KINDS: Final[dict[EntryKind, EntryHome]] = {
     "model": EntryHome(("specs", "models"), "model", "ModelSpec"),
     "job": EntryHome(("specs", "jobs"), "job", "JobSpec"),
     "serving": EntryHome(("specs", "serving"), "serving.serving_spec", "ServingSpec"),
-    "grid": EntryHome(("specs", "grids"), "grids.grid_spec", "GridSpec"),
+    "grid": EntryHome(("specs", "grids"), "grid_spec", "GridSpec"),
     "kernels": EntryHome(("costmodels", "kernels"), "costmodel.kernel_spec", "KernelSpec"),
     "stack": EntryHome(("costmodels", "stacks"), "costmodel.stack", "StackSpec"),
     "engine": EntryHome(("costmodels", "engines"), "serving.engine_stack", "EngineSpec"),
