@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 import autoplan
-from autoplan.catalog import entry_names, load_entry
+from autoplan.catalog import entry_names, load_entry, stack
 from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.megatron.arguments import arities
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 
@@ -287,3 +288,16 @@ def test_all_emitted_arguments_are_known():
     arguments = TARGET.emit(PlannedRun(job, layout)).arguments
 
     assert [word for word in arguments if word.startswith("--") and word not in arities()] == []
+
+
+@pytest.mark.parametrize(("dispatcher", "said"), [("all-to-all", None), ("flex", "flex")])
+def test_a_dispatcher_is_emitted_and_read_back(dispatcher, said):
+    """With the kernels that sort tokens as the plan is priced."""
+    told = SoftwareSpec(dispatcher=dispatcher, permute_fusion=True)
+    moe = autoplan.load_job("mixtral-8x7b-8x-h200")
+    moe = replace(moe, software=told, stack=with_software(stack("megatron-core"), told))
+    text = TARGET.emit(PlannedRun(moe, parse_layout("ep=8", layers=32, devices=8, zero=1))).files[0].text
+    software = read(text, devices=8).job["software"]
+
+    assert software.get("permute_fusion") is True
+    assert software.get("dispatcher") == said

@@ -12,6 +12,7 @@ from autoplan.launch.bindings.written_values import argument_words, plan_values
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE
 from autoplan.launch.frameworks.megatron.pipeline_layout import layout_text
 from autoplan.launch.target import InexpressibleError
+from autoplan.schema.costmodel.stack import ExpertPolicy
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.model import ModelSpec
@@ -107,8 +108,18 @@ def _experts(job: Job) -> _Values:
         "router_bias": balanced,
         "capacity_factor": None if capacity is None else f"{capacity:g}",
         "padded_experts": job.routing.padded,
-        "dispatcher": "alltoall",
         "grouped_gemm": stack is not None and stack.grouped_gemm,
+        **_dispatch(stack),
+    }
+
+
+def _dispatch(experts: ExpertPolicy | None) -> _Values:
+    """Return how tokens come to their experts, as the plan is priced."""
+    if experts is None:
+        return {"dispatcher": "alltoall"}
+    return {
+        "dispatcher": "flex" if experts.dispatch == "hierarchical" else "alltoall",
+        "fused_permute": experts.permute_fusion,
     }
 
 

@@ -235,6 +235,9 @@ def _offload_every(count: int, layers: int) -> int:
 def _training(arguments: Arguments) -> dict[str, Written]:
     values = {"precision": _precision(arguments), "optimizer": _optimizer(arguments)}
     software = {key: value for name, (key, value) in _SOFTWARE.items() if arguments.flag(name)}
+    dispatcher = arguments.text("dispatcher")
+    if dispatcher is not None and dispatcher.value == "flex":
+        software["dispatcher"] = "flex"
     if software:
         values["software"] = Written(software)
     routing: dict[str, Any] = {}
