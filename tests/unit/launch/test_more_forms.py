@@ -176,6 +176,24 @@ def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
     assert {key: said.get(key) for key in wanted} == wanted
 
 
+def test_a_dense_model_has_no_degree_of_experts(tmp_path):
+    """ms-swift's default for experts is none of a model without any, whose layout can then be priced."""
+    dense = SWIFT_MEGATRON.replace("Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen2.5-14B")
+    dense = dense.replace("    --expert_model_parallel_size 4", "   ")
+
+    assert "etp" not in of(tmp_path, "a.sh", dense).layout_string
+    assert "etp=1" in of(tmp_path, "b.sh", SWIFT_MEGATRON).layout_string
+
+
+def test_gradients_of_another_type_are_read(tmp_path):
+    """Main gradients in bf16 take the place of those in fp32."""
+    script = FORKED.replace(
+        "--overlapped", "--use-precision-aware-optimizer --main-grads-dtype bf16 --overlapped"
+    )
+
+    assert of(tmp_path, "a.sh", script).job["software"]["gradients"] == "bf16"
+
+
 def test_adapters_of_a_recipe_are_read(tmp_path):
     """A recipe in Python that sets its adapters has their rank, at every product."""
     assert of(tmp_path, "recipe.py", ADAPTED).job["adapters"] == {"rank": 16, "targets": "all"}

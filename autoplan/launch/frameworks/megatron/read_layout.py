@@ -235,6 +235,10 @@ def _offload_every(count: int, layers: int) -> int:
 def _training(arguments: Arguments) -> dict[str, Written]:
     values = {"precision": _precision(arguments), "optimizer": _optimizer(arguments)}
     software = {key: value for name, (key, value) in _SOFTWARE.items() if arguments.flag(name)}
+    gradients = arguments.text("main_gradients")
+    if gradients is not None and gradients.value == "bf16":
+        # In place of fp32 ones, which --bf16 alone has (megatron/training/arguments.py, validate_args).
+        software["gradients"] = "bf16"
     if software:
         values["software"] = Written(software)
     routing: dict[str, Any] = {}
