@@ -101,6 +101,13 @@ FORKED = """bcprun -p 8 -c 'python main.py --tensor-model-parallel-size 8 --pipe
 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 2048 --micro-batch-size 4 --bf16 \\
 --max-position-embeddings 2048 --global-batch-size 2048 --overlapped-distributed-optimizer'
 """
+SECTIONED = """data_config: {train_file: a}
+max_input_length: 512
+training_args:
+  # see TrainingArguments
+  per_device_train_batch_size: 3
+  bf16: true
+"""
 ADAPTED = RECIPE.replace("    num_nodes", "    pretrain.peft = LoRA(dim=16, alpha=32)\n    num_nodes")
 
 
@@ -164,6 +171,7 @@ def facts(found):
         ("k.sh", FACTORY, "llama-factory", {"precision": "fp8", "recompute": "full", "mbs": 1}),
         ("l.sh", ACCELERATED, "trainer", {"precision": "bf16", "dp": 4, "mbs": 2}),
         ("m.yaml", BRIDGE, "megatron-bridge", {"tp": None, "mbs": 1, "global_batch_size": 64}),
+        ("o.yaml", SECTIONED, "trainer", {"mbs": 3, "precision": "bf16", "zero": None}),
         ("n.sh", FORKED, "megatron-lm", {"tp": 8, "pp": 4, "mbs": 4, "zero": None}),
     ],
 )
