@@ -155,7 +155,10 @@ def calibrated_kernels(kernels: KernelSpec, changes: Sequence[CoefficientChange]
     changed = kernels
     for coefficient, change in by_coefficient.items():
         changed = with_number(changed, coefficient.path, **_fields(change, key))
-    update = {"name": _name(kernels.name), "sources": _sources(kernels.sources, by_coefficient, key, source)}
+    update = {
+        "name": _name(kernels.name),
+        "sources": {**kernels.sources, key: source} if by_coefficient else dict(kernels.sources),
+    }
     return changed.model_copy(update=update)
 
 
@@ -166,12 +169,8 @@ def _by_coefficient(changes: Sequence[CoefficientChange], part: str) -> dict[Coe
 
 
 def _fields(change: CoefficientChange, key: str) -> dict[str, object]:
-    note = _shipped_note(change.before, change.kind, change.file)
+    note = f"{change.before:.4g} ({change.kind}) in {change.file} before"
     return {"value": change.after, "kind": "fitted", "source": key, "note": note}
-
-
-def _shipped_note(value: float, kind: str, file: str) -> str:
-    return f"{value:.4g} ({kind}) in {file} before"
 
 
 def _free_key(sources: Mapping[str, str]) -> str:
@@ -182,12 +181,6 @@ def _free_key(sources: Mapping[str, str]) -> str:
     """
     keys = ("runs", *(f"runs-{number}" for number in range(2, len(sources) + 3)))
     return next(key for key in keys if key not in sources)
-
-
-def _sources(
-    sources: Mapping[str, str], changed: Mapping[Coefficient, CoefficientChange], key: str, source: str
-) -> dict[str, str]:
-    return {**sources, key: source} if changed else dict(sources)
 
 
 def _name(name: str) -> str:

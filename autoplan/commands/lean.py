@@ -15,11 +15,7 @@ from typing import Any
 
 from autoplan.commands.start_up import begin_work
 
-__all__ = [
-    "collect_again",
-    "load_solver",
-    "without_pandas",
-]
+__all__ = ["collect_again", "load_solver", "without_pandas"]
 
 
 class _Pandas(ModuleType):

@@ -11,12 +11,7 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-__all__ = [
-    "begin_work",
-    "end_at_once",
-    "process_started",
-    "start_process",
-]
+__all__ = ["begin_work", "end_at_once", "process_started", "start_process"]
 
 
 #: When this process began, where it is that of one command [s].

@@ -281,17 +281,16 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def application(admission: Admission) -> Starlette:
     """Return the application whose questions go to ``admission``."""
     choices = json.dumps(page_choices(), separators=(",", ":")).encode()
-    content = {path: (_file(name), kind) for path, (name, kind) in _FILES.items()}
+    content = {
+        path: ((files("autoplan.playground") / "static" / name).read_bytes(), kind)
+        for path, (name, kind) in _FILES.items()
+    }
     routes = [Route(path, _constant(body, kind)) for path, (body, kind) in content.items()]
     routes.append(Route("/api/choices", _constant(choices, _JSON)))
     paths: tuple[Literal["plan", "remedies", "launch"], ...] = ("plan", "remedies", "launch")
     routes += [Route(f"/api/{path}", _question(path, admission), methods=["POST"]) for path in paths]
     handlers = {HTTPException: _no_such_address, RefusedRequestError: _refused, Exception: _defect}
     return Starlette(routes=routes, exception_handlers=handlers)
-
-
-def _file(name: str) -> bytes:
-    return (files("autoplan.playground") / "static" / name).read_bytes()
 
 
 def _constant(body: bytes, kind: str) -> Endpoint:

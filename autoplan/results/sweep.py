@@ -119,14 +119,13 @@ class SweepRow:
         >>> [row.values()[key] for key in ("cell", "search.zero_stage", "status", "reasons")]
         [1, '[0, 1]', 'invalid', 'no; never']
         """
-        settings = {key: _scalar(value) for key, value in self.cell.settings.items()}
+        settings = {
+            key: text_of(value) if isinstance(value, tuple | dict) else value
+            for key, value in self.cell.settings.items()
+        }
         answer: dict[str, Any] = {f.name: getattr(self.answer, f.name) for f in fields(self.answer)}
         answer["reasons"] = "; ".join(self.answer.reasons) or None
         return {"cell": self.cell.number, **settings, **answer}
-
-
-def _scalar(value: Plain) -> Plain:
-    return text_of(value) if isinstance(value, tuple | dict) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,7 @@ from autoplan.lazy import lazy as _lazy
 if TYPE_CHECKING:
     from autoplan.rules.layout_rules import broken_rules
 
-__all__ = [
-    "broken_rules",
-]
+__all__ = ["broken_rules"]
 
 _HOMES: Final = {
     "autoplan.rules.layout_rules": "broken_rules",

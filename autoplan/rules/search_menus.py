@@ -49,10 +49,6 @@ def _interleaves(job: Job) -> bool:
     )
 
 
-def _uneven_chunks(job: Job) -> bool:
-    return _interleaves(job) and job.stack.rules.uneven_chunks and not even_only(job)
-
-
 def _many_chunks(job: Job) -> bool:
     layers = job.model.layers
     several = [v for v in range(MOST_VIRTUAL_STAGES + 1, layers // 2 + 1) if layers % v == 0]
@@ -89,7 +85,9 @@ def _recomputes_fully(job: Job) -> bool:
 
 #: What is left out, and the jobs in which that makes a difference.
 _LEFT_OUT: Final[dict[str, Callable[[Job], bool]]] = {
-    "virtual stages of unequal numbers of layers": _uneven_chunks,
+    "virtual stages of unequal numbers of layers": lambda job: (
+        _interleaves(job) and job.stack.rules.uneven_chunks and not even_only(job)
+    ),
     f"more than {MOST_VIRTUAL_STAGES} virtual stages": _many_chunks,
     "shard groups other than all ranks and those of a node": _shard_groups,
     "experts split otherwise than tensors or not at all": _expert_splits,

@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = [
-    "chunks_of",
-    "counts_embedding_and_loss",
-    "even_stages",
-    "fewest_layers",
-    "order_of",
-    "orders_of",
-]
+__all__ = ["chunks_of", "counts_embedding_and_loss", "even_stages", "fewest_layers", "order_of", "orders_of"]
 
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:

@@ -25,11 +25,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
 from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.units import format_bytes, format_seconds
-from autoplan.verification.enumeration import (
-    DOMINATED_RING,
-    EQUIVALENT_ORDER,
-    EQUIVALENT_ZERO,
-)
+from autoplan.verification.enumeration import DOMINATED_RING, EQUIVALENT_ORDER, EQUIVALENT_ZERO
 from autoplan.verification.examination import Examination, Progress, examined
 from autoplan.verification.fact_checks import (
     Replanned,

@@ -20,6 +20,7 @@ from autoplan.costs.serving.disaggregated.pool_simulation import proportional_se
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+from autoplan.costs.serving.iteration.token_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
@@ -109,18 +110,19 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
         if step is not None:
             _BUILT[key] = iteration, step
     else:
-        iteration = _with_numbers(*built, step)
+        iteration = _with_numbers(*built, step, launch_seconds(served.scope, step.eager_kernel.value))
     return iteration
 
 
-def _with_numbers(built: EngineIteration, before: StepFacts, step: StepFacts) -> EngineIteration:
+def _with_numbers(
+    built: EngineIteration, before: StepFacts, step: StepFacts, eager: float
+) -> EngineIteration:
     """Return an iteration with the scale and host times of another ``step`` of the same engine."""
-    launches = built.host.eager / before.eager_kernel.value if before.eager_kernel.value else 0.0
     host = replace(
         built.host,
         step=step.host.value,
         per_request=step.host_per_request.value,
-        eager=step.eager_kernel.value * launches,
+        eager=eager,
     )
     return replace(built, scale=built.scale * step.scale.value / before.scale.value, host=host)
 
@@ -245,10 +247,9 @@ def _open(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         request_rate=float(rate) / parts,
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
-    rules = _rules(run, served)
-    draws = [
-        _values(simulate(drawn_load(workload, requests, seed), rules, iteration), parts) for seed in _SEEDS
-    ]
+    rules, busy = _rules(run, served), served.layout.adp * front_end_busy(served.job)
+    loads = [replace(drawn_load(workload, requests, seed), front_end_busy=busy) for seed in _SEEDS]
+    draws = [_values(simulate(load, rules, iteration), parts) for load in loads]
     values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
     for metric in (METRICS[0], METRICS[3]):
         values[metric] = (values[metric] or 0.0) + _front_end(run, served.job)
@@ -391,7 +392,7 @@ def _disaggregated(run: ServedRun) -> Served:
     prefill = replace(pair.prefill, engine=replace(pair.prefill.engine, rules=rules))
     parts = gcd(pair.senders, pair.receivers)
     own = max(1, ceil(clients / parts))
-    load = _rounds_of_clients(run, job, clients, own)
+    load = replace(_rounds_of_clients(run, job, clients, own), front_end_busy=pair.front_end_busy(job, parts))
     result = simulate_pools(
         load,
         (prefill, pair.senders // parts),

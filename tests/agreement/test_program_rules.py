@@ -170,3 +170,33 @@ def test_megatron_lm_lacks_the_parts_of_models_that_it_has_no_argument_for(name)
     except InexpressibleError:
         written = False
     assert written == (lacks(way, one) is None)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "missing"),
+    [
+        ("pythia-6.9b", "torchtitan", "no MLP without a gate"),
+        ("pythia-6.9b", "megatron-bridge", "no attention and MLP in parallel"),
+        ("pythia-6.9b", "litgpt", None),
+        ("gemma2-9b", "torchtitan", "no activation geglu"),
+        ("gemma2-9b", "megatron-bridge", None),
+        ("gemma2-9b", "torchtune", None),
+        ("olmo2-7b", "megatron-lm", "no norms of queries and keys over all heads"),
+        ("olmo2-7b", "litgpt", None),
+        ("minimax-m2", "megatron-bridge", None),
+        ("gpt-oss-20b", "torchtitan", None),
+        ("mistral-7b", "torchtitan", "no sliding windows without attention sinks"),
+        ("qwen3-8b", "torchtune", "no norms of queries and keys"),
+        ("qwen3-8b", "torchtitan", None),
+        ("starcoder2-7b", "torchtitan", "no MLP without a gate"),
+        ("starcoder2-7b", "megatron-bridge", None),
+    ],
+)
+def test_a_program_plans_the_models_that_its_source_has(model, name, missing):
+    """Facts of each program's model definitions, at a sequence longer than Mistral's window."""
+    workload = Workload(sequence_length=8192, global_batch_size=64)
+    longer = resolve_job(
+        JobSpec(kind="training", workload=workload, model=model, hardware="dgx-h100", program="any-layout")
+    )
+
+    assert lacks(program(name).ways[0], longer) == missing

@@ -9,15 +9,7 @@ from pathlib import Path
 
 from autoplan.calibration import Observation
 from autoplan.calibration.record import PointGrid
-from autoplan.catalog import (
-    detected,
-    file_named,
-    find_hardware,
-    is_path,
-    kernels_for,
-    load_job,
-    read_file,
-)
+from autoplan.catalog import detected, file_named, find_hardware, is_path, kernels_for, load_job, read_file
 from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.results.calibration import Calibration, MachineCalibration, Measured

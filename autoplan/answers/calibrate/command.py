@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
     from autoplan.results.calibration import MachineCalibration
 
-__all__ = [
-    "calibrate",
-    "show_engine_of_results",
-    "show_machine_of_logs",
-]
+__all__ = ["calibrate", "show_engine_of_results", "show_machine_of_logs"]
 
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
@@ -211,10 +207,7 @@ def show_engine_of_results(
     answer = calibrate_serving(job, layouts, logs)
     files = _written(calibrated_engine_file(answer), output)
 
-    from autoplan.answers.calibrate.blocks import (
-        serving_calibration_document,
-        serving_calibration_table,
-    )
+    from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
 
     present(
         form,

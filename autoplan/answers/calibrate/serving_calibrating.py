@@ -7,11 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoplan.answers.calibrate.value import (
-    CalibratedFigure,
-    CalibratedNumber,
-    ServingCalibration,
-)
+from autoplan.answers.calibrate.value import CalibratedFigure, CalibratedNumber, ServingCalibration
 from autoplan.catalog import engine_entry
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
@@ -29,10 +25,7 @@ from autoplan.schema.yaml.writer import file_text
 if TYPE_CHECKING:
     from autoplan.calibration.engine_fit import EngineFit, EngineRun
 
-__all__ = [
-    "calibrate_serving",
-    "calibrated_engine_file",
-]
+__all__ = ["calibrate_serving", "calibrated_engine_file"]
 
 
 _SOURCE = "calibrated"

@@ -6,11 +6,7 @@ from dataclasses import dataclass
 
 from autoplan.schema.serving.engine_stack import EngineSpec
 
-__all__ = [
-    "CalibratedFigure",
-    "CalibratedNumber",
-    "ServingCalibration",
-]
+__all__ = ["CalibratedFigure", "CalibratedNumber", "ServingCalibration"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 from autoplan.units import format_bytes, format_share
 
-__all__ = [
-    "capacity",
-    "engine_layouts",
-]
+__all__ = ["capacity", "engine_layouts"]
 
 
 #: Requests that are drawn for their mean length.

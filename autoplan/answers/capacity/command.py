@@ -7,17 +7,9 @@ from typing import Annotated
 import typer
 
 from autoplan.commands.options import takes_job_options
-from autoplan.commands.output import (
-    NOTHING_FEASIBLE,
-    Format,
-    FormatOption,
-    OutputOption,
-    present,
-)
+from autoplan.commands.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
 
-__all__ = [
-    "capacity",
-]
+__all__ = ["capacity"]
 
 
 @takes_job_options

@@ -447,7 +447,7 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
 def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the values at which another layout wins."""
     yield Heading(_crossover_title(comparison))
-    columns = zip(*_crossover_rows(comparison), strict=True)
+    columns = zip(*[row for knob in comparison.knobs for row in _knob_rows(knob)], strict=True)
     yield data_table(
         [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)],
         "crossovers",
@@ -459,11 +459,6 @@ def _crossover_title(comparison: LayoutComparison) -> str:
     """Return what the table of crossovers shows."""
     planned_at_each = "kind wins, each planned again there" if comparison.replanned else "layout wins"
     return f"where another {planned_at_each}"
-
-
-def _crossover_rows(comparison: LayoutComparison) -> list[tuple[str, ...]]:
-    """Return the rows below ``_CROSSOVER_HEADS``."""
-    return [row for knob in comparison.knobs for row in _knob_rows(knob)]
 
 
 def _knob_rows(solved: KnobRange) -> Iterator[tuple[str, ...]]:

@@ -39,12 +39,7 @@ if TYPE_CHECKING:
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "AskedComparison",
-    "compare",
-    "show_engines",
-    "show_layouts",
-]
+__all__ = ["AskedComparison", "compare", "show_engines", "show_layouts"]
 
 
 Layouts = Annotated[
@@ -173,10 +168,7 @@ def show_engines(
     load_solver()
     answer = planning.compare_engines(job, options.layouts, deadline=deadline)
 
-    from autoplan.answers.compare.blocks import (
-        engine_comparison_document,
-        engine_comparison_table,
-    )
+    from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
 
     present(
         form,

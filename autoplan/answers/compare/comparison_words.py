@@ -11,12 +11,7 @@ from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 from autoplan.units import format_bytes, format_rate, format_seconds
 
-__all__ = [
-    "KNOB_NAMES",
-    "conclusion",
-    "knob_value",
-    "noise_words",
-]
+__all__ = ["KNOB_NAMES", "conclusion", "knob_value", "noise_words"]
 
 
 KNOB_NAMES: Final = {

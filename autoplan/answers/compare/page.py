@@ -19,12 +19,7 @@ from autoplan.report.pages.page_frame import (
     table,
     text_cell,
 )
-from autoplan.report.pages.page_sections import (
-    command_section,
-    headings,
-    json_section,
-    provenance_section,
-)
+from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
 from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
 from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture
 from autoplan.report.render.blocks import Heading
@@ -33,9 +28,7 @@ from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Plan
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "comparison_page",
-]
+__all__ = ["comparison_page"]
 
 
 def comparison_page(

@@ -39,11 +39,7 @@ from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
-__all__ = [
-    "compare_file",
-    "evaluate_file",
-    "file_notes",
-]
+__all__ = ["compare_file", "evaluate_file", "file_notes"]
 
 
 #: Most choices that change together, besides all of them.

@@ -29,13 +29,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.run_files import RunSpec, RunsSpec
 from autoplan.schema.yaml.writer import file_text
 
-__all__ = [
-    "diagnose",
-    "part_of_group",
-    "predicted_step",
-    "run_record",
-    "stage_of",
-]
+__all__ = ["diagnose", "part_of_group", "predicted_step", "run_record", "stage_of"]
 
 
 # Which part of the step a measured collective belongs to, and which stage a rank.

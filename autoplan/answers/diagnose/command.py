@@ -24,9 +24,7 @@ from autoplan.commands.output import (
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
 
-__all__ = [
-    "diagnose",
-]
+__all__ = ["diagnose"]
 
 
 LayoutOption = Annotated[

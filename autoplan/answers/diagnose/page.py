@@ -17,12 +17,7 @@ from autoplan.report.pages.page_frame import (
     preformatted,
     table,
 )
-from autoplan.report.pages.page_sections import (
-    command_section,
-    headings,
-    json_section,
-    provenance_section,
-)
+from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
@@ -31,9 +26,7 @@ from autoplan.report.wording.part_names import TIME_COLOURS
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 
-__all__ = [
-    "diagnosis_page",
-]
+__all__ = ["diagnosis_page"]
 
 
 _OTHER: Final = ("#bbbbbb", "#666666", "#9ecf6a", "#f2a48b", "#332288", "#882255")

@@ -8,12 +8,7 @@ from typing import Literal
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
 from autoplan.results.plan import Plan
 
-__all__ = [
-    "Diagnosis",
-    "Finding",
-    "FindingKind",
-    "PartComparison",
-]
+__all__ = ["Diagnosis", "Finding", "FindingKind", "PartComparison"]
 
 
 FindingKind = Literal[

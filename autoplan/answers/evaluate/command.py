@@ -33,11 +33,7 @@ if TYPE_CHECKING:
     from autoplan.results import Plan
     from autoplan.schema.job import Job
 
-__all__ = [
-    "evaluate",
-    "show_file",
-    "show_plan",
-]
+__all__ = ["evaluate", "show_file", "show_plan"]
 
 
 NamedLayout = Annotated[

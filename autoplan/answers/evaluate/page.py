@@ -20,9 +20,7 @@ from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = [
-    "evaluation_page",
-]
+__all__ = ["evaluation_page"]
 
 
 def evaluation_page(

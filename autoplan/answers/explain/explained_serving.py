@@ -13,12 +13,7 @@ from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import LayoutError
-from autoplan.planning.serving_plans import (
-    evaluate_serving,
-    plan_serving,
-    serving_costs,
-    serving_job,
-)
+from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_explanation import (
     LimitSlack,
@@ -46,13 +41,7 @@ from autoplan.search.serving.unmet_limits import (
 )
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = [
-    "contrasts",
-    "explain_engines",
-    "explain_serving",
-    "explain_serving_layout",
-    "limit_slacks",
-]
+__all__ = ["contrasts", "explain_engines", "explain_serving", "explain_serving_layout", "limit_slacks"]
 
 
 # What every other choice of a serving plan costs: each value of each knob forced, and solved again.

@@ -20,18 +20,8 @@ from autoplan.answers.explain.blocks import (
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import explanation_document, plan_document
 from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
-    element,
-    page,
-    region,
-    sentences_list,
-)
-from autoplan.report.pages.page_sections import (
-    command_section,
-    headings,
-    json_section,
-    provenance_section,
-)
+from autoplan.report.pages.page_frame import element, page, region, sentences_list
+from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
 from autoplan.report.pages.pictures.stacked_bars import share_bars
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table
@@ -40,11 +30,7 @@ from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Choice, Explanation, Refusal
 from autoplan.schema.job import Job
 
-__all__ = [
-    "choice_page",
-    "explanation_page",
-    "refusal_page",
-]
+__all__ = ["choice_page", "explanation_page", "refusal_page"]
 
 
 def explanation_page(job: Job, explanation: Explanation, command: str, pictures_of: PicturesOf) -> str:

@@ -150,12 +150,13 @@ def _memory(answer: ProductAnswer) -> DataTable:
     for purpose in purposes:
         sizes = {tensor.name: tensor.bytes for tensor in purpose.tensors}
         cells = [format_bytes(sizes[name]) if name in sizes else "" for name in names]
-        columns.append(Column(_purpose(purpose), (*cells, *_totals(purpose))))
+        columns.append(
+            Column(
+                purpose.purpose if purpose.purpose == "inference" else f"training, {purpose.event}",
+                (*cells, *_totals(purpose)),
+            )
+        )
     return data_table(columns)
-
-
-def _purpose(purpose: PurposeMemory) -> str:
-    return purpose.purpose if purpose.purpose == "inference" else f"training, {purpose.event}"
 
 
 def _totals(purpose: PurposeMemory) -> tuple[str, ...]:

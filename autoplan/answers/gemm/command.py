@@ -16,9 +16,7 @@ from autoplan.commands.output import (
     typed_command,
 )
 
-__all__ = [
-    "gemm",
-]
+__all__ = ["gemm"]
 
 
 class NumberFormat(StrEnum):

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
     from autoplan.results import Front, Plan
 
-__all__ = [
-    "plan",
-    "show_front",
-]
+__all__ = ["plan", "show_front"]
 
 
 ApplyOption = Annotated[

@@ -32,12 +32,7 @@ from autoplan.report.serving.serving_report import (
     scaling_blocks,
     serving_front_table,
 )
-from autoplan.report.serving.serving_words import (
-    common_parts,
-    interval_lines,
-    load_words,
-    plan_parts,
-)
+from autoplan.report.serving.serving_words import common_parts, interval_lines, load_words, plan_parts
 from autoplan.report.wording.sentences import wrap_parts
 from autoplan.results.serving.serving_front import ServingFront
 

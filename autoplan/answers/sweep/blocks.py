@@ -29,12 +29,7 @@ from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_seconds
 from autoplan.version import __version__
 
-__all__ = [
-    "MOST_CELLS_SHOWN",
-    "sweep_blocks",
-    "sweep_document",
-    "sweep_table",
-]
+__all__ = ["MOST_CELLS_SHOWN", "sweep_blocks", "sweep_document", "sweep_table"]
 
 
 #: Cells that a table shows unless all are asked for.
@@ -61,13 +56,12 @@ def sweep_document(sweep: Sweep) -> Document:
             "output": sweep.output,
             "altered": sweep.altered,
         },
-        "rows": [_row(row) for row in sweep.rows],
+        "rows": [
+            {"cell": row.cell.number, "settings": plain(dict(row.cell.settings)), **plain(row.answer)}
+            for row in sweep.rows
+        ],
         "provenance": {"autoplan": __version__},
     }
-
-
-def _row(row: SweepRow) -> Document:
-    return {"cell": row.cell.number, "settings": plain(dict(row.cell.settings)), **plain(row.answer)}
 
 
 def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> str:

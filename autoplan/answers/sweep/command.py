@@ -26,9 +26,7 @@ from autoplan.commands.planned import Bar
 if TYPE_CHECKING:
     from autoplan.results import Sweep
 
-__all__ = [
-    "sweep",
-]
+__all__ = ["sweep"]
 
 
 GridArgument = Annotated[

@@ -19,10 +19,7 @@ from autoplan.results.sweep import ServingCellAnswer
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
 
-__all__ = [
-    "MOST_CELLS",
-    "sweep_page",
-]
+__all__ = ["MOST_CELLS", "sweep_page"]
 
 
 #: Cells whose points have a label.

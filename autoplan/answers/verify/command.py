@@ -12,11 +12,7 @@ from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, second
 from autoplan.commands.output import Format, FormatOption, OutputOption, present
 from autoplan.commands.planned import Bar
 
-__all__ = [
-    "NOT_ALL_CHECKED",
-    "REFUTED",
-    "verify",
-]
+__all__ = ["NOT_ALL_CHECKED", "REFUTED", "verify"]
 
 
 #: Exit code where a claim is false, or two answers differ.

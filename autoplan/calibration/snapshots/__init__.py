@@ -170,7 +170,7 @@ def _snapshot_measurement(
     reserved = sum(_count(x, "total_size", "segments", name) for x in segments)
     requested = sum(_count(x, "requested_size", "segments", name, 0) for x in segments)
     allocated = sum(size for size, _ in living.values())
-    peak, at = _peak(entries, allocated)
+    peak, at = _highest(entries, allocated, {"alloc"}, {"free_requested"})
     sums: dict[str, float] = {}
     for size, category in _living_at(entries, at, living):
         sums[category] = sums.get(category, 0.0) + size
@@ -185,11 +185,6 @@ def _snapshot_measurement(
         retries=sum(x.action in _SHRINKS for x in entries),
         out_of_memory=sum(x.action == "oom" for x in entries),
     )
-
-
-def _peak(entries: Sequence[_AllocatorAction], now: int) -> tuple[int, int]:
-    """Return the highest allocation [byte] and after how many entries it was."""
-    return _highest(entries, now, {"alloc"}, {"free_requested"})
 
 
 def _highest(

@@ -108,14 +108,7 @@ def operator_kernels(
             columns.kind[at] = step
 
 
-__all__ = [
-    "is_allocation",
-    "is_loader",
-    "is_optimizer",
-    "rank_of_name",
-    "read_kineto",
-    "step_of",
-]
+__all__ = ["is_allocation", "is_loader", "is_optimizer", "rank_of_name", "read_kineto", "step_of"]
 
 
 _DEVICE: Final = frozenset(

@@ -98,11 +98,6 @@ def _several(values: Sequence[int]) -> str:
     return str(distinct[0]) if len(distinct) == 1 else _listed(distinct)
 
 
-def _hardware_name(job: Job) -> str:
-    """Return what the file calls the hardware: the node, a cluster of it or a file."""
-    return job.cluster.node.name if job.source is None else job.source.hardware
-
-
 def _flow(part: AdapterSpec | RLSpec) -> str:
     """Return what a job says of its adapters or its method as YAML on one line."""
     said = part.model_dump(exclude_defaults=True)
@@ -116,7 +111,7 @@ def rules_text(job: Job) -> str:
 
 
 _PRESENT: Final[dict[str, Callable[[Job], str]]] = {
-    "hardware": _hardware_name,
+    "hardware": lambda job: job.cluster.node.name if job.source is None else job.source.hardware,
     "devices": lambda job: _several([c.cluster.devices for c in choices_of(job)]),
     "stack": lambda job: job.stack.name,
     "kernels": lambda job: job.kernels.name,
@@ -173,11 +168,6 @@ def _with_software(job: Job, software: SoftwareSpec) -> Job:
     return replace(job, software=software, stack=with_software(base, software))
 
 
-def _with_program(job: Job, name: str) -> Job:
-    """Return ``job`` with the programs ``name``, whose ways ``edited`` makes its choices."""
-    return on_all(replace(job, programs=name), lambda one: replace(one, programs=name))
-
-
 def _with_hardware(job: Job, name: str) -> Job:
     """Return ``job`` on other hardware, with the defaults of that hardware where the file sets none."""
     node, available = hardware(name, Path())
@@ -197,10 +187,6 @@ def _with_hardware(job: Job, name: str) -> Job:
 def _require_power(job: Job, has_power: bool, name: str) -> None:  # noqa: FBT001
     if not has_power and ("energy" in job.objectives or job.limits.energy is not None):
         raise UnsupportedError(f"energy needs the power of {name}, which is missing in its file")
-
-
-def _with_devices(job: Job, devices: int) -> Job:
-    return _with_choices(job, lambda one: replace(one, cluster=replace(one.cluster, devices=devices)))
 
 
 def _with_batch(job: Job, batch: int) -> Job:
@@ -267,11 +253,10 @@ def _with_rl(job: Job, value: Plain) -> Job:
 def _with_base(job: Job, name: str) -> Job:
     field = AdapterSpec.model_fields["base"]
     assert name in str(field.annotation)  # noqa: S101 - an edit of our own
-    return on_all(job, lambda one: replace(one, adapters=_based(one.adapters, name)))
-
-
-def _based(adapters: AdapterSpec | None, name: str) -> AdapterSpec | None:
-    return adapters and adapters.model_copy(update={"base": name})
+    return on_all(
+        job,
+        lambda one: replace(one, adapters=one.adapters and one.adapters.model_copy(update={"base": name})),
+    )
 
 
 def _with_rules(job: Job, rules: Plain) -> Job:
@@ -290,7 +275,9 @@ def _with_rules(job: Job, rules: Plain) -> Job:
 
 _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
     "hardware": _with_hardware,
-    "devices": _with_devices,
+    "devices": lambda job, devices: _with_choices(
+        job, lambda one: replace(one, cluster=replace(one.cluster, devices=devices))
+    ),
     "stack": _with_stack,
     "kernels": _with_kernels,
     "workload.sequence_length": _with_length,
@@ -299,7 +286,7 @@ _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
     "adapters": _with_adapters,
     "rl": _with_rl,
     "adapters.base": _with_base,
-    "program": _with_program,
+    "program": lambda job, name: on_all(replace(job, programs=name), lambda one: replace(one, programs=name)),
     "rules": _with_rules,
 }
 

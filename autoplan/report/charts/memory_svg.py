@@ -70,7 +70,7 @@ def memory_svg(job: Job, plan: Plan) -> str:
     columns = 1 if len(stages) == 1 else 2
     width = (_WIDTH - (columns - 1) * 2 * _MARGIN) / columns
     scale = _Scale(width, scale_bytes(predicted), predicted.memory_limit_bytes)
-    tallest = max(map(_panel_height, stages)) + _MARGIN
+    tallest = max(_PANEL_HEAD + _ROW * len(stage.events) + _AXIS for stage in stages) + _MARGIN
     rows = -(-len(stages) // columns)
     size = (2 * _MARGIN + _WIDTH, _TOP + rows * tallest)
     svg = canvas("memory", f"memory of {plan.layout_string}", size, light=_LIGHT, dark=_DARK)
@@ -103,10 +103,6 @@ def _legend(svg: ET.Element, limit: float) -> None:
     add_text(svg, (x + 22, 70), "upper end of the 90 % interval")
     add_line(svg, (x + 222, 58), (x + 222, 74), "limit")
     add_text(svg, (x + 229, 70), f"limit {limit / GIB:,.1f} GiB")
-
-
-def _panel_height(stage: StageMemory) -> int:
-    return _PANEL_HEAD + _ROW * len(stage.events) + _AXIS
 
 
 def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:

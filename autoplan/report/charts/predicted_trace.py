@@ -27,9 +27,7 @@ from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = [
-    "predicted_trace",
-]
+__all__ = ["predicted_trace"]
 
 
 _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}

@@ -25,7 +25,6 @@ from autoplan.report.render.blocks import (
     NOTHING,
     Beside,
     Block,
-    Column,
     DataTable,
     Facts,
     Gap,
@@ -61,22 +60,6 @@ def html_of(blocks: Iterable[Block], title: str = "h2") -> list[str]:
     return html
 
 
-def _sentence(block: Sentence, _: str) -> list[str]:
-    return [element("p", line, _CLASSES[block.tone]) for line in block.text.splitlines()]
-
-
-def _layout(block: LayoutLine, _: str) -> list[str]:
-    return [layout_line(block.layout, block.label)]
-
-
-def _lines(block: TypedLines, label: str) -> list[str]:
-    return [preformatted(f"lines of {label}", "\n".join(block.lines))] if block.lines else []
-
-
-def _items(block: Items, _: str) -> list[str]:
-    return [sentences_list(block.sentences)] if block.sentences else []
-
-
 def _facts(block: Facts, label: str) -> list[str]:
     rows = [(fact.name, "".join(map(text_cell, fact.texts))) for fact in block.rows]
     return [fact_table(f"facts of {label}", rows)]
@@ -90,12 +73,8 @@ def _bars(block: ShareBars, label: str) -> list[str]:
     return [fact_table(f"facts of {label}", rows)]
 
 
-def _picture(block: Picture, label: str) -> list[str]:
-    return [preformatted(label, "\n".join("".join(text for text, _ in row) for row in block.rows))]
-
-
 def _table(block: DataTable, label: str) -> list[str]:
-    heads = [(_head(column.head), _class(column)) for column in block.columns]
+    heads = [(_head(column.head), "number" if column.kind == "number" else "") for column in block.columns]
     makers = [_CELLS[column.kind] for column in block.columns]
     if block.named:
         makers[:1] = [row_head]
@@ -108,10 +87,6 @@ def _table(block: DataTable, label: str) -> list[str]:
     return [table(block.label or label, heads, rows, ids=ids)]
 
 
-def _class(column: Column) -> str:
-    return "number" if column.kind == "number" else ""
-
-
 def _head(text: str) -> str:
     r"""Return a head on one line; a word that was broken for a narrow column is joined.
 
@@ -121,41 +96,29 @@ def _head(text: str) -> str:
     return text.replace("_\n", "_").replace(".\n", ".").replace("-\n", "").replace("\n", " ").strip()
 
 
-def _number(text: str) -> str:
-    return text_cell(_unbroken(text), "number")
-
-
-def _text(text: str) -> str:
-    return text_cell(_unbroken(text))
-
-
-def _verdict(text: str) -> str:
-    return text_cell(text, {"yes": "yes", "": "", NOTHING: ""}.get(text, "no"))
-
-
-def _layout_cell(text: str) -> str:
-    return text_cell(text) if text in {"", NOTHING} else code_cell(text)
-
-
 def _unbroken(text: str) -> str:
     return text.replace("\n", " ")
 
 
 _CELLS: Final[dict[str, Callable[[str], str]]] = {
-    "number": _number,
-    "text": _text,
-    "layout": _layout_cell,
-    "verdict": _verdict,
+    "number": lambda text: text_cell(_unbroken(text), "number"),
+    "text": lambda text: text_cell(_unbroken(text)),
+    "layout": lambda text: text_cell(text) if text in {"", NOTHING} else code_cell(text),
+    "verdict": lambda text: text_cell(text, {"yes": "yes", "": "", NOTHING: ""}.get(text, "no")),
     "bar": bar_cell,
 }
 _WRITERS: Final[dict[type, Callable[[Any, str], list[str]]]] = {
     Gap: lambda _block, _label: [],
-    Sentence: _sentence,
-    LayoutLine: _layout,
-    TypedLines: _lines,
-    Items: _items,
+    Sentence: lambda block, _: [element("p", line, _CLASSES[block.tone]) for line in block.text.splitlines()],
+    LayoutLine: lambda block, _: [layout_line(block.layout, block.label)],
+    TypedLines: lambda block, label: (
+        [preformatted(f"lines of {label}", "\n".join(block.lines))] if block.lines else []
+    ),
+    Items: lambda block, _: [sentences_list(block.sentences)] if block.sentences else [],
     Facts: _facts,
     DataTable: _table,
     ShareBars: _bars,
-    Picture: _picture,
+    Picture: lambda block, label: [
+        preformatted(label, "\n".join("".join(text for text, _ in row) for row in block.rows))
+    ],
 }

@@ -101,15 +101,12 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
-        finalize=_finalized,
+        finalize=lambda value: (
+            printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+        ),
     )
     templates.filters["content"] = _content
     return templates
-
-
-def _finalized(value: object) -> object:
-    """Return a value as it goes into a template: of text, which is not HTML already, what can be printed."""
-    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _content(text: str) -> Markup:

@@ -49,7 +49,7 @@ def capacity_document(answer: CapacityAnswer) -> Document:
         "knobs": [_knob(knob, answer.predicted) for knob in answer.knobs],
         "other_layouts": [{"layout": str(x.layout), **_brief(x.predicted)} for x in answer.others],
         "most_tokens": {"layout": str(answer.most.layout), **_brief(answer.most.predicted)},
-        "sources": _sources(answer.job),
+        "sources": dict(answer.job.engine.sources),
     }
 
 
@@ -131,10 +131,6 @@ def _knob(knob: CapacityKnob, now: CapacityPrediction) -> Document:
         "more_tokens": knob.predicted.total_tokens - now.total_tokens,
         **_brief(knob.predicted),
     }
-
-
-def _sources(job: ServingJob) -> Document:
-    return dict(job.engine.sources)
 
 
 def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:

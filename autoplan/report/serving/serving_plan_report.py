@@ -17,7 +17,6 @@ from autoplan.report.render.blocks import (
     Block,
     Column,
     DataTable,
-    Facts,
     Heading,
     LayoutLine,
     Sentence,
@@ -76,7 +75,7 @@ def serving_plan_blocks(
         _verdict(plan),
     ]
     if plan.starts:
-        parts += [_facts(plan), GAP]
+        parts += [facts(serving_facts(plan)), GAP]
         if plan.simulation is not None:
             parts += [_percentiles(plan), GAP, *class_blocks([(1, plan)])]
     parts += _memories(plan) if memory else []
@@ -106,10 +105,6 @@ def serving_verdict(plan: ServingPlan) -> list[str]:
     if not plan.fits:
         return ["requests come faster than they are answered: the wait has no end"]
     return [f"breaks a limit: {sentence}" for sentence in plan.broken] or ["holds every limit"]
-
-
-def _facts(plan: ServingPlan) -> Facts:
-    return facts(serving_facts(plan))
 
 
 def serving_facts(plan: ServingPlan) -> list[tuple[str, str]]:
@@ -223,7 +218,10 @@ def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataT
         Column("time/token", tuple(_seconds(outcome.time_per_output_token) for outcome in outcomes)),
         Column("p99", tuple(_quantile(outcome.simulated_token, "p99") for outcome in outcomes)),
         Column("latency", tuple(_seconds(outcome.request_latency) for outcome in outcomes)),
-        Column("good", tuple(_share(outcome.goodput) for outcome in outcomes)),
+        Column(
+            "good",
+            tuple("-" if outcome.goodput is None else format_share(outcome.goodput) for outcome in outcomes),
+        ),
         Column("engines", tuple(_engines(outcome) for outcome in outcomes), "text"),
     ]
     return data_table(columns)
@@ -235,10 +233,6 @@ def _seconds(value: float | None) -> str:
 
 def _quantile(times: Distribution | None, name: str) -> str:
     return "-" if times is None else format_seconds(getattr(times, name))
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else format_share(value)
 
 
 def _engines(outcome: ClassOutcome) -> str:

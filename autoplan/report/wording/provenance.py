@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from autoplan.schema.base import NumberKind, Sourced
+from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.version import __version__
@@ -94,8 +94,7 @@ def _uncertainty(job: Job) -> dict[str, Any]:
         "step_time_modelled": uncertainty.time_modelled,
         "peak_memory": uncertainty.memory,
     }
-    return {name: {"half_width": x.value, **_knowledge(job, x)} for name, x in parts.items()}
-
-
-def _knowledge(job: Job, number: Sourced) -> dict[str, str]:
-    return {"kind": number.kind, "source": job.stack.sources.get(number.source, number.source)}
+    return {
+        name: {"half_width": x.value, "kind": x.kind, "source": job.stack.sources.get(x.source, x.source)}
+        for name, x in parts.items()
+    }

@@ -250,6 +250,10 @@ class StepFacts(Frozen):
         default=False,
         description="whether norms and activations quantize the inputs of fp8 and nvfp4 products",
     )
+    fuses_norms: bool = Field(
+        default=False,
+        description="whether all-reduces of a tensor-parallel layer add the residual and norm the sum",
+    )
     interval: SourcedRatio | None = Field(
         default=None,
         description="width of 90 % intervals over that of runs elsewhere, where `autoplan calibrate` fitted"
@@ -274,4 +278,10 @@ class StepFacts(Frozen):
         default=None,
         description="engine whose measured experts in mxfp4 stand for its own where a device has no products"
         " in 4 bits, since both run OpenAI's Triton kernels there; left out: `kernels`",
+    )
+    triton_on: tuple[str, ...] = Field(
+        default=(),
+        max_length=8,
+        description="architectures of devices on which experts in mxfp4 run in OpenAI's Triton kernels, each"
+        " launched from Python; left out: on none",
     )

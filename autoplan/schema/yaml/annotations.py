@@ -101,12 +101,8 @@ def narrowed(place: Place, tag: str | int) -> Place:
 def _is_called(annotation: object, tag: str | int) -> bool:
     if not _is_model(annotation):
         return False
-    tags = {value for info in fields((annotation,)).values() for value in _literals(info)}
+    tags = {value for info in fields((annotation,)).values() for value in choices(unfold(info.annotation))}
     return tag in tags or tag == getattr(annotation, "__name__", None)
-
-
-def _literals(info: FieldInfo) -> list[object]:
-    return choices(unfold(info.annotation))
 
 
 def descend(

@@ -43,18 +43,22 @@ from autoplan.search.bounds.step_bound import (
     least_makespan,
     least_of_stages,
     longest_stage,
+    most_layers_within,
 )
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules, across, stage_rules
 
 __all__ = ["UniformCase", "UniformCases"]
 
+#: Bounds of cases are exact for steps up to this factor above those that are asked for.
+_LOOKAHEAD = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class UniformCase:
-    """One uniform recompute under a memory limit: bounds, times and memory by stage and layers [p, L].
+    """One uniform recompute under a memory limit: bounds, times and memory by stage and layers [p, n].
 
-    ``seconds`` is infinite where as many layers do not fit.
+    ``seconds`` is infinite where as many layers do not fit; n is the most that a stage may have.
     """
 
     number: int
@@ -116,15 +120,20 @@ class UniformCases:
             self.bounds[pending[~may_fit]] = inf
         if not len(index):
             return
-        seconds, memory = self._priced(index, limit)
-        lower = bound_by(self.one, _monotone(seconds, self.allowed))
-        fitting = np.where(np.isfinite(seconds), np.arange(1, self.one.layers + 1), 0).max(axis=2).sum(axis=1)
+        # No stage of a step within reach has more layers.
+        reach = _LOOKAHEAD * most
+        layers = most_layers_within(self.one, reach)
+        seconds, memory = self._priced(index, limit, layers)
+        lower = bound_by(self.one, _monotone(seconds, self.allowed[:, :layers]))
+        fitting = np.where(np.isfinite(seconds), np.arange(1, layers + 1), 0).max(axis=2).sum(axis=1)
         steps = np.where(fitting >= self.one.layers, lower.step_seconds, inf)
+        proven = steps if layers == self.one.layers else np.minimum(steps, reach)
         if any(rules.own for rules in self.rules):
             near = np.flatnonzero(steps <= most)
-            steps[near[~self._possible(index[near])]] = inf
+            impossible = near[~self._possible(index[near])]
+            steps[impossible], proven[impossible] = inf, inf
         if remember:
-            self.bounds[index] = np.maximum(self.bounds[index], steps)
+            self.bounds[index] = np.maximum(self.bounds[index], proven)
         promising = np.flatnonzero(steps <= most)
         for i in self._undominated(
             index, promising[np.argsort(steps[promising], kind="stable")], lower, seconds, most
@@ -140,7 +149,7 @@ class UniformCases:
             self.possible[unknown] = 1
             for rules, allowed in alike.values():
                 layers = np.flatnonzero(allowed) + 1
-                mix = {mode: x[:, 0, layers - 1] for mode, x in self._mixes(unknown).items()}
+                mix = {mode: x[:, 0, layers - 1] for mode, x in self._mixes(unknown, self.one.layers).items()}
                 self.possible[unknown] &= rules.allows(layers, mix).any(axis=1)
         possible: NDArray[np.bool_] = self.possible[index] > 0
         return possible
@@ -159,7 +168,7 @@ class UniformCases:
             return
         schedule, tail = self.one.schedule(0), float(lower.tail.min())
         longest = longest_stage(schedule, float(lower.stage_sum[promising].min()), most - tail)
-        capacity = np.where(seconds <= longest, np.arange(1, self.one.layers + 1), 0).max(axis=2)
+        capacity = np.where(seconds <= longest, np.arange(1, seconds.shape[2] + 1), 0).max(axis=2)
         counts = np.stack([of_mode[index] for of_mode in self.recomputed.values()], axis=1)
         undominated: list[int] = []
         for i in promising.tolist():
@@ -180,15 +189,15 @@ class UniformCases:
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
         one, longest = self.one, self._longest_stage(case, most * (1 + margin))
-        stage, layers = np.nonzero(np.isfinite(useful_counts(one, case.seconds, longest)))
-        mix = {mode: x[0, 0, layers] for mode, x in self._mixes(np.array([case.number])).items()}
-        allowed = self._allowed(stage, layers + 1, mix)
-        stage, layers, mix = stage[allowed], layers[allowed], mixes_at(mix, allowed)
-        coefficients, memory = self.stages.take((stage, 0)), case.memory[stage, layers]
-        v = int(one.v[0])
-        table = alternative_table(coefficients, layers + 1.0, mix, memory, v=v, scale=scale)
+        useful = np.isfinite(useful_counts(one, case.seconds, longest))
+        layers = np.arange(1.0, useful.shape[1] + 1)
+        mix = {mode: x[0] for mode, x in self._mixes(np.array([case.number]), len(layers)).items()}
+        # Of all stages and numbers of layers: to index the coefficients would take longer.
+        table = alternative_table(self.stages, layers, mix, case.memory, v=int(one.v[0]), scale=scale)
+        stage, column = np.nonzero(useful)
+        allowed = self._allowed(stage, column + 1, {mode: x[0, column] for mode, x in mix.items()})
         rows: list[list[Alternative]] = [[] for _ in range(one.pp)]
-        for i, entry in zip(stage.tolist(), table.tolist(), strict=True):
+        for i, entry in zip(stage[allowed].tolist(), table[useful][allowed].tolist(), strict=True):
             rows[i].append(Alternative.of(entry))
         return Alternatives(tuple(map(tuple, rows)), one.schedule(0), self.across)
 
@@ -198,20 +207,17 @@ class UniformCases:
 
     def _allowed(self, stage: NDArray[np.int64], layers: NDArray[np.int64], mix: ByMode) -> NDArray[np.bool_]:
         """Return whether the rules on each ``stage`` allow so many ``layers`` with its ``mix``."""
-        if not any(rules.own for rules in self.rules):
-            return np.ones(len(stage), dtype=bool)
-        of_rules: dict[tuple[Node, ...], list[int]] = {}
-        for rules in self.rules:
-            of_rules.setdefault(rules.own, []).append(rules.stage)
-        kept = np.ones(len(stage), dtype=bool)
-        for stages in of_rules.values():
-            index = np.flatnonzero(np.isin(stage, stages))
-            kept[index] = self.rules[stages[0]].allows(layers[index], mixes_at(mix, index))
+        of_own, kept = {rules.own: rules for rules in self.rules}, np.ones(len(stage), dtype=bool)
+        if len(of_own) == 1:
+            return self.rules[0].allows(layers, mix)
+        for own, rules in of_own.items():
+            index = np.flatnonzero(np.array([other.own == own for other in self.rules])[stage])
+            kept[index] = rules.allows(layers[index], mixes_at(mix, index))
         return kept
 
-    def _mixes(self, index: NDArray[np.int64]) -> dict[str, Array]:
-        """Return layers with each recompute mode by number of layers, shape [W, 1, L]."""
-        layers = np.arange(1.0, self.one.layers + 1)
+    def _mixes(self, index: NDArray[np.int64], most: int) -> dict[str, Array]:
+        """Return layers with each recompute mode by number of layers up to ``most``, shape [W, 1, n]."""
+        layers = np.arange(1.0, most + 1)
         return {
             mode: np.where(count[index, None, None] < 0, layers, count[index, None, None])
             for mode, count in self.recomputed.items()
@@ -231,10 +237,13 @@ class UniformCases:
         enough: NDArray[np.bool_] = (capacity >= one.layers) | of_all
         return enough
 
-    def _priced(self, index: NDArray[np.int64], limit: float) -> tuple[Array, Array]:
-        """Return the time of a stage [s], infinite where it does not fit, and its bytes, shape [W, p, L]."""
-        one, layers = self.one, np.arange(1.0, self.one.layers + 1)
-        mix, unit = self._mixes(index), int(one.candidates.recompute_num_layers[0])
+    def _priced(self, index: NDArray[np.int64], limit: float, most: int) -> tuple[Array, Array]:
+        """Return the time of a stage [s], infinite where it does not fit, and its bytes, shape [W, p, n].
+
+        The stage has up to n = ``most`` layers.
+        """
+        one, layers = self.one, np.arange(1.0, most + 1)
+        mix, unit = self._mixes(index, most), int(one.candidates.recompute_num_layers[0])
         recomputed = total(mix, np.zeros(()))
         valid = (recomputed <= layers) & (mix[FULL] % unit == 0)
         if "none" not in one.modes:
@@ -242,7 +251,7 @@ class UniformCases:
         stages = self.stages
         memory, fits = stage_fits(stages.memory, layers, mix, limit)
         seconds = stage_forward(stages, layers) + stage_backward(stages, layers, mix)
-        return np.where(valid & (fits > 0) & self.allowed, seconds, inf), memory
+        return np.where(valid & (fits > 0) & self.allowed[:, :most], seconds, inf), memory
 
 
 def _uniform_mixes(one: PricedCandidates) -> dict[str, NDArray[np.int64]]:

@@ -37,6 +37,7 @@ __all__ = [
     "longest_stage",
     "lowest",
     "most_layers_of_stages",
+    "most_layers_within",
 ]
 
 
@@ -105,7 +106,7 @@ def bound(group: PricedCandidates, limit: Array | float, most: float = np.inf) -
         seconds, cut = _stage_seconds(group, limit, most)
         bounds = bound_by(group, seconds)
     else:
-        places = group.places.up_to(_most_layers(group, most))
+        places = group.places.up_to(most_layers_within(group, most))
         seconds, tail = contents_bounds(group, places, limit)
         least_sum, least_peak = places.least_sum(seconds), places.least_peak(seconds)
         bounds = replace(_bound_of(group, seconds, least_sum, least_peak, tail), places=places)
@@ -257,7 +258,7 @@ def _stage_seconds(
     where such a number fits in memory, shape [C].
     """
     stages = group.stages.take((..., None))
-    most_layers = _most_layers(group, most)
+    most_layers = most_layers_within(group, most)
     layers = np.arange(1.0, most_layers + 1)
     limits = np.asarray(limit, dtype=np.float64).reshape(-1, 1, 1)
     recompute = _relaxed_recompute(stages, layers, limits, group.modes)
@@ -267,7 +268,7 @@ def _stage_seconds(
     return np.where(group.allowed()[..., :most_layers], seconds, np.inf), cut
 
 
-def _most_layers(group: PricedCandidates, most: float) -> int:
+def most_layers_within(group: PricedCandidates, most: float) -> int:
     """Return the largest number of layers of a stage in a step within ``most`` seconds: m t <= ``most``."""
     if not np.isfinite(most):
         return group.layers

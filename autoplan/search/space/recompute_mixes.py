@@ -65,10 +65,10 @@ class StageRules:
 
         Arrays are broadcast against each other. Modes that are left out have no layers.
         """
-        columns = np.broadcast_arrays(np.atleast_1d(layers), *recomputed.values())
-        counts = dict(zip(("layers", *recomputed), columns, strict=True))
-        counts = {name: counts[name].astype(np.int64, copy=False) for name in counts}
-        allowed = np.ones(columns[0].shape, dtype=bool)
+        layers, named = np.atleast_1d(layers), _quantities_in(self.own)
+        counts = {mode: n.astype(np.int64, copy=False) for mode, n in recomputed.items() if mode in named}
+        counts["layers"] = layers
+        allowed = np.ones(np.broadcast(layers, *recomputed.values()).shape, dtype=bool)
         for node in self.own:
             allowed &= _holds(node, counts) if _bounded(node) else _holds_by_row(node, self.stages, counts)
         return allowed
@@ -137,13 +137,18 @@ def _number(node: Node, counts: Mapping[str, Ints]) -> tuple[Any, Any]:
 
 def _holds_by_row(node: Node, stages: int, counts: Mapping[str, Ints]) -> NDArray[np.bool_]:
     """Return where a rule about the first of ``stages`` holds, by exact fractions, row by row."""
-    named = {quantity for quantity, _ in places_of(node)}
-    zero = dict.fromkeys((mode.name for mode in MODES if mode.name in named), 0)
-    shape = counts["layers"].shape
-    rows = zip(*(counts[name].ravel().tolist() for name in counts), strict=True)
-    entries = (zero | dict(zip(counts, row, strict=True)) for row in rows)
-    known = (Known({}, stages, {(name, 0): n for name, n in entry.items()}) for entry in entries)
-    return np.array([decided(node, each) for each in known], dtype=bool).reshape(shape)
+    nothing = {(mode.name, 0): 0 for mode in MODES}
+    columns = np.broadcast_arrays(*counts.values())
+    rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
+    entries = (nothing | {(name, 0): n for name, n in zip(counts, row, strict=True)} for row in rows)
+    holds = [decided(node, Known({}, stages, known)) for known in entries]
+    return np.array(holds, dtype=bool).reshape(columns[0].shape)
+
+
+@lru_cache(maxsize=256)
+def _quantities_in(rules: tuple[Node, ...]) -> frozenset[str]:
+    """Return the quantities of a stage that ``rules`` name."""
+    return frozenset(quantity for node in rules for quantity, _ in places_of(node))
 
 
 @lru_cache(maxsize=4096)

@@ -26,13 +26,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, ByMode, mapped
 from autoplan.costs.memory.footprint import Footprint, saved_bytes, stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
-from autoplan.costs.stage.stage_times import (
-    Stages,
-    end_of_step,
-    stage_backward,
-    stage_forward,
-    stage_weight,
-)
+from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
 from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.verification.relaxation.split_minima import LayerRanges
 

@@ -14,12 +14,7 @@ from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
 from autoplan.results.verdict import Check, Finding
-from autoplan.rules.serving_limit_rules import (
-    LIMITED_TIMES,
-    broken_means,
-    broken_simulated,
-    request_test,
-)
+from autoplan.rules.serving_limit_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
 from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_limits import ServingObjective

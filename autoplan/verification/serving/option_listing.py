@@ -31,13 +31,7 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.pool_listing import PairListing, known_sizes, listed_pairs
 
-__all__ = [
-    "LOAD_PARTS",
-    "ListedOption",
-    "ListedSpace",
-    "listed_space",
-    "shortages_of",
-]
+__all__ = ["LOAD_PARTS", "ListedOption", "ListedSpace", "listed_space", "shortages_of"]
 
 #: Parts of the full load.
 LOAD_PARTS: Final = 20_160

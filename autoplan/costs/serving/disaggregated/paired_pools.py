@@ -26,7 +26,7 @@ from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, Pref
 from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
-from autoplan.costs.serving.served_layouts import front_end_seconds
+from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = ["EnginePair", "pooled", "transfer_wait"]
@@ -60,6 +60,16 @@ class EnginePair:
     def shortage(self) -> str | None:
         """Why the engines of a pool cannot serve."""
         return self.prefill.engine.shortage or self.decode.engine.shortage
+
+    def front_end_busy(self, job: ServingJob, parts: int) -> float:
+        """Return the time for which a request has a front end of one of ``parts`` of both pools alone [s].
+
+        Each engine has a front end, and a request passes one of each pool: those of the pool with fewer
+        engines are the busier ones.
+
+        Source: sgl-project/sglang sgl-router, execute_dual_dispatch: sends a request to both engines at once.
+        """
+        return front_end_busy(job) * parts / min(self.prefill_engines, self.decode_engines)
 
 
 def transfer_wait(pair: EnginePair, rate: float) -> float:

@@ -156,6 +156,8 @@ class _Pools:
         self.prefill = [_RoleEngine(prompts, prefill[0].engine) for _ in range(prefill[1])]
         self.decode = [_RoleEngine(answers, decode[0].engine) for _ in range(decode[1])]
         self.sent = self.handed = self.done = 0
+        #: When the front end has done with the requests that it got [s].
+        self.front_end_free = 0.0
         #: The engine of each pool that a request went to.
         self.prefilled_by, self.decoded_by = [0] * len(load), [0] * len(load)
 
@@ -174,10 +176,14 @@ class _Pools:
         return self._joined()
 
     def _send(self, time: float) -> None:
-        """Schedule the arrival of the next request."""
+        """Schedule the arrival of the next request, which the front end takes after those before it."""
         number = self.sent % len(self.prefill)
         self.prefilled_by[self.sent] = number
-        self.prefill[number].pooled.accept(time, self.sent)
+        pooled, arrival = self.prefill[number].pooled, time
+        if self.load.front_end_busy:
+            self.front_end_free = arrival = max(self.front_end_free, time) + self.load.front_end_busy
+            pooled.sent_at[self.sent] = time
+        pooled.accept(arrival, self.sent)
         self.sent += 1
 
     def _hand_over(self, sender: _RoleEngine, request: int) -> None:

@@ -65,8 +65,10 @@ def simulated_pools(
         clients = max(1, round(load.amount / parts))
         workload = workload.model_copy(update={"concurrency": clients * parts})
     drawn = shared_out(drawn_load(workload, requests * parts, _SEED, trace), parts)
-    front = front_end_seconds(job, drawn.mean_input, pools=True) if load.kind != "maximum" else 0.0
-    drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front)
+    front = busy = 0.0
+    if load.kind != "maximum":
+        front, busy = front_end_seconds(job, drawn.mean_input, pools=True), pair.front_end_busy(job, parts)
+    drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front, front_end_busy=busy)
     drafting = pair.decode.engine.drafting
     steps = drafting.accepted.drawn(drawn.outputs, _SEED) if drafting.accepted.drafts else drawn.outputs
     run = simulate_pools(

@@ -59,7 +59,7 @@ def curve_seconds(
 
     The engine's curve with the nearest sharding. Of other engines that have both shardings,
     the most alike tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y),
-    at least u(x).
+    at least u(x) and the shortest time that was measured of the engine and the layer.
 
     >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> layer = ExpertLayer("bf16", 128, 8, 4096, 1536, (4, 1))
@@ -84,7 +84,8 @@ def curve_seconds(
         if both:
             both.sort(key=lambda other: _unlike(m, table, other, y, layer, on))
             growth = _curve(m, both[0], x, layer, on) / _curve(m, both[0], y, layer, on)
-        seconds = seconds * growth
+        # Kernels around the products take as long with any sharding.
+        seconds = np.maximum(seconds * growth, min(times[0] for times in table.microseconds) * 1e-6)
     return np.asarray(np.maximum(seconds, least))
 
 

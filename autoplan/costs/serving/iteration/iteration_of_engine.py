@@ -26,7 +26,7 @@ from autoplan.costs.serving.iteration.engine_iteration import (
 )
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, send_seconds
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-from autoplan.costs.serving.iteration.token_prices import head_seconds, launched_kernels, token_seconds
+from autoplan.costs.serving.iteration.token_prices import head_seconds, launch_seconds, token_seconds
 from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -77,7 +77,7 @@ def engine_iteration(
         host=HostTimes(
             step=step.host.value,
             per_request=step.host_per_request.value,
-            eager=step.eager_kernel.value * launched_kernels(scope),
+            eager=launch_seconds(scope, step.eager_kernel.value),
             # With stages the host waits for the tokens of a batch before it prepares the next one.
             hidden=scope.facts.scheduler.asynchronous and layout.pp == 1,
         ),

@@ -28,6 +28,7 @@ from autoplan.schema.costmodel.engine_kernels import KernelName
 __all__ = [
     "expert_seconds",
     "head_seconds",
+    "launch_seconds",
     "launched_kernels",
     "layer_collectives",
     "linear_attention_seconds",
@@ -39,15 +40,19 @@ __all__ = [
 #: the activation; a router's top-k.
 _KERNELS = 4
 _ROUTER_KERNELS = 2
+#: Engine whose sweeps hold more than the kernel: those of attention the rotation and the write to the cache,
+#: those of experts the router's top-k (ai-dynamo/aiconfigurator collector/trtllm/collect_attn.py, whose
+#: ``pos_embd_params`` rotate within the operator, and collect_moe.py, whose ``moe.forward`` takes logits).
+_WHOLE_SWEEPS = "tensorrt-llm"
 #: Memory-bound kernels of linear attention in a captured step: convolution, gates, recurrence, norm, copy.
 _LINEAR_KERNELS = 5
 #: Accesses of the output gate of attention: read both, write the product.
 _GATE_ACCESSES = 3
 #: Kernels that sort tokens by expert, quantize, gather and sum them.
 _SORTING_KERNELS = 6
-#: Kernels of a layer of experts in Triton (routing by bit matrices, two products that gather and scatter), in
-#: launches of compiled kernels: each is launched from Python, with its descriptors and options.
-_TRITON_EXPERTS = 110
+#: Host time of a layer of experts in OpenAI's Triton kernels [s], a guess: routing by bit matrices and two
+#: products, each launched from Python with its descriptors and options, by the same code in any engine.
+_TRITON_LAUNCHES = 0.88e-3
 #: Share of the peak in 8 bits that grouped products of full tiles reach: 1,297 of 1,979 TFLOP/s on H800
 #: by DeepGEMM's README, less for tiles of 128 rows.
 _GROUPED_SHARE = 0.6
@@ -178,13 +183,37 @@ def traffic_seconds(
     norms = (4 if model.post_norms else 2) * _NORM_ACCESSES * model.hidden_size
     gate = _GATE_ACCESSES * queries if model.attention_output_gate else 0.0
     rotation = 0.0 if linear else 2 * (queries + keys) + 2 * keys + gate
-    width = model.ffn_size / layout.tp
-    if sparse and model.moe is not None:
-        width = model.moe.shared_expert_ffn_size / layout.tp
-    activation = (3 if model.gated else 2) * width
-    kernels = _KERNELS + _ROUTER_KERNELS * sparse + (model.qk_norm and not linear)
+    activation = (3 if model.gated else 2) * _activated(scope, sparse=sparse)
+    kernels = _small_kernels(scope, prices, sparse=sparse, linear=linear)
     moved = 2.0 * m * (norms + rotation + activation)
     return np.asarray(moved / prices.bandwidth + kernels * prices.launch)
+
+
+def _activated(scope: EngineScope, *, sparse: bool) -> float:
+    """Return the inner width on a device that an activation reads apart from those of routed experts [1]."""
+    moe, layout = scope.model.moe, scope.layout
+    width = moe.shared_expert_ffn_size if sparse and moe is not None else scope.model.ffn_size
+    return width / layout.tp
+
+
+def _small_kernels(scope: EngineScope, prices: KernelPrices, *, sparse: bool, linear: bool) -> int:
+    """Return the memory-bound kernels of a layer in a step [1].
+
+    Norms, which all-reduces of some engines hold; rotation and the router's top-k, which sweeps of some hold;
+    an activation, but where routed experts, whose sweep has it, have no others beside them. Norms of latents
+    stand in for the rotation.
+
+    Source: NVIDIA/TensorRT-LLM tensorrt_llm/_torch/models: Llama and layers with experts fuse norms, dense
+    layers of modeling_qwen3.py and those of modeling_gemma3.py do not.
+    """
+    model, layout, step = scope.model, scope.layout, scope.facts.step
+    whole = prices.measured is not None and prices.measured.engine == _WHOLE_SWEEPS
+    reduced = layout.tp > 1 and layout.adp == 1 and (sparse or not (model.qk_norm or model.post_norms))
+    norms = 0 if reduced and step is not None and step.fuses_norms else 2
+    rotation = not (whole and model.attention == "full" and not linear)
+    activation = _activated(scope, sparse=sparse) > 0
+    router = 0 if whole or not sparse else _ROUTER_KERNELS
+    return norms + rotation + activation + router + (model.qk_norm and not linear)
 
 
 def layer_collectives(
@@ -220,7 +249,7 @@ def launched_kernels(scope: EngineScope) -> int:
     """Return the kernels of all layers of a step [1], which the host launches one by one outside of graphs.
 
     Products with the quantization of their input, attention, memory-bound kernels, all-reduces; experts have
-    two products, and kernels that sort tokens by expert and gather them.
+    two products, and kernels that sort tokens by expert and gather them, but in Triton.
 
     >>> launched_kernels(h100_scope()) / 32
     9.0
@@ -230,18 +259,37 @@ def launched_kernels(scope: EngineScope) -> int:
     """
     model, layout = scope.model, scope.layout
     total = 0
-    # Devices without products in 4 bits have the experts of mxfp4 checkpoints in Triton.
-    triton = scope.format_of("experts") == "mxfp4" and scope.device.peak_flops("fp4") is None
     for layer in range(model.layers):
         sparse = model.is_moe_layer(layer)
         products = len(attention_matrices(scope, layer)) + len(dense_matrices(scope, layer))
         quantized = 0 if layout.weights in {"bf16", "fp16"} else products
-        experts = (_TRITON_EXPERTS if triton else 2 + _SORTING_KERNELS) * sparse
+        experts = 0 if _in_triton(scope) else (2 + _SORTING_KERNELS) * sparse
         reduced = 2 * (layout.tp > 1)
         memory = _KERNELS + _ROUTER_KERNELS * sparse + model.qk_norm
         memory += linear_kernels(model) * model.is_linear_layer(layer)
         total += products + quantized + 1 + memory + experts + reduced
     return total
+
+
+def launch_seconds(scope: EngineScope, eager_kernel: float) -> float:
+    """Return the host time to launch all layers of a step outside of graphs [s].
+
+    ``eager_kernel``: of one compiled kernel. Experts in Triton take as long in any engine.
+
+    >>> round(launch_seconds(h100_scope(), 8e-6) * 1e3, 3)  # 288 kernels
+    2.304
+
+    Source: openai triton_kernels, matmul_ogs.py and routing.py, which vLLM, SGLang and TensorRT-LLM call.
+    """
+    sparse = sum(map(scope.model.is_moe_layer, range(scope.model.layers)))
+    return eager_kernel * launched_kernels(scope) + _TRITON_LAUNCHES * sparse * _in_triton(scope)
+
+
+def _in_triton(scope: EngineScope) -> bool:
+    """Return whether experts run in OpenAI's Triton kernels."""
+    step = scope.facts.step
+    on = () if step is None else step.triton_on
+    return scope.device.architecture in on and scope.format_of("experts") == "mxfp4"
 
 
 def head_seconds(scope: EngineScope, prices: KernelPrices, sequences: Array) -> Array:

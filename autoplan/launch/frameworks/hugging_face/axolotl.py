@@ -18,7 +18,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
@@ -80,10 +80,6 @@ def emit_axolotl(run: PlannedRun) -> Emission:
     text = yaml.safe_dump(_document(run.job, run.layout), sort_keys=False, width=10_000)
     file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
     return Emission((file,), notes=_notes(run.job))
-
-
-def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    return training_edits(read_yaml(file).entries, (old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -422,5 +418,7 @@ TARGET: Final = Target(
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,
-    edits=_edits,
+    edits=lambda file, job, old, new: training_edits(
+        read_yaml(file).entries, (old, new), partial(_document, job)
+    ),
 )

@@ -118,7 +118,11 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "fsdp" else ()
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
-    sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "replicas": _replicas}
+    sections = {
+        "fsdp": _fsdp,
+        "deepspeed": lambda job, layout: {"deepspeed": deepspeed_section(job, layout)},
+        "replicas": _replicas,
+    }
     planned = plan_values(TRAINER, "written", job, layout)
     if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
@@ -146,10 +150,6 @@ def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
         "cpu_offload": True if job.software.offload_parameters else None,
         "fsdp_recompute": recomputes,
     }
-
-
-def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
-    return {"deepspeed": deepspeed_section(job, layout)}
 
 
 def _replicas(job: Job, layout: Layout) -> dict[str, Any]:

@@ -71,19 +71,10 @@ def emit_megatron(run: PlannedRun) -> Emission:
         "precision, optimizer and overlap": training_values(job, layout),
     }
     words = {title: tuple(words_by_flag(values).values()) for title, values in groups.items()}
-    environment = _environment(layout)
+    environment = {} if layout.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     arguments = tuple(word for group in words.values() for argument in group for word in argument)
     text = argument_array("MEGATRON_ARGS", (*run.header, _usage(job), *_left_out(job)), words, environment)
     return Emission((EmittedFile(_FILE, text),), arguments, environment, _notes(job), by_arguments=True)
-
-
-def _environment(layout: Layout) -> dict[str, str]:
-    """Return the variables that Megatron-LM wants.
-
-    One connection keeps the order of kernels that tensor and context parallelism rely on before Blackwell,
-    and FSDP refuses it.
-    """
-    return {} if layout.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def _usage(job: Job) -> str:
@@ -106,15 +97,6 @@ def _notes(job: Job) -> tuple[str, ...]:
             " Megatron-LM"
         ),
     )
-
-
-def _recognised(file: LaunchFile) -> bool:
-    """Return whether a file is a script or a YAML file with arguments of Megatron-LM."""
-    return is_megatron(file) or is_nested_document(file)
-
-
-def _read(file: LaunchFile) -> Configuration:
-    return read_argument_document(file) if is_argument_document(file) else read_megatron(file)
 
 
 def _edited(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
@@ -163,8 +145,8 @@ TARGET: Final = Target(
     version=TABLE.data["version"],
     check="accepted by the framework's parser",
     emit=emit_megatron,
-    recognises=_recognised,
-    read=_read,
+    recognises=lambda file: is_megatron(file) or is_nested_document(file),
+    read=lambda file: read_argument_document(file) if is_argument_document(file) else read_megatron(file),
     edits=_edited,
 )
 

@@ -111,7 +111,13 @@ def layer_roofline(layers: LayerProducts) -> list[str]:
 
 def _product_point(x: LayerProduct) -> RooflinePoint:
     label = x.name if x.product_pass in _LABELLED else ""
-    return RooflinePoint(x.intensity, x.flops_per_second, _PASS_COLOURS[x.product_pass], _words(x), label)
+    return RooflinePoint(
+        x.intensity,
+        x.flops_per_second,
+        _PASS_COLOURS[x.product_pass],
+        f"{x.name}, {x.product_pass}: [{x.m:,.0f}, {x.k:,.0f}] times [{x.k:,.0f}, {x.n:,.0f}], {_rates(x)}",
+        label,
+    )
 
 
 def _attention_point(x: AttentionKernel) -> RooflinePoint:
@@ -121,10 +127,6 @@ def _attention_point(x: AttentionKernel) -> RooflinePoint:
     )
     label, colour = f"attention {x.attention_pass}", _ATTENTION_COLOURS[x.attention_pass]
     return RooflinePoint(x.intensity, x.flops_per_second, colour, words, label, diamond=True)
-
-
-def _words(x: LayerProduct) -> str:
-    return f"{x.name}, {x.product_pass}: [{x.m:,.0f}, {x.k:,.0f}] times [{x.k:,.0f}, {x.n:,.0f}], {_rates(x)}"
 
 
 def _rates(x: KernelWork) -> str:

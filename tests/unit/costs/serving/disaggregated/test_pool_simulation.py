@@ -60,6 +60,15 @@ def test_engines_take_turns_and_links_are_shared():
     assert apart.first == [3.5, 3.5]
 
 
+def test_a_front_end_takes_requests_one_after_the_other():
+    """Two requests of 1 s each at the front end reach two prefill engines at 1 and 2 s, and wait since 0."""
+    load = RequestLoad((8, 8), (2, 2), (0.0, 0.0), front_end_busy=1.0)
+    seen = run(load, engines(2.0), engines(1.0, prefilled=True), x=2, y=2)
+
+    assert seen.queued == [0.0, 0.0]
+    assert seen.first == [4.5, 5.5]
+
+
 def test_chunks_are_sent_before_the_prompt_ends():
     """A transfer of 1 s, of which 0.25 s are left after prefill, began 0.75 s before its end."""
     seen = run(RequestLoad((8,), (2,), (0.0,)), engines(2.0), engines(1.0, prefilled=True), sends=(1.0, 0.25))

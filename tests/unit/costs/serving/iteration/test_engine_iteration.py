@@ -11,7 +11,7 @@ from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration, RepeatedIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.token_prices import launched_kernels
+from autoplan.costs.serving.iteration.token_prices import launch_seconds, launched_kernels
 from autoplan.errors import UnsupportedError
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.affine_iteration import AffineIteration
@@ -93,9 +93,9 @@ def test_experts_in_triton_take_longer_to_launch():
     cluster = replace(hopper.cluster, device=load_entry("device", "b200-sxm-180gb"))
     blackwell = replace(hopper, cluster=cluster)
 
-    assert launched_kernels(EngineScope(hopper, layout)) > 3 * launched_kernels(
-        EngineScope(blackwell, layout)
-    )
+    triton, compiled = EngineScope(hopper, layout), EngineScope(blackwell, layout)
+    assert launch_seconds(triton, 8e-6) > 3 * launch_seconds(compiled, 8e-6)
+    assert launch_seconds(triton, 0.0) == pytest.approx(36 * 0.88e-3)
 
 
 def test_a_batch_is_padded_to_the_next_captured_size():

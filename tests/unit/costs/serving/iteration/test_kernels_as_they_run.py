@@ -13,7 +13,7 @@ from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
 from autoplan.costs.serving.iteration.kernel_prices import all_reduce_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
-from autoplan.costs.serving.iteration.token_prices import expert_seconds
+from autoplan.costs.serving.iteration.token_prices import expert_seconds, traffic_seconds
 from autoplan.costs.serving.least_times import distinct_experts
 from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -38,6 +38,32 @@ def scoped(model, hardware, stack, **layout):
     name = job.cluster.device.name
     costs = kernels_for(name), engine_kernels_for(name)
     return EngineScope(job, shape), kernel_prices(job, *costs), costs
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "layout", "sparse", "kernels"),
+    [
+        # Two norms, the rotation, the activation; with experts the router's two instead of the last.
+        ("llama3-70b", "vllm@0.11", {"tp": 4}, False, 4),
+        ("gpt-oss-120b", "vllm@0.11", {"tp": 4, "weights": "mxfp4"}, True, 5),
+        # Norms of queries and keys.
+        ("qwen3-32b", "vllm@0.11", {"tp": 4}, False, 5),
+        # TensorRT-LLM's sweeps have the rotation and the router, its all-reduces norms, but of Qwen3-32B.
+        ("llama3-70b", "tensorrt-llm@1.1", {"tp": 1}, False, 3),
+        ("llama3-70b", "tensorrt-llm@1.1", {"tp": 4}, False, 1),
+        ("llama3-70b", "tensorrt-llm@0.17", {"tp": 4}, False, 3),
+        ("gpt-oss-120b", "tensorrt-llm@1.1", {"tp": 4, "weights": "mxfp4"}, True, 0),
+        ("gpt-oss-120b", "tensorrt-llm@1.1", {"adp": 4, "ep": 4, "weights": "mxfp4"}, True, 2),
+        ("qwen3-32b", "tensorrt-llm@1.1", {"tp": 4}, False, 4),
+    ],
+)
+def test_kernels_that_others_hold_are_not_launched(model, stack, layout, sparse, kernels):
+    """What is left of a layer's time for no tokens: its small kernels, a launch each."""
+    scope, prices, _ = scoped(model, "dgx-h100", stack, **layout)
+
+    assert float(traffic_seconds(scope, prices, np.zeros(1), sparse=sparse)[0]) == pytest.approx(
+        kernels * prices.launch
+    )
 
 
 @pytest.mark.parametrize(("model", "hardware", "stack", "layout"), JOBS)
