@@ -315,7 +315,6 @@ def _formats(job: Job) -> _Values:
         "bf16_gradients": mixed and memory.gradient_bytes == 2,
         "fp32_gradients": mixed and memory.gradient_bytes == 4,
         "fused_loss": software.loss == "fused",
-        "fused_permute": software.permute_fusion is True,
     }
 
 
