@@ -134,7 +134,12 @@ def test_folders_and_pipes_are_refused(run, tmp_path):
 
 
 def test_evaluate_from_a_file_names_the_edits_that_gain(run, script):
-    """The layout of the file is priced for the job, and edits have the words and the line of the file."""
+    """The layout of the file is priced for the job, and edits have the words and the line of the file.
+
+    In what the file is not the job is said, its choices of software with it.
+    """
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace("--micro-batch-size 1", "--micro-batch-size 1 --grad-reduce-in-bf16"))
     done = run("evaluate", JOB, "--from", str(script), "--format", "json")
     found = json.loads(done.stdout)
     comparison = found["comparison"]
@@ -148,6 +153,7 @@ def test_evaluate_from_a_file_names_the_edits_that_gain(run, script):
     for edit in first["edits"]:
         assert edit["line"] is None or edit["before"].split()[-1] in lines[edit["line"] - 1]
     assert any("global_batch_size is 64 in the file (line 7)" in note for note in comparison["notes"])
+    assert any("software is gradients: bf16 in the file" in note for note in comparison["notes"])
 
 
 def test_evaluate_needs_a_layout_or_a_file(run):

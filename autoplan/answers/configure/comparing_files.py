@@ -110,6 +110,8 @@ def compare_file(
     if missing is not None:
         notes.append(f"{configuration.framework} cannot express the best layout: {missing}")
     proven = front.certificate.status == "optimal"
+    if find_target(configuration.framework).edits is None:
+        notes.append(f"no edits are written for files of {configuration.framework}: change them by hand")
     improvements, cut = _improvements(job, file, configuration.framework, run, front)
     notes += [cut] if cut else []
     more = tuple(improvements), tuple(notes)
@@ -153,6 +155,7 @@ def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
         if written is not None and written.value != value:
             theirs = f"{written.value} in the file{_where(written)}"
             yield f"{key} is {theirs}, and {value} in the job, which is priced"
+    yield from _unlike_software(job, configuration)
     if (sentence := _unlike_method(job, configuration)) is not None:
         yield sentence
     model = configuration.job.get("model")
@@ -165,6 +168,25 @@ def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
         shown = ", ".join(f"{key} {model.get(key)}" for key in unlike)
         if unlike:
             yield f"the model of the file has {shown}, unlike {job.model.name}, which is priced"
+
+
+def _unlike_software(job: Job, configuration: Configuration) -> Iterator[str]:
+    """Yield in what adapters and choices of software of the file are not the job's."""
+    for key, ours in (("software", job.software), ("adapters", job.adapters)):
+        theirs: Mapping[str, Any] = configuration.job.get(key) or {}
+        unlike = {
+            name: value for name, value in theirs.items() if value and getattr(ours, name, None) != value
+        }
+        if unlike:
+            shown = ", ".join(f"{name}: {_yaml_text(value)}" for name, value in unlike.items())
+            yield (
+                f"{key} is {shown} in the file, unlike the job, which is priced:"
+                f" `{key}: {{{shown}}}` in the job has it"
+            )
+
+
+def _yaml_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _unlike_method(job: Job, configuration: Configuration) -> str | None:

@@ -304,6 +304,10 @@ def _priced(
     return stages, outside, layer
 
 
+#: Candidates from which to look for those alike takes less than to price all of them.
+_MANY = 256
+
+
 def _seconds(
     job: Job, candidates: Candidates, machine: Machine, block: LayerTimes | None
 ) -> tuple[Pass, Pass, PerStep]:
@@ -312,7 +316,8 @@ def _seconds(
     Those of candidates that differ in virtual stages, recompute unit and schedule alone are computed once:
     of them, only send/receive depends on virtual stages.
     """
-    first, numbers = _alike(candidates) if block is None else (np.arange(len(candidates)),) * 2
+    many = block is None and len(candidates) >= _MANY
+    first, numbers = _alike(candidates) if many else (np.arange(len(candidates)),) * 2
     several = len(first) < len(candidates)
     context = StageContext.of(scope_of(job, candidates.take(first) if several else candidates), machine)
     block = block or layer_times(context.job, context.candidates, machine)

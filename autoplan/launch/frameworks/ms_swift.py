@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
@@ -40,6 +41,7 @@ from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Target
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["TARGET", "read_swift"]
 
@@ -207,6 +209,8 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
     for name, default in SWIFT.data["megatron_defaults"].items():
         if name not in values or values[name].default:
             values[name] = Written(default, default=True)
+    if _is_dense(model) and values["etp"].default:
+        del values["etp"]
     values |= _states(document) | document.bound("sequence_length") | _tuned(document)
     if devices is not None:
         values["devices"] = devices
@@ -216,6 +220,13 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
     if model is None:
         document.notes.append("the model is that of a checkpoint, which is not named")
     return _assembled(file, document, without_open(values), document.opened)
+
+
+def _is_dense(named: Written | None) -> bool:
+    """Return whether a model of the catalogue has no experts."""
+    name = checkpoint_model(str(named.value)) if named is not None else None
+    entry = load_entry("model", name) if name is not None else None
+    return isinstance(entry, ModelSpec) and entry.moe is None
 
 
 def _states(document: WrittenDocument) -> dict[str, Written]:

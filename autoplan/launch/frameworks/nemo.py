@@ -51,7 +51,8 @@ _WRAPPED: Final = ("MODEL_ARGS", "training")
 _SCRIPT: Final = re.compile(r"\bnemo\s+llm\s+(?:pretrain|finetune)\b|megatron_gpt_\w+\.py")
 _YAML: Final = re.compile(r"(?m)^\s+(?:trainer\.strategy\.)?(?:tensor|pipeline)_model_parallel_size\s*:")
 #: Sections of NeMo 1 besides its trainer: a model with batches, and what writes checkpoints and logs.
-_MODEL: Final = re.compile(r"(?m)^model\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?\s+micro_batch_size\s*:")
+_MICROBATCH: Final = next(path for path, name in _NEMO["keys"].items() if name == "mbs").rpartition(".")[2]
+_MODEL: Final = re.compile(rf"(?m)^model\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?\s+{_MICROBATCH}\s*:")
 _MANAGED: Final = re.compile(r"(?m)^exp_manager\s*:")
 #: Values of keys that are an argument, and of its absence.
 _SPECIAL: Final = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import partial, reduce
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
@@ -182,7 +181,7 @@ class Over(Node):
         entries: tuple[Node, ...] = tuple(Entry(self.quantity, stage) for stage in range(values.stages))
         if self.function != "sum":
             return Extreme(self.function, entries).folded(values)
-        return reduce(partial(Operation, "+"), entries).folded(values)
+        return _summed(entries).folded(values)
 
 
 @_node
@@ -217,6 +216,14 @@ class Operation(Node):
         if isinstance(left, Constant) and isinstance(right, Constant):
             return Constant(COMPUTED[self.symbol](_number(left), _number(right)))
         return Operation(self.symbol, left, right)
+
+
+def _summed(entries: tuple[Node, ...]) -> Node:
+    """Return the sum of ``entries`` by halves, as a pipeline may have a thousand stages."""
+    if len(entries) == 1:
+        return entries[0]
+    half = len(entries) // 2
+    return Operation("+", _summed(entries[:half]), _summed(entries[half:]))
 
 
 @_node

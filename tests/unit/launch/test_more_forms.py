@@ -101,6 +101,13 @@ FORKED = """bcprun -p 8 -c 'python main.py --tensor-model-parallel-size 8 --pipe
 --num-layers 80 --hidden-size 8192 --num-attention-heads 64 --seq-length 2048 --micro-batch-size 4 --bf16 \\
 --max-position-embeddings 2048 --global-batch-size 2048 --overlapped-distributed-optimizer'
 """
+SECTIONED = """data_config: {train_file: a}
+max_input_length: 512
+training_args:
+  # see TrainingArguments
+  per_device_train_batch_size: 3
+  bf16: true
+"""
 ADAPTED = RECIPE.replace("    num_nodes", "    pretrain.peft = LoRA(dim=16, alpha=32)\n    num_nodes")
 
 
@@ -164,6 +171,7 @@ def facts(found):
         ("k.sh", FACTORY, "llama-factory", {"precision": "fp8", "recompute": "full", "mbs": 1}),
         ("l.sh", ACCELERATED, "trainer", {"precision": "bf16", "dp": 4, "mbs": 2}),
         ("m.yaml", BRIDGE, "megatron-bridge", {"tp": None, "mbs": 1, "global_batch_size": 64}),
+        ("o.yaml", SECTIONED, "trainer", {"mbs": 3, "precision": "bf16", "zero": None}),
         ("n.sh", FORKED, "megatron-lm", {"tp": 8, "pp": 4, "mbs": 4, "zero": None}),
     ],
 )
@@ -174,6 +182,24 @@ def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
 
     assert found.framework == framework
     assert {key: said.get(key) for key in wanted} == wanted
+
+
+def test_a_dense_model_has_no_degree_of_experts(tmp_path):
+    """ms-swift's default for experts is none of a model without any, whose layout can then be priced."""
+    dense = SWIFT_MEGATRON.replace("Qwen/Qwen3-30B-A3B-Base", "Qwen/Qwen2.5-14B")
+    dense = dense.replace("    --expert_model_parallel_size 4", "   ")
+
+    assert "etp" not in of(tmp_path, "a.sh", dense).layout_string
+    assert "etp=1" in of(tmp_path, "b.sh", SWIFT_MEGATRON).layout_string
+
+
+def test_gradients_of_another_type_are_read(tmp_path):
+    """Main gradients in bf16 take the place of those in fp32."""
+    script = FORKED.replace(
+        "--overlapped", "--use-precision-aware-optimizer --main-grads-dtype bf16 --overlapped"
+    )
+
+    assert of(tmp_path, "a.sh", script).job["software"]["gradients"] == "bf16"
 
 
 def test_adapters_of_a_recipe_are_read(tmp_path):

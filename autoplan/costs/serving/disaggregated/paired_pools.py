@@ -67,6 +67,10 @@ class EnginePair:
         Each engine has a front end, and a request passes one of each pool: those of the pool with fewer
         engines are the busier ones.
 
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> [EnginePair(None, None, None, x, y).front_end_busy(job, 1) for x, y in ((1, 3), (2, 2))]
+        [0.002, 0.001]
+
         Source: sgl-project/sglang sgl-router, execute_dual_dispatch: sends a request to both engines at once.
         """
         return front_end_busy(job) * parts / min(self.prefill_engines, self.decode_engines)

@@ -75,6 +75,9 @@ from autoplan.schema.post_training import RLSpec
 __all__ = ["TARGET", "emit_trainer"]
 
 _BATCH: Final = TRAINER.keys["mbs"]
+#: A section in which programs of their own have TrainingArguments; their microbatch, in it or outside of one.
+_SECTION: Final = "training_args."
+_BATCHES: Final = re.compile(rf"(?m)^(?:training_args\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?[ ]+)?{_BATCH}\s*:")
 #: What training programs call the tokens of a sequence.
 _LENGTHS: Final[Sequence[str]] = TRAINER.data["lengths"]
 _PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
@@ -110,7 +113,9 @@ def emit_trainer(run: PlannedRun) -> Emission:
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     edits = training_edits if is_key_file(file) else script_edits
-    return edits(read_arguments(file)[0].entries, (old, new), partial(_document, job))
+    made = edits(read_arguments(file)[0].entries, (old, new), partial(_document, job))
+    section = _SECTION if is_key_file(file) and re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
+    return tuple(replace(edit, path=f"{section}{edit.path}") for edit in made)
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -267,7 +272,8 @@ def is_yaml(file: LaunchFile) -> bool:
     """Return whether a file has TrainingArguments as YAML, as programs of TRL take them with ``--config``."""
     others = (*interface("llama-factory").data["signs"], interface("axolotl").keys["model"])
     found = [key for key in others if re.search(rf"(?m)^{key}\s*:", file.text)]
-    return re.search(rf"(?m)^{_BATCH}\s*:", file.text) is not None and len(found) < 2
+    taught = re.search(r"(?m)^(?:teacher|loss_functions)\s*:", file.text) is not None
+    return _BATCHES.search(file.text) is not None and len(found) < 2 and not taught
 
 
 def read_trainer(file: LaunchFile) -> Configuration:
@@ -334,6 +340,7 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     if not is_key_file(file):
         return _script(file)
     document = read_yaml(file, TRAINER)
+    document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
     return document, None, ()
 

@@ -305,7 +305,7 @@ def training_values(job: Job, layout: Layout) -> _Values:
 
 
 def _formats(job: Job) -> _Values:
-    """Return the formats of weights and gradients that the plan is priced with."""
+    """Return formats of weights and gradients that a plan is priced with, and kernels that a job chose."""
     memory, software = job.stack.memory, job.software
     eighths = software.fp8_weights or memory.parameter_bytes == 1
     name = "fp4_weights" if job.precision == "nvfp4" else "fp8_weights"
@@ -314,6 +314,7 @@ def _formats(job: Job) -> _Values:
         name: bool(eighths),
         "bf16_gradients": mixed and memory.gradient_bytes == 2,
         "fp32_gradients": mixed and memory.gradient_bytes == 4,
+        "fused_loss": software.loss == "fused",
     }
 
 

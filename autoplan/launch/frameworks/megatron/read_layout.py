@@ -238,6 +238,10 @@ def _training(arguments: Arguments) -> dict[str, Written]:
     dispatcher = arguments.text("dispatcher")
     if dispatcher is not None and dispatcher.value == "flex":
         software["dispatcher"] = "flex"
+    gradients = arguments.text("main_gradients")
+    if gradients is not None and gradients.value == "bf16":
+        # In place of fp32 ones, which --bf16 alone has (megatron/training/arguments.py, validate_args).
+        software["gradients"] = "bf16"
     if software:
         values["software"] = Written(software)
     routing: dict[str, Any] = {}

@@ -201,6 +201,13 @@ def test_the_solver_keeps_what_the_relation_says(text, first, second):
     assert (solution and solution.step_ticks) == min(allowed, default=None)
 
 
+def test_a_sum_over_many_stages_is_decided():
+    """A pipeline may have more stages than Python nests calls."""
+    relation = parse_relation("sum(layers) <= 1500")
+
+    assert decided(relation, Known({}, stages=1500, entries={("layers", i): 1 for i in range(1500)}))
+
+
 def holds(relation, options):
     """Return whether one option a stage keeps ``relation``."""
     names = ("layers", "selective", "mlp", "full")
