@@ -117,6 +117,9 @@ _CORE = {
     "overlaps_gathering": True,
     "overlaps_interleaved": True,
 }
+#: A compiled loss reads 16-bit logits for the maximum and for the sum; backward it reads and writes them once.
+_COMPILED = {**_FUSED, "loss": (4, 4)}
+
 _BRIDGE = {**_CORE, "loss": (8, 14), "accumulation": 4, "gradient": 2, "sent": 2, "bucket": 537e6}
 _LLM_C = {
     **_FUSED,
@@ -157,9 +160,9 @@ FRAMEWORKS: dict[str, Framework] = {
     ),
     "fsdp1": Framework(**_FSDP1),
     "fsdp2": Framework(**_TITAN),
-    "fsdp2-async-tp": Framework(**_TITAN, **_FUSED),
-    "fsdp2-compile": Framework(**_TITAN, **_FUSED),
-    "fsdp2-rowwise": Framework(**_TITAN, **_FUSED),
+    "fsdp2-async-tp": Framework(**_TITAN, **_COMPILED),
+    "fsdp2-compile": Framework(**_TITAN, **_COMPILED),
+    "fsdp2-rowwise": Framework(**_TITAN, **_COMPILED),
     "hf-fsdp2": Framework(**{**_FSDP2, "sent": 2, "each_microbatch_from": 4}),
     "hf-trainer": Framework(),
     "hf-trainer-liger": Framework(**_FUSED, loss=(6, 0)),
