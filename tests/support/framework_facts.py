@@ -117,7 +117,8 @@ _CORE = {
     "overlaps_gathering": True,
     "overlaps_interleaved": True,
 }
-#: A compiled loss reads 16-bit logits for the maximum and for the sum; backward it reads and writes them once.
+
+#: A compiled loss reads 16-bit logits for the maximum and for the sum; backward it reads and writes once.
 _COMPILED = {**_FUSED, "loss": (4, 4)}
 
 _BRIDGE = {**_CORE, "loss": (8, 14), "accumulation": 4, "gradient": 2, "sent": 2, "bucket": 537e6}
