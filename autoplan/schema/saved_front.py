@@ -28,7 +28,6 @@ __all__ = [
     "answer_from",
     "front_from",
     "read_document",
-    "read_front",
 ]
 
 _WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
@@ -272,11 +271,6 @@ def answer_from(document: dict[str, Any], form: type[A], *, name: str, wanted: s
         raise SpecError(problems) from error
     except RecursionError as error:
         raise SpecError([Problem("nested too deeply", "$", name)]) from error
-
-
-def read_front(text: str, *, name: str) -> SavedFront:
-    """Return the answer in ``text``; ``name`` is that of its file. Raises SpecError if it is not one."""
-    return front_from(read_document(text, name=name), name=name)
 
 
 class _Object(dict[str, Any]):

@@ -12,7 +12,6 @@ from typing import Final, cast
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
 from autoplan.errors import AutoplanError
-from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -219,15 +218,6 @@ def interval_lines(plans: Sequence[ServingPlan]) -> Iterator[str]:
     yield from plan.intervals.reasons[1:]
 
 
-def engine_layout_words(layouts: Sequence[EngineLayout], terminal: Terminal) -> str:
-    """Return layouts of engines that serve together.
-
-    >>> engine_layout_words([parse_serving_layout("tp=2,replicas=4,kv=fp8,seqs=64")], Terminal())
-    '4 engines · tp 2 · weights bf16 · kv fp8 · seqs 64'
-    """
-    return " + ".join(f" {terminal.dot} ".join(engine_layout_parts(layout)) for layout in layouts)
-
-
 def plan_parts(plan: ServingPlan) -> list[list[str]]:
     """Return the parts of the layout of each engine of ``plan``: of pools those that prefill first."""
     if plan.pools is None:
@@ -237,7 +227,11 @@ def plan_parts(plan: ServingPlan) -> list[list[str]]:
 
 
 def engine_layout_parts(layout: EngineLayout, name: str = "engine") -> Iterator[str]:
-    """Yield what a layout of engines called ``name`` has that differs from the defaults, part by part."""
+    """Yield what a layout of engines called ``name`` has that differs from the defaults, part by part.
+
+    >>> list(engine_layout_parts(parse_serving_layout("tp=2,replicas=4,kv=fp8,seqs=64")))
+    ['4 engines', 'tp 2', 'weights bf16', 'kv fp8', 'seqs 64']
+    """
     yield number_words(layout.replicas, name)
     yield f"tp {layout.tp}"
     for key in ("pp", "ep", "adp", "dcp"):
