@@ -18,6 +18,8 @@ import pytest
 import autoplan
 import autoplan.schema
 from autoplan import errors
+from autoplan.cli import app
+from autoplan.lazy import ImportedValues, Later
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted((ROOT / "autoplan").rglob("*.py"))
@@ -149,6 +151,19 @@ def test_nothing_public_is_left_out_of_the_list():
     }
 
     assert ours - set(autoplan.__all__) == set()
+
+
+def test_whatever_is_imported_when_it_is_asked_for_is_there():
+    """Values, functions and commands whose module a table names as a text, of every module."""
+    for module in modules_of(autoplan):
+        for value in vars(module).values():
+            if isinstance(value, ImportedValues):
+                assert all(value[key] is not None for key in value), module.__name__
+            if isinstance(value, Later):
+                assert callable(getattr(importlib.import_module(value.module), value.name)), module.__name__
+    for name, command in app._COMMANDS.items():
+        home = importlib.import_module(f"autoplan.{command.module}")
+        assert callable(getattr(home, name.replace("-", "_")))
 
 
 def test_types_are_shipped():
