@@ -29,7 +29,7 @@ JOBS = {
 }
 #: Ways, and the jobs that each runs.
 WAYS = [(name, way.title, kind) for name, way in WRITTEN for kind in JOBS if way.experts or kind != "experts"]
-LAYOUTS = 4_000
+LAYOUTS = 2_000
 FEW = 150
 DEGREES = (1, 1, 1, 2, 2, 4, 8)
 
