@@ -295,7 +295,8 @@ def test_kills_among_fifty_cost_a_search_for_each_that_searched(tmp_path):
     for process in killed:
         process.send_signal(signal.SIGKILL)
         time.sleep(choice.uniform(0.0, 0.3))
-    said = [process.communicate(timeout=300)[0] for process in asking if process not in killed]
+    answers_of = {process.pid: process.communicate(timeout=300)[0] for process in asking}
+    said = [answers_of[process.pid] for process in asking if process not in killed]
 
     assert len(set(said)) == 1
     assert said[0].startswith("['tp=")
