@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from autoplan.commands.start_up import start_process
 
-start_process()
-
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    start_process()  # not on import: a process that imports every module is not one command's
     from autoplan.cli.app import main as run
 
     run()

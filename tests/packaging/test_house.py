@@ -19,6 +19,7 @@ import autoplan
 import autoplan.schema
 from autoplan import errors
 from autoplan.cli import app
+from autoplan.commands.start_up import process_started
 from autoplan.lazy import ImportedValues, Later
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,6 +165,13 @@ def test_whatever_is_imported_when_it_is_asked_for_is_there():
     for name, command in app._COMMANDS.items():
         home = importlib.import_module(f"autoplan.{command.module}")
         assert callable(getattr(home, name.replace("-", "_")))
+
+
+def test_a_process_that_imports_every_module_is_not_one_command():
+    """The clock of a command starts with it: or every later search here would be over before it began."""
+    modules_of(autoplan)
+
+    assert process_started() is None
 
 
 def test_types_are_shipped():
