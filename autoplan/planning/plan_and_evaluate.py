@@ -228,7 +228,8 @@ def _microbatch_seconds(job: Job) -> float:
 
     if job.cluster.devices < _LONG_SEARCH:
         return 0.0
-    return sum(microbatch_seconds(job, parse_layout("", layers=job.model.layers, devices=job.cluster.devices)))
+    layout = parse_layout("", layers=job.model.layers, devices=job.cluster.devices)
+    return sum(microbatch_seconds(job, layout))
 
 
 def _points(job: Job, fronts: Sequence[Front]) -> list[tuple[float, float]]:

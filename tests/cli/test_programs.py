@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -241,6 +242,17 @@ def test_a_lost_node_leaves_the_programs(job):
     left = planning.remaining(path, 1)
     assert {choice.program for choice in left.choices} == programs_of(load_job(path))
     assert {choice.cluster.devices for choice in left.choices} == {8}
+
+
+def test_the_front_is_the_same_in_whatever_order_programs_are_listed():
+    """The fastest program is searched first, and ends the fronts of those that are listed before it."""
+    job = load_job("benchmarks/speed/cases/programs-8x-h100.yaml")
+    asked, turned = (planning.plan(replace(job, choices=c)) for c in (job.choices, job.choices[::-1]))
+
+    assert asked.plans == turned.plans
+    assert [one.job.program for one in asked.answers] == [choice.program for choice in job.choices]
+    whole = {one.job.program.name for one in asked.answers if one.plans and not one.cut_by_others}
+    assert whole == {asked.fastest.program.name} != {job.choices[0].program.name}
 
 
 def test_an_answer_ends_where_other_programs_dominate_and_not_before(tmp_path):
