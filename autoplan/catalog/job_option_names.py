@@ -79,6 +79,12 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
         " and simpo.",
     ),
     "--rank": JobOption("adapters.rank", ("lora", "qlora"), "N", "Width of the adapters; 16 if left out."),
+    "--targets": JobOption(
+        "adapters.targets",
+        ("lora", "qlora"),
+        "NAME",
+        "GEMMs with an adapter: all or attention; if left out all, of models with experts attention.",
+    ),
     "--base": JobOption(
         "adapters.base", ("qlora",), "FORMAT", "Format of the frozen base: nf4 (if left out), fp4 or int8."
     ),

@@ -224,6 +224,8 @@ class _JobWriter:
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
+        if self.task != "train" and spec.moe is not None:
+            self._assume("adapters.targets", "attention", "adapters of attention alone", "--targets")
         if self.task == "qlora":
             self._assume("adapters.base", "nf4", "a frozen base in nf4", "--base")
 

@@ -27,6 +27,7 @@ from autoplan.results.plan import StackStep
 from autoplan.rules import broken_rules
 from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
 from autoplan.rules.user_constraints import breaks
+from autoplan.schema.adapters import ATTENTION_MODULES
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job, RoutingSpec
@@ -160,14 +161,7 @@ def plannable(job: Job | str | Path) -> Job:
         )
     if model.moe is None and job.routing != RoutingSpec():
         raise UnsupportedError(f"{model.name} has no experts to route tokens to: leave out `routing`")
-    parts = {
-        "experts": model.moe is not None,
-        "latent attention": model.mla is not None,
-        "linear attention": model.linear_attention is not None,
-    }
-    if job.adapters is not None and any(parts.values()):
-        part = next(name for name, present in parts.items() if present)
-        raise UnsupportedError(f"adapters with {part} are not supported yet: leave out `adapters`")
+    _refuse_adapters(job)
     if lacking := missing_fine_tuning(job, job.stack):
         stacks = [name for name in entry_names("stack") if has_fine_tuning(job, stack(name))]
         raise UnsupportedError(f"{job.stack.title} has no {lacking}: {_other_stacks(stacks)}")
@@ -175,6 +169,27 @@ def plannable(job: Job | str | Path) -> Job:
         raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
     peak_flops(job.cluster, job.precision)
     return job
+
+
+def _refuse_adapters(job: Job) -> None:
+    """Raise UnsupportedError for adapters of parts that have none here, or above a base that has none."""
+    model, adapters = job.model, job.adapters
+    if adapters is None:
+        return
+    parts = {"latent attention": model.mla, "linear attention": model.linear_attention}
+    for name, part in parts.items():
+        if part is not None:
+            raise UnsupportedError(f"adapters with {name} are not supported yet: leave out `adapters`")
+    if model.moe is None:
+        return
+    if not set(adapters.modules) <= set(ATTENTION_MODULES):
+        raise UnsupportedError(
+            f"{model.name} has experts, which have no adapters here yet: set `adapters.targets: attention`"
+        )
+    if adapters.base is not None:
+        raise UnsupportedError(
+            f"{model.name} has experts, which have no frozen {adapters.base} yet: leave out `adapters.base`"
+        )
 
 
 def _other_stacks(names: list[str]) -> str:

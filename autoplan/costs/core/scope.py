@@ -140,10 +140,11 @@ class Scope:
         total: Array = part.total + (self.padding - 1.0) * part.experts
         return total
 
-    def spread(self, sharded: Array, value: Array | float, part: Part) -> Array:
+    def spread(self, sharded: Array, value: Array | float, part: Part, *, trained: bool = False) -> Array:
         """Return ``value`` of ``part`` on one rank, sharded where ``sharded`` is 1, in its unit.
 
-        value / d; the experts' part of it is padded and divided by the ranks of their own shard group.
+        value / d; the experts' part of it is padded and divided by the ranks of their own shard group. Of
+        what is ``trained`` (gradients, optimizer states) experts have no part below adapters.
 
         >>> one = Candidates.of([parse_layout("dp=8,ep=4", layers=32, devices=8)])
         >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), one)
@@ -156,7 +157,7 @@ class Scope:
         Leaves out: uneven shards.
         Source: Megatron-LM, megatron/core/distributed/distributed_data_parallel.py, expert_parallel_buffers.
         """
-        if self.job.model.moe is None:
+        if self.job.model.moe is None or (trained and self.job.adapters is not None):
             return self.split(sharded, value)
         experts = part.experts / part.total
         expert_shards = column(self.candidates.expert_shard)

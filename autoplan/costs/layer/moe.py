@@ -274,7 +274,8 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
 
     ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y inner + n e h), n tensors of
     hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert: its width over t times
-    ``inner``. Router: logits and top-k choices over s.
+    ``inner``. Router: logits and top-k choices over s. Frozen experts, below adapters of attention, do not
+    save their input.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
@@ -290,7 +291,8 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    copies = policy.saved_tensors_per_routed_token if policy else 1
+    # The input of a frozen expert is not saved: only the weight gradient needs it.
+    copies = (policy.saved_tensors_per_routed_token if policy else 1) - (job.adapters is not None)
     width = inner * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree

@@ -63,7 +63,7 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     on_device = 1.0 - _offloaded(scope)
     return ModelStates(
         parameters=on_device * scope.spread(scope.parameters_sharded, parameters, part),
-        gradients=on_device * scope.spread(scope.gradients_sharded, gradients, part),
+        gradients=on_device * scope.spread(scope.gradients_sharded, gradients, part, trained=True),
         copies=_copied(scope) * policy.gradient_copy_bytes * part.trained + np.zeros_like(part.total),
         optimizer=on_device
         * (_optimizer_bytes(scope, part) - _paged_bytes(scope, part))
@@ -101,12 +101,12 @@ def _copied(scope: Scope) -> Array:
 def _optimizer_bytes(scope: Scope, part: Part) -> Array:
     matrix, other = state_bytes(scope.job.optimizer, scope.job.stack.memory)
     unsharded = matrix * (part.trained - part.trained_vectors) + other * part.trained_vectors
-    return scope.spread(flag(scope.zero >= 1), unsharded, part)
+    return scope.spread(flag(scope.zero >= 1), unsharded, part, trained=True)
 
 
 def _paged_bytes(scope: Scope, part: Part) -> Array:
     paged = paged_bytes(scope.job.optimizer, scope.job.stack.memory)
-    return scope.spread(flag(scope.zero >= 1), paged * part.trained, part)
+    return scope.spread(flag(scope.zero >= 1), paged * part.trained, part, trained=True)
 
 
 def host_bytes(scope: Scope, part: Part) -> Array:
@@ -174,4 +174,5 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     """
     policy = scope.job.stack.memory
     updated = np.zeros_like(part.total) if policy.optimizer_in_backward else part.trained
-    return scope.spread(flag(scope.zero >= 1), policy.optimizer_temporary_bytes * updated, part)
+    temporaries = policy.optimizer_temporary_bytes * updated
+    return scope.spread(flag(scope.zero >= 1), temporaries, part, trained=True)

@@ -178,7 +178,10 @@ def _reductions(scope: Scope, untied: float) -> _Reductions:
     r = float(overlap.gradient_bytes)
     active = scope.gradients_sharded * (scope.zero >= 2)
     embedding, head = scope.first * parts.embedding.trained, scope.last * parts.head.trained
-    trained = parts.layer.trained * scope.padded(parts.layer) / parts.layer.total
+    trained = parts.layer.trained
+    if scope.job.adapters is None:
+        # Experts below adapters are frozen, and nothing of them is reduced.
+        trained = trained * scope.padded(parts.layer) / parts.layer.total
 
     def buffer(parameters: Array) -> Array:
         wire = r * parameters

@@ -481,12 +481,13 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     update_bytes = 2.0 * states + 4.0 * memory.gradient_bytes + read + memory.parameter_bytes
     sharded = flag(scope.zero >= 1)
     zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
-    local_bytes = scope.spread(sharded, update_bytes, part)
+    local_bytes = scope.spread(sharded, update_bytes, part, trained=True)
     device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
-    copied = scope.spread(sharded, float(memory.gradient_bytes + memory.gathered_bytes), part)
+    moved = float(memory.gradient_bytes + memory.gathered_bytes)
+    copied = scope.spread(sharded, moved, part, trained=True)
     update = local_bytes / context.machine.cpu_optimizer_bandwidth
     host = copied / context.machine.host_link + update
-    pages = scope.spread(sharded, 2.0 * paged_bytes(job.optimizer, memory), part)
+    pages = scope.spread(sharded, 2.0 * paged_bytes(job.optimizer, memory), part, trained=True)
     paged = pages / context.machine.host_link
     if memory.offload_parameters:
         # Gradients and parameters are there already.

@@ -23,8 +23,8 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
 from autoplan.launch.frameworks.argument_array import command_script
 from autoplan.launch.frameworks.missing_parts import (
-    dropout_note,
     microbatches,
+    model_notes,
     node_counts,
     refuse_beyond_data,
     refuse_experts,
@@ -228,7 +228,7 @@ def _notes(job: Job, command: str) -> tuple[str, ...]:
     return (
         *begun,
         *((length,) if command != "pretrain" else ()),
-        *dropout_note(job),
+        *model_notes(job),
         *stack_note(job, ("litgpt",), "litgpt", "LitGPT"),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from autoplan.catalog.model_names import published_format
 from autoplan.costs.core.sizes import dropout_masks
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.costmodel.software import SoftwareSpec
@@ -12,8 +13,8 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 
 __all__ = [
-    "dropout_note",
     "microbatches",
+    "model_notes",
     "node_counts",
     "refuse_beyond_data",
     "refuse_experts",
@@ -113,11 +114,15 @@ def node_counts(job: Job, layout: Layout) -> tuple[int, int]:
     return nodes, devices // nodes
 
 
-def dropout_note(job: Job) -> tuple[str, ...]:
-    """Return a note where the model's own config has dropout that the prediction is without."""
-    if job.model.gated or dropout_masks(job):
-        return ()
-    return ("the prediction is without dropout: set the probabilities in the model's config to 0",)
+def model_notes(job: Job) -> tuple[str, ...]:
+    """Return notes on the model: its own dropout, and a checkpoint in a format that nothing trains."""
+    notes = []
+    if not job.model.gated and not dropout_masks(job):
+        notes.append("the prediction is without dropout: set the probabilities in the model's config to 0")
+    published = published_format(job.model.name)
+    if published != "bf16":
+        notes.append(f"the publisher's checkpoint is in {published}: load it dequantised, to train in bf16")
+    return tuple(notes)
 
 
 def stack_note(job: Job, prefixes: tuple[str, ...], stack: str, framework: str) -> tuple[str, ...]:

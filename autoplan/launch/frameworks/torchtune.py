@@ -30,8 +30,8 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
-    dropout_note,
     microbatches,
+    model_notes,
     node_counts,
     refuse_beyond_data,
     refuse_software,
@@ -227,7 +227,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (
         config,
         "shorter samples are not padded to the length: dataset.packed=True fills sequences",
-        *dropout_note(job),
+        *model_notes(job),
         *stack_note(job, ("torchtune",), "torchtune", "torchtune"),
     )
 

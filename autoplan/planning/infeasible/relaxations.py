@@ -380,14 +380,19 @@ def _rollouts_asleep(job: Job, _: float | None) -> Iterator[Changes]:
 
 def _adapters(job: Job, _: float | None) -> Iterator[Changes]:
     if job.adapters is None:
-        yield (("adapters", _ADAPTERS),)
+        # Experts are frozen below adapters of attention.
+        attention = f"{_ADAPTERS[:-1]}, targets: attention}}"
+        yield (("adapters", _ADAPTERS if job.model.moe is None else attention),)
 
 
 def _quantized_base(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield a frozen base in 4 bits below the adapters of the job, or below some of a common rank (QLoRA).
 
-    Then also with the base in host memory, and with shorter sequences.
+    Then also with the base in host memory, and with shorter sequences. None for experts, whose quantised base
+    is not supported.
     """
+    if job.model.moe is not None:
+        return
     base: Changes = (("adapters.base", _BASE),)
     if job.adapters is None:
         base = (("adapters", f"{_ADAPTERS[:-1]}, base: {_BASE}}}"),)

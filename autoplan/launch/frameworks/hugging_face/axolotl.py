@@ -49,7 +49,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     stands,
     without_open,
 )
-from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
@@ -199,7 +199,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     )
     return (
         *model,
-        *dropout_note(job),
+        *model_notes(job),
         *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "axolotl"),
     )
 

@@ -56,7 +56,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     with_defaults,
     without_open,
 )
-from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -232,7 +232,7 @@ def _words(key: str, value: object) -> tuple[str, ...]:
 def _notes(job: Job) -> tuple[str, ...]:
     return (
         *_start(job),
-        *dropout_note(job),
+        *model_notes(job),
         *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "the Trainer"),
     )
 

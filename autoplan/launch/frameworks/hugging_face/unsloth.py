@@ -31,8 +31,8 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     without_open,
 )
 from autoplan.launch.frameworks.missing_parts import (
-    dropout_note,
     microbatches,
+    model_notes,
     node_counts,
     refuse_beyond_data,
     refuse_software,
@@ -182,7 +182,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (
         "DATASET is one of the hub or a folder; add the learning rate in TRAINING",
         *(() if hub_name(job.model) else (unknown,)),
-        *dropout_note(job),
+        *model_notes(job),
         *stack_note(job, ("unsloth",), "unsloth", "Unsloth"),
     )
 

@@ -20,8 +20,10 @@ from autoplan.costs.layer.moe import (
     load_factor,
     routed_per_token,
 )
+from autoplan.costs.memory.activations import saved_bytes_per_token
 from autoplan.costs.memory.model_states import model_states_of
 from autoplan.costs.network.collectives import Group, collective_seconds
+from autoplan.costs.network.volume import data_volume
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.rules import broken_rules
@@ -235,8 +237,35 @@ def test_what_is_not_priced_is_refused_with_what_to_do(job):
         evaluate(replace(job, stack=stack("megatron-lm")), "ep=1")
     with pytest.raises(UnsupportedError, match="no experts to route tokens to"):
         evaluate(replace(load_job("llama3-8b-8x-h100"), routing=EVEN), "tp=2")
-    with pytest.raises(UnsupportedError, match="adapters with experts"):
-        evaluate(replace(job, adapters=AdapterSpec(rank=8)), "ep=1")
+    tuned = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("fsdp2"))
+    with pytest.raises(UnsupportedError, match="set `adapters"):
+        evaluate(replace(tuned, adapters=AdapterSpec(rank=8)), "ep=1,zero=3")
+    with pytest.raises(UnsupportedError, match="leave out `adapters"):
+        evaluate(replace(tuned, adapters=AdapterSpec(rank=8, targets="attention", base="nf4")), "ep=1,zero=3")
+
+
+def test_experts_below_adapters_are_frozen(job):
+    """They have no gradients, states, reductions, saved inputs and weight gradients; attention's have."""
+    full = replace(job, stack=stack("fsdp2"))
+    tuned = replace(full, adapters=AdapterSpec(rank=8, targets="attention"))
+    layout = parse_layout("dp=8,ep=2", layers=32, devices=8, zero=3)
+    c = Candidates.of([layout])
+    one, all_of_it = (scope_of(x, c) for x in (tuned, full))
+
+    trained = 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024))  # rank x (in + out) of q, o, and of k, v
+    states = model_states_of(one, one.weights.layer)
+    assert float(one.weights.layer.trained[0, 0]) == trained
+    assert float(states.optimizer[0, 0]) == trained  # two moments in fp32, over 8 ranks
+    gathered, reduced = ([x for x in data_volume(s).experts if x.bytes.any()] for s in (one, all_of_it))
+    assert {x.when for x in gathered} == {"forward", "backward"}
+    assert {x.when for x in reduced} == {"forward", "backward", "reduction"}
+
+    # Of a routed token the inputs of both products, 2 (4096 + 14336) bytes; two experts a token.
+    frozen, whole = (saved_bytes_per_token(x, c).mlp for x in (tuned, full))
+    assert float((whole - frozen)[0]) == 2 * 2 * (4096 + 14336)
+    frozen, whole = (layer_times(x, c, machine_of(x)) for x in (tuned, full))
+    assert float(frozen.forward[0]) == pytest.approx(float(whole.forward[0]), rel=0.05)
+    assert float(frozen.backward[0]) < 0.75 * float(whole.backward[0])
 
 
 def test_a_split_of_experts_is_in_the_layouts_name_where_it_is_its_own(job):
