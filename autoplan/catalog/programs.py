@@ -19,6 +19,7 @@ __all__ = [
     "any_layout",
     "program",
     "rules_of",
+    "stack_of_way",
     "targets_of",
     "with_programs",
     "with_programs_again",
@@ -131,6 +132,12 @@ def written_for(job: Job, target: str | None = None, name: str | None = None) ->
         other for other in entry_names("program") if target in {way.target for way in program(other).ways}
     )
     return with_programs_again(replace(job, programs=names)) if names else job
+
+
+def stack_of_way(target: str, way: str | None) -> str | None:
+    """Return the stack of the way of this title in which a program runs what ``target`` writes, if any."""
+    ways = (one for name in entry_names("program") for one in program(name).ways)
+    return next((one.stack for one in ways if one.target == target and one.title == way), None)
 
 
 def _usual(job: Job) -> tuple[str, ...]:

@@ -69,11 +69,13 @@ def assembled(
 ) -> Configuration:
     """Return the configuration that ``values`` and ``model`` are.
 
-    ``model`` is the name of an entry, or a description with ``layers``; ``open_fields`` are fields of it that
-    stay open, such as ``model.vocabulary``; ``opened`` are fields that a key which is not read may
-    decide, so that they and what follows from them stay open. Raises SpecError with every contradiction.
+    ``way`` of the values is which of several ways of the framework's program shards. ``model`` is the name
+    of an entry, or a description with ``layers``; ``open_fields`` are fields of it that stay open, such as
+    ``model.vocabulary``; ``opened`` are fields that a key which is not read may decide, so that they and what
+    follows from them stay open. Raises SpecError with every contradiction.
     """
-    values = with_devices(file, known_alone(values, opened))
+    way = values.get("way")
+    values = with_devices(file, known_alone(values, {*opened, "way"}))
     values = known_alone(values, opened)
     layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
     sizes = _sizes_of(model)
@@ -98,6 +100,7 @@ def assembled(
         defaults=tuple(key for key, written in values.items() if written.default),
         unspecified=(*missing, *(() if model else ("model",)), *open_fields),
         warnings=tuple(dict.fromkeys(warnings)),
+        way=way.value if way is not None else None,
     )
 
 

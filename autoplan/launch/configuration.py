@@ -68,6 +68,7 @@ class Configuration:
     known, and None for the rest. ``job`` has the keys of a job file as far as they are known, with
     ``model`` a name of the catalogue or a description as in a model file. ``defaults`` are the fields that
     took the default of the framework, ``unspecified`` those that the file leaves open and that have none.
+    ``way`` is the title of the program's way that shards, such as DeepSpeed, where the framework has several.
     """
 
     framework: str
@@ -80,6 +81,7 @@ class Configuration:
     defaults: tuple[str, ...] = ()
     unspecified: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    way: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,35 @@ def test_a_lost_node_leaves_the_programs(job):
     assert {choice.cluster.devices for choice in left.choices} == {8}
 
 
+@pytest.mark.parametrize(
+    ("sharding", "optimizer", "priced"),
+    [
+        ("deepspeed: deepspeed_configs/zero3_bf16.json", "adamw", "axolotl (DeepSpeed)"),
+        ("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}", "adamw", "axolotl (FSDP2)"),
+        # No plan has this optimizer under DeepSpeed; the file that says both is still priced as it runs.
+        ("deepspeed: deepspeed_configs/zero3_bf16.json", "adamw-8bit", "DeepSpeed ZeRO"),
+    ],
+)
+def test_a_file_is_priced_as_what_shards_in_it(run, tmp_path, sharding, optimizer, priced):
+    """DeepSpeed or FSDP2, whichever would be faster."""
+    job, file = tmp_path / "job.yaml", tmp_path / "axolotl.yaml"
+    workload = "workload: {sequence_length: 1024, global_batch_size: 16}"
+    job.write_text(
+        f"kind: training\nmodel: gpt2\nhardware: 2x-rtx4090\n{workload}\noptimizer: {optimizer}\n",
+        encoding="utf-8",
+    )
+    named = {"adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit"}[optimizer]
+    keys = "micro_batch_size: 2\ngradient_accumulation_steps: 4\nsequence_len: 1024"
+    file.write_text(
+        f"base_model: openai-community/gpt2\n{keys}\noptimizer: {named}\nbf16: true\n{sharding}\n",
+        encoding="utf-8",
+    )
+
+    done = run("evaluate", job, "--from", file)
+    assert done.exit_code == 0, done.stderr
+    assert f"· {priced} ·" in " ".join(done.stdout.split())
+
+
 def test_the_front_is_the_same_in_whatever_order_programs_are_listed():
     """The fastest program is searched first, and ends the fronts of those that are listed before it."""
     job = load_job("benchmarks/speed/cases/programs-8x-h100.yaml")

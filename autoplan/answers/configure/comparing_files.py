@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from autoplan.answers.configure.ask import missing_part, read_text
 from autoplan.catalog import stack as stack_named
-from autoplan.catalog.programs import USUAL, any_layout, written_for
+from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, written_for
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.launch.bindings.document_edits import edited_values
@@ -64,28 +64,38 @@ def evaluate_file(
     configuration = read_text(file, framework)
     if "devices" not in configuration.values:
         configuration = read_text(replace(file, devices=job.cluster.devices), framework)
-    job = _started_by(job, configuration.framework, configuration.layout_string)
+    job = _started_by(job, configuration)
     try:
         return configuration, evaluate(job, configuration.layout_string), job
     except LayoutError as error:
         raise LayoutError([*error.reasons, *_other_stack(job, configuration.framework)]) from error
 
 
-def _started_by(job: Job, framework: str, layout: str) -> Job:
-    """Return ``job`` as the program whose file it is runs ``layout``, where the job names no program.
+def _started_by(job: Job, configuration: Configuration) -> Job:
+    """Return ``job`` as the program whose file it is runs its layout, where the job names no program.
 
-    Where the program's rules exclude it, which the file contradicts, its stack alone prices it.
+    Of several ways of the program, such as FSDP2 and DeepSpeed, it is that of the file. Where the program's
+    rules exclude the layout, which the file contradicts, or the way lacks what the job asks for, its stack
+    alone prices it.
     """
-    written = written_for(job, framework)
+    framework, layout, way = configuration.framework, configuration.layout_string, configuration.way
+    written = _by_way(written_for(job, framework), way)
     if job.programs != USUAL:
         return chosen(job, layout)
     one = chosen(written, layout)
-    name = usual_stack(framework)
-    if name is None or (one.program is not None and not broken_rules(one, read_layout(one, layout))):
+    name = stack_of_way(framework, way) or usual_stack(framework)
+    of_file = one.program is not None and way in {None, one.program.way}
+    if name is None or (of_file and not broken_rules(one, read_layout(one, layout))):
         return one
     free = any_layout(job)
     priced_by = with_software(stack_named(name), job.software)
     return chosen(on_all(free, lambda x: replace(x, stack=priced_by, stack_assumed=False)), layout)
+
+
+def _by_way(job: Job, way: str | None) -> Job:
+    """Return ``job`` with the choices of one way alone, where it has such."""
+    choices = tuple(one for one in job.choices if one.program is not None and one.program.way == way)
+    return replace(job, choices=choices) if choices else job
 
 
 def _other_stack(job: Job, framework: str) -> Iterator[str]:

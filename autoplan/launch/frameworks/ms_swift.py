@@ -20,6 +20,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_fields import (
+    Shipped,
     adapter_values,
     alone,
     base_values,
@@ -29,7 +30,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     precision_of,
     recompute_of,
     sharding_values,
-    shipped_deepspeed,
     with_defaults,
     without_open,
 )
@@ -46,7 +46,7 @@ from autoplan.schema.model import ModelSpec
 __all__ = ["TARGET", "read_swift"]
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = re.compile(r"(?:.*/)?zero([0-3])(_offload)?(?:\.json)?")
+_SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?zero([0-3])(_offload)?(?:\.json)?"), "ms-swift")
 _PROGRAM: Final = re.compile(
     r"(?m)(?:^|[\s/])(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py"
 )
@@ -146,10 +146,7 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    shipped = shipped_deepspeed(document, _SHIPPED, "ms-swift")
-    if shipped:
-        return shipped
-    values = sharding_values(document, file)
+    values = sharding_values(document, file, _SHIPPED)
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values

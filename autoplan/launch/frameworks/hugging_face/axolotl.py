@@ -31,11 +31,13 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
-    OPEN,
+    DEEPSPEED,
+    FSDP,
+    Shipped,
     adapter_values,
     alone,
     batch_of,
-    deepspeed_values,
+    deepspeed_or_shipped,
     key_names,
     model_of,
     note_packing,
@@ -45,7 +47,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     quantized_base,
     rl_of,
     rollouts,
-    shipped_deepspeed,
     stands,
     without_open,
 )
@@ -61,7 +62,9 @@ from autoplan.schema.post_training import RL_METHODS, RLSpec
 __all__ = ["TARGET", "emit_axolotl"]
 
 #: Files that axolotl ships in deepspeed_configs.
-_SHIPPED: Final = re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json")
+_SHIPPED: Final = Shipped(
+    re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json"), "axolotl"
+)
 AXOLOTL: Final = interface("axolotl")
 _CHECKPOINTING: Final[Sequence[str]] = AXOLOTL.data["checkpointing"]
 #: ZeRO stages of FSDP1's strategies.
@@ -260,7 +263,8 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     if stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
-        return _degrees(document) | _deepspeed(document, file)
+        values = deepspeed_or_shipped(document, file, _SHIPPED)
+        return {**_degrees(document), **values, "way": DEEPSPEED}
     if fsdp is None:
         shard = document.number("shards")
         if shard is not None and shard.value > 1:
@@ -268,7 +272,7 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
             document.refuse(needed, "shards")
         return _degrees(document)
     degrees = _degrees(document)
-    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp)}
+    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": FSDP}
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:
@@ -279,11 +283,6 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
         document.opened.add("ep")
         document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; left open")
     return {key: degree for key, degree in (("tp", tp), ("cp", cp)) if degree is not None}
-
-
-def _deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    values = deepspeed_values(document, file) or shipped_deepspeed(document, _SHIPPED, "axolotl")
-    return values or {"zero": OPEN}
 
 
 def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Written]) -> dict[str, Written]:

@@ -31,7 +31,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
-    OPEN,
+    Shipped,
     adapter_values,
     alone,
     base_values,
@@ -45,7 +45,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     precision_of,
     rl_of,
     sharding_values,
-    shipped_deepspeed,
     with_defaults,
     without_open,
 )
@@ -65,7 +64,7 @@ __all__ = ["TARGET", "emit_llama_factory"]
 
 LLAMA_FACTORY: Final = interface("llama-factory")
 #: Files that LLaMA-Factory ships in examples/deepspeed.
-_SHIPPED: Final = re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json")
+_SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
 _FILE: Final = "llama_factory.yaml"
 _COMMAND: Final = re.compile(r"(?m)^[^#\n]*\bllamafactory-cli\s+train\s+(?:\\\n\s*)?--")
 #: Stage and loss of each method.
@@ -236,14 +235,7 @@ def _eight_bits(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    notes = list(document.notes)
-    values = sharding_values(document, file)
-    if values.get("zero") is not OPEN:
-        return values
-    shipped = shipped_deepspeed(document, _SHIPPED, "LLaMA-Factory")
-    if shipped:
-        document.notes[:] = [note for note in document.notes if note in notes or "ships" in note]
-    return shipped or values
+    return sharding_values(document, file, _SHIPPED)
 
 
 def _recompute(document: WrittenDocument) -> dict[str, Written]:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import listed_data
@@ -21,12 +21,15 @@ from autoplan.schema.job import Job
 from autoplan.schema.post_training import RLSpec
 
 __all__ = [
+    "DEEPSPEED",
+    "FSDP",
     "OPEN",
+    "Shipped",
     "adapter_values",
     "alone",
     "base_values",
     "batch_of",
-    "deepspeed_values",
+    "deepspeed_or_shipped",
     "key_names",
     "model_of",
     "note_packing",
@@ -40,7 +43,6 @@ __all__ = [
     "rl_of",
     "rollouts",
     "sharding_values",
-    "shipped_deepspeed",
     "stands",
     "with_defaults",
     "without_open",
@@ -48,6 +50,9 @@ __all__ = [
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
+#: Ways of the Trainer and of programs around it that shard, as their entries call them.
+DEEPSPEED: Final = Written("DeepSpeed")
+FSDP: Final = Written("FSDP2")
 #: Strategies of the text that ``fsdp`` had before, and whether each is hybrid.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 #: Names of checkpoints whose weights are packed.
@@ -160,16 +165,29 @@ def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) 
     return sharding_of(document, inner) | ranks
 
 
-def shipped_deepspeed(
-    document: WrittenDocument, names: re.Pattern[str], framework: str
+class Shipped(NamedTuple):
+    """Configurations of DeepSpeed that a framework ships: their names, with stage and offload as groups."""
+
+    names: re.Pattern[str]
+    framework: str
+
+
+def deepspeed_or_shipped(
+    document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
 ) -> dict[str, Written]:
-    """Return the sharding of a file that a framework ships, whose name matches ``names``: stage, offload."""
+    """Return the sharding that ``deepspeed`` says; open where it names a file that lies nowhere.
+
+    Of a file that a framework ships, it is the stage and the offload that its name says.
+    """
+    before = list(document.notes)
+    values = deepspeed_values(document, file)
     other = document.text("deepspeed")
-    match = names.fullmatch(other.value) if other else None
-    if other is None or match is None:
-        return {}
+    match = shipped.names.fullmatch(other.value) if shipped and other and "zero" not in values else None
+    if shipped is None or other is None or match is None:
+        return {"zero": OPEN} | values
+    document.notes[:] = before
     document.notes.append(
-        f"{other.words} (line {other.line}): read as the file of that name that {framework} ships"
+        f"{other.words} (line {other.line}): read as the file of that name that {shipped.framework} ships"
     )
     values = {"zero": Written(int(match[1]), other.line, other.words)}
     if match[2]:
@@ -339,20 +357,22 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def sharding_values(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+def sharding_values(
+    document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
+) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
     if document.given("own_zero") is not None:
         return _own_program(document)
     if stands(document, "deepspeed"):
         _refuse_both(document)
-        return _read_deepspeed(document, file)
+        return deepspeed_or_shipped(document, file, shipped) | {"way": DEEPSPEED}
     fsdp = document.entries.get("fsdp")
     if fsdp is None or not fsdp.value or str(fsdp.value).lower() == "false":
         return {}
     other = document.text("fsdp_file")
     if other is not None and document.path("fsdp_version") not in document.entries:
         document.notes.append(f"{other.words[:80]}: read that file for more of the sharding")
-    return _read_fsdp(document, fsdp)
+    return _read_fsdp(document, fsdp) | {"way": FSDP}
 
 
 def _own_program(document: WrittenDocument) -> dict[str, Written]:
@@ -377,13 +397,6 @@ def _refuse_both(document: WrittenDocument) -> None:
     fsdp = document.given("fsdp")
     if fsdp is not None and str(fsdp.value).lower() not in {"false", ""}:
         document.refuse(f"deepspeed and fsdp (line {fsdp.line}) exclude each other", "deepspeed")
-
-
-def _read_deepspeed(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    values = deepspeed_values(document, file)
-    if "zero" not in values:
-        return {"zero": OPEN}
-    return values
 
 
 def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
