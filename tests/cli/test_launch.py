@@ -86,13 +86,21 @@ def test_read_prints_the_contract(run, script):
 
 
 def test_read_prints_a_job_that_evaluate_takes(run, script, tmp_path):
-    """The job file needs the hardware alone."""
+    """The job file needs the hardware alone, which ``read`` takes; without a model ``evaluate`` says so."""
     done = run("read", str(script), "--format", "yaml")
     job = tmp_path / "job.yaml"
     job.write_text(f"{done.stdout}hardware: dgx-a100-80gb\n", encoding="utf-8")
 
     assert yaml.safe_load(done.stdout)["devices"] == 8
     assert run("evaluate", str(job), "--layout", "tp=2").exit_code == 0
+    asked = run("evaluate", "--hardware", "dgx-a100-80gb", "--from", str(script))
+    assert asked.exit_code == 2
+    command = next(line for line in asked.stderr.split("autoplan ") if line.startswith("read "))
+    assert "--hardware dgx-a100-80gb" in command
+    whole = run("read", str(script), "--hardware", "dgx-a100-80gb", "--output", str(tmp_path / "whole.yaml"))
+    assert whole.exit_code == 0
+    kept, written = (yaml.safe_load(x.read_text(encoding="utf-8")) for x in (job, tmp_path / "whole.yaml"))
+    assert written == kept
 
 
 @pytest.mark.parametrize(

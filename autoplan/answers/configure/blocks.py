@@ -217,21 +217,27 @@ def configuration_document(configuration: Configuration) -> dict[str, Any]:
     }
 
 
-def job_text(configuration: Configuration, stack: str | None) -> str:
+def job_text(configuration: Configuration, stack: str | None, hardware: str | None = None) -> str:
     """Return ``configuration`` as a job file, with comments on what the file does not say.
 
-    The layout is in a comment; ``hardware`` is for the user to add, since launch files do not name it, and so
-    is the stack, of which ``stack`` is the usual one.
+    The layout is in a comment. Launch files do not name the hardware: it is what the user says, or to be
+    added, and so is the stack, of which ``stack`` is the usual one.
     """
     job = {"kind": "training", **_plain(configuration.job)}
+    if hardware is not None:
+        model = {"model": job.pop("model")} if "model" in job else {}
+        job = {"kind": job.pop("kind"), **model, "hardware": hardware, **job}
     lines = [f"# read from {configuration.file}, a configuration of {configuration.framework}"]
     if configuration.layout_string:
         lines.append(f"# its layout: {configuration.layout_string}")
     lines += [f"# not in the file: {field}" for field in configuration.unspecified]
     lines += [f"# {warning}" for warning in configuration.warnings]
-    lines.append("# add the hardware, such as `hardware: dgx-h100` (`autoplan catalog list node`)")
+    if hardware is None:
+        lines.append("# add the hardware, such as `hardware: dgx-h100` (`autoplan catalog list node`)")
     if stack is not None:
-        lines.append(f"# and the stack, such as `stack: {stack}` (`autoplan catalog list stack`)")
+        lines.append(
+            f"# what prices it may be added, such as `stack: {stack}` (`autoplan catalog list stack`)"
+        )
     text: str = yaml.safe_dump(job, sort_keys=False, width=_WIDTH)
     return "".join(f"{_one_line(line)}\n" for line in lines) + text
 

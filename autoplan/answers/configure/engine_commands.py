@@ -152,13 +152,13 @@ def _better_document(better: BetterPlan) -> dict[str, object]:
 
 
 def present_engine_configuration(
-    configuration: EngineConfiguration, form: Format, output: Path | None
+    configuration: EngineConfiguration, form: Format, output: Path | None, hardware: str | None = None
 ) -> None:
     """Write what serve commands of a file say."""
     from autoplan.answers.configure.engine_launches import engine_document, serving_job_text
 
     if form is Format.yaml:
-        write(serving_job_text(configuration), output)
+        write(serving_job_text(configuration, hardware), output)
         return
     document = engine_document(configuration)
 

@@ -467,16 +467,19 @@ def engine_document(configuration: EngineConfiguration) -> dict[str, Any]:
     }
 
 
-def serving_job_text(configuration: EngineConfiguration) -> str:
-    """Return ``configuration`` as a job file, with comments on what commands do not say."""
+def serving_job_text(configuration: EngineConfiguration, hardware: str | None = None) -> str:
+    """Return ``configuration`` as a job file, with comments on what commands and the user do not say."""
+    named = {} if hardware is None else {"hardware": hardware}
+    missing = "the requests, such as" if named else "the hardware and the requests, such as"
+    example = "`workload: {input_tokens: 1024, output_tokens: 256, concurrency: 32}`"
     lines = [
         f"read from {configuration.file}, commands of {configuration.engine}",
         f"its layout: {_layout_text(configuration.layout, configuration.unspecified)}",
         *configuration.warnings,
-        *(f"not in the file: {field}" for field in configuration.unspecified),
-        "add the hardware and the requests, such as `hardware: dgx-h100` (`autoplan catalog list node`)",
+        *(f"not in the file: {field}" for field in configuration.unspecified if field not in named),
+        f"add {missing} {example if named else '`hardware: dgx-h100` (`autoplan catalog list node`)'}",
     ]
     if "speculation" in configuration.job:
         lines.append("add the acceptance of drafts, such as `acceptance: 0.75`, to speculation")
-    text: str = yaml.safe_dump({"schema": 1, **configuration.job}, sort_keys=False, width=_WIDTH)
+    text: str = yaml.safe_dump({"schema": 1, **configuration.job, **named}, sort_keys=False, width=_WIDTH)
     return as_comment(tuple(lines)) + text

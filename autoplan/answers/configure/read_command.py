@@ -59,7 +59,7 @@ ArgumentOption = Annotated[
 ]
 
 
-def read(
+def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     file: Annotated[
         Path,
         typer.Argument(
@@ -71,6 +71,16 @@ def read(
         int | None,
         typer.Option(
             "--devices", metavar="N", min=1, help="Number of devices that it runs on.", show_default=False
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware",
+            metavar="NODE",
+            help="A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
+            " its devices without --devices.",
+            show_default=False,
         ),
     ] = None,
     variables: VariableOption = None,
@@ -86,25 +96,29 @@ def read(
     Nothing in FILE is executed, programs in Python included. Files that it names are read where they lie.
     What it leaves open takes the framework's own default and is said; what a key that is not read may decide
     stays open; what depends on the output of a command or on a loop is an error with its line. --format yaml
-    prints a job file for `autoplan plan`, to which the hardware is to be added.
+    prints a job file for `autoplan plan` and `autoplan evaluate JOB --from FILE`: a whole one with
+    --hardware.
     """
     from autoplan import planning
     from autoplan.answers.configure.blocks import configuration_document, job_text
+    from autoplan.catalog.programs import stack_of_way
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.launch.registry import usual_stack
 
     configuration = planning.read(
         file,
         framework,
-        devices=devices,
+        devices=devices if hardware is None else _devices_of(hardware, devices),
         variables=variables_of(variables),
         arguments=arguments_of(arguments),
     )
     if isinstance(configuration, EngineConfiguration):
-        present_engine_configuration(configuration, form, output)
+        present_engine_configuration(configuration, form, output, hardware)
         return
     if form is Format.yaml:
-        write(job_text(configuration, usual_stack(configuration.framework)), output)
+        usual = usual_stack(configuration.framework)
+        priced_by = stack_of_way(configuration.framework, configuration.way) or usual
+        write(job_text(configuration, priced_by, hardware), output)
         return
     document = configuration_document(configuration)
 
@@ -116,6 +130,13 @@ def read(
         document=lambda: document,
         table=lambda terminal: configuration_table(document, terminal),
     )
+
+
+def _devices_of(hardware: str, devices: int | None) -> int:
+    """Return the number of devices of ``hardware`` that a run has; raises CatalogError for an unknown one."""
+    from autoplan.catalog.look_ups import clusters_of
+
+    return clusters_of(hardware, devices, Path())[0].devices
 
 
 def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | None) -> LaunchFile:

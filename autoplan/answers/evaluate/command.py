@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,6 +89,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     """
     from autoplan.kinds import kind_of
 
+    if file is not None:
+        _refuse_without_model(job, file)
     if (layout is None) == (file is None):
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
     kind, where = kind_of(job), (form, output, typed_command(context))
@@ -95,6 +98,21 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         kind.show_file(job, launch_file(file, variables, arguments), framework, deadline, where)
     else:
         kind.show_plan(*kind.evaluate(job, str(layout)), where, pictures=pictures)
+
+
+def _refuse_without_model(job: str, file: Path) -> None:
+    """Refuse a line of options without a model beside a file, which may say the model and the rest."""
+    from autoplan.catalog.job_option_names import is_option_job
+
+    words = shlex.split(job) if is_option_job(job) else []
+    if words and "--model" not in words:
+        hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "NODE"
+        name, node = shlex.quote(str(file)), shlex.quote(hardware)
+        raise typer.BadParameter(
+            f"is missing; for what {file} says: autoplan read {name} --hardware {node} --output job.yaml,"
+            f" then autoplan evaluate job.yaml --from {name}",
+            param_hint="--model",
+        )
 
 
 def show_plan(job: Job, plan: Plan, where: tuple[Format, Path | None, str], *, pictures: bool) -> None:

@@ -198,6 +198,8 @@ def key_sentence(path: Path, value: Plain, root: Place) -> str | None:
             return f"{shown(key)} {_DECIDED[word]}: leave it out"
         unpriced = f"{shown(key)} changes neither time nor memory: leave it out"
         return unpriced if is_job and word in UNPRICED else None
+    if right == "hardware" and isinstance(value, int):
+        right = "devices"
     here = ".".join(str(part) for part in path[:-1])
     section, _, name = right.rpartition(".")
     sentence = f"{shown(key)} belongs to {section}" if word == name else f"{shown(key)} is called {right}"

@@ -59,6 +59,7 @@ def test_each_word_of_the_table_leads_to_what_there_is():
             "called workload.sequence_length: write workload: {sequence_length: 4096}",
         ),
         ("gpus: 2", "'gpus' is called devices: write devices: 2"),
+        ("device: 2", "'device' is called devices: write devices: 2"),
         ("batch_size: 32", "write workload: {global_batch_size: 32}"),
         ("lora: {r: 8, alpha: 16}", "'lora' is called adapters: write adapters: {rank: 16}"),
         ("tp: 2", "write search: {tensor_parallel: 2}"),
