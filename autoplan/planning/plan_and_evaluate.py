@@ -200,17 +200,19 @@ def _other_stacks(names: list[str]) -> str:
 
 
 def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Front]:
-    """Return the front of each choice of ``job``, with equal shares of the time; one may have no plan yet.
+    """Return the front of each choice of ``job``, with shares of the time; one may have no plan yet.
 
-    The program whose usual layouts are fastest is searched first, so that its front ends those of others.
+    The program with the fastest microbatch is searched first, so that its front ends those of others, and has
+    half of the time of its devices and batch, the next one half of what is left; these have equal shares.
     Where the deadline ends before any has one, the last is insisted on. Raises UnsupportedError where it has
     none either.
     """
     by_number: dict[int, Front] = {}
-    for number in _fastest_first(job.choices):
+    order = _fastest_first(job.choices)
+    for number in order:
         fronts = list(by_number.values())
         last = len(by_number) == len(job.choices) - 1 and not any(one.plans for one in fronts)
-        with deadline.share(len(job.choices) - len(by_number)):
+        with deadline.share(_parts([job.choices[n] for n in order[len(by_number) :]])):
             may_be_empty = not (last and _unsolved(fronts))
             choice = job.choices[number]
             by_number[number] = front(choice, may_be_empty=may_be_empty, others=_points(choice, fronts))
@@ -220,6 +222,18 @@ def _each(job: Job, front: Callable[..., Front], deadline: Deadline) -> list[Fro
         reason = unsolved[0].certificate.stopped
         raise UnsupportedError(f"{reason} before any layout was found: narrow the job's `search`")
     return fronts
+
+
+def _parts(left: Sequence[Job]) -> int:
+    """Return the parts into which the time is divided for the first of the choices that are ``left``.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> smaller = replace(job, cluster=replace(job.cluster, devices=4))
+    >>> [_parts(left) for left in ([job], [job, job, job], [job, smaller], [job, job, smaller])]
+    [1, 2, 2, 4]
+    """
+    questions = [choice_key(choice)[:2] for choice in left]
+    return len(set(questions)) * (2 if questions.count(questions[0]) > 1 else 1)
 
 
 def _fastest_first(choices: Sequence[Job]) -> list[int]:
