@@ -1,14 +1,18 @@
-"""Models with linear attention: the catalogue's parameters are those of transformers' own classes.
+"""Models with linear attention, and experts: parameters and saved tensors are those of transformers' classes.
 
 Skipped where this Python has no torch and transformers.
 """
 
+from dataclasses import replace
+
 import pytest
 
-from autoplan.catalog import load_entry
+from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.parameters import total_parameters
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
+from autoplan.costs.layer.moe import expert_saved_bytes
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.layout import parse_layout
 
@@ -182,3 +186,66 @@ def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
 
     # The rest are copies of vectors of single heads.
     assert counted == pytest.approx(linear_saved_bytes(model, one, 2.0, fused_norm=fused)[0], abs=4)
+
+
+SPARSE = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "moe_intermediate_size": 32,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 96,
+}
+
+
+def routed_bytes(implementation, *, adapters):
+    """Return what a layer of experts saves of the copies of its tokens, a token [byte]."""
+    found = []
+    for layers in (1, 2):
+        torch.manual_seed(0)
+        config = transformers.Qwen3MoeConfig(num_hidden_layers=layers, **SPARSE)
+        config._experts_implementation = implementation
+        model = transformers.Qwen3MoeForCausalLM(config).to(torch.bfloat16)
+        if adapters:
+            targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+            peft = pytest.importorskip("peft")
+            lora = peft.LoraConfig(r=4, target_modules=targets)
+            model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
+            model.enable_input_require_grads()
+        weights, kept = {x.untyped_storage().data_ptr() for x in model.parameters()}, {}
+
+        def pack(tensor, weights=weights, kept=kept):
+            storage, routed = tensor.untyped_storage(), tensor.shape[-1] in {32, 64} and tensor.dim() == 2
+            # A token of its own has 128 rows; its copies have 256 in all, or those of each expert.
+            if storage.data_ptr() not in weights and routed and len(tensor) != 128:
+                kept[storage.data_ptr()] = storage
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            model(torch.arange(128)[None])
+        found.append(sum(storage.nbytes() for storage in kept.values()) / 128)
+    return found[1] - found[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize("adapters", [False, True])
+@pytest.mark.parametrize(("implementation", "name"), [("grouped_mm", "hf-trainer"), ("eager", "ddp")])
+def test_experts_save_what_hooks_count(implementation, name, adapters):
+    """Of a routed token, in one product for all experts or expert by expert, trained or below adapters."""
+    config = transformers.Qwen3MoeConfig(num_hidden_layers=2, **SPARSE)
+    job = replace(
+        load_job("mixtral-8x7b-8x-h200"),
+        model=model_from_huggingface(config.to_dict(), name="x"),
+        stack=stack(name),
+        adapters=AdapterSpec(rank=4, targets="attention") if adapters else None,
+    )
+    one = Candidates.of([parse_layout("tp=1", layers=2, devices=8)])
+    # Gate, up and the activation in two bytes each, and the input of down where that is trained.
+    inner = 6.0 if adapters else 8.0
+    router = 6 * 8 + 22 * 2
+    counted = routed_bytes(implementation, adapters=adapters)
+
+    assert counted == float(expert_saved_bytes(job, one, inner, 2.0)[0]) - router

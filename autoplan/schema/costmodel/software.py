@@ -171,6 +171,7 @@ _REDUCED_FROM = {"microbatch": 2, "step": 4}
 _EXPERTS: dict[str, dict[str, Any]] = {
     "loop": {
         "grouped_gemm": False,
+        "saved_tensors_per_routed_token": 3,
         "kernels_per_expert": 12,
         "host_waits": 1,
         "host_waits_exchanging": 1,
