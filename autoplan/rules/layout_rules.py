@@ -407,6 +407,12 @@ def memory_rules(job: Job) -> Iterator[Rule]:
         yield Rule(f"{stack.title} has no optimizer offload", lambda c: c.optimizer_offload == 0)
     host = job.cluster.node.host.memory.value
     if stack.optimizer_offload is not None:
+        on_host = stack.optimizer_offload.optimizers
+        if on_host is not None and job.optimizer not in on_host:
+            yield Rule(
+                f"{stack.title} updates {', '.join(on_host)} on the host, not {job.optimizer}",
+                lambda c: c.optimizer_offload == 0,
+            )
         yield Rule(
             f"offloaded optimizer states of a node fit in its host memory of {format_bytes(host)}",
             lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),

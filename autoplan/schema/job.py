@@ -13,7 +13,7 @@ from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.costmodel.stack import Optimizer, StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, Schedule
@@ -43,9 +43,6 @@ __all__ = [
     "WorkloadSpec",
 ]
 
-Optimizer = Literal[
-    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
-]
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 

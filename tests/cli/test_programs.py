@@ -249,8 +249,7 @@ def test_a_lost_node_leaves_the_programs(job):
     [
         ("deepspeed: deepspeed_configs/zero3_bf16.json", "adamw", "axolotl (DeepSpeed)"),
         ("fsdp_version: 2\nfsdp_config: {reshard_after_forward: true}", "adamw", "axolotl (FSDP2)"),
-        # No plan has this optimizer under DeepSpeed; the file that says both is still priced as it runs.
-        ("deepspeed: deepspeed_configs/zero3_bf16.json", "adamw-8bit", "DeepSpeed ZeRO"),
+        ("deepspeed: deepspeed_configs/zero3_bf16.json", "adamw-8bit", "axolotl (DeepSpeed)"),
     ],
 )
 def test_a_file_is_priced_as_what_shards_in_it(run, tmp_path, sharding, optimizer, priced):
@@ -271,6 +270,24 @@ def test_a_file_is_priced_as_what_shards_in_it(run, tmp_path, sharding, optimize
     done = run("evaluate", job, "--from", file)
     assert done.exit_code == 0, done.stderr
     assert f"· {priced} ·" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("target", ["trainer", "axolotl", "llama-factory"])
+def test_an_optimizer_of_bitsandbytes_stands_beside_a_file_of_deepspeed(job, target):
+    """The Trainer makes it where DeepSpeed's own part has none; the host has none of it."""
+    lines = f"optimizer: adamw-8bit\nprogram: {target}\nsearch: {{offload: [none, optimizer]}}"
+    path = job()
+    path.write_text(f"{JOB}{lines}\n", encoding="utf-8")
+    front = planning.plan(path)
+    one = next(answer for answer in front.answers if answer.job.program.way == "DeepSpeed")
+    text = find_target(target).emit(PlannedRun(one.job, one.plans[0].layout)).files[0].text
+    written = yaml.safe_load(text)
+
+    assert written[{"axolotl": "optimizer"}.get(target, "optim")] == "adamw_bnb_8bit"
+    assert "optimizer" not in written["deepspeed"]
+    assert written["deepspeed"]["zero_allow_untested_optimizer"] is True
+    offloaded = replace(one.plans[0].layout, zero=2, optimizer_offload=True)
+    assert any("on the host, not adamw-8bit" in rule for rule in broken_rules(one.job, offloaded))
 
 
 def test_the_front_is_the_same_in_whatever_order_programs_are_listed():

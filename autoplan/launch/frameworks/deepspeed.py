@@ -34,6 +34,7 @@ from autoplan.schema.post_training import RL_METHODS
 
 __all__ = [
     "BATCHES",
+    "OF_TRAINER",
     "OPTIMIZERS",
     "TARGET",
     "deepspeed_document",
@@ -54,6 +55,8 @@ _TABLE: Final = interface("deepspeed")
 OPTIMIZERS: Final[Mapping[str, str]] = _TABLE["optimizer"].names
 #: Those with an implementation for states in host memory.
 _ON_HOST: Final = frozenset({"adamw", "adam", "lion"})
+#: Optimizers of bitsandbytes that the Trainer makes beside a file of DeepSpeed.
+OF_TRAINER: Final = frozenset({"adamw-8bit"})
 BATCHES: Final = ("global_batch_size", "mbs", "steps")
 
 
@@ -93,10 +96,20 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
 def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the content of the file without recompute, which the Trainer turns on.
 
-    Adapters and choices of software are the caller's, whose keys stand beside the section.
+    Adapters and choices of software are the caller's, whose keys stand beside the section, and so is an
+    optimizer that DeepSpeed lacks: the Trainer makes it where the file has none.
     """
-    document = deepspeed_document(replace(job, adapters=None, software=SoftwareSpec()), layout)
+    tested = "adamw" if job.optimizer in OF_TRAINER else job.optimizer
+    if tested != job.optimizer and layout.optimizer_offload:
+        without = replace(layout, optimizer_offload=False)
+        raise InexpressibleError(f"offload of the optimizer states of {job.optimizer}", [without])
+    plain = replace(job, adapters=None, software=SoftwareSpec(), optimizer=tested)
+    document = deepspeed_document(plain, layout)
     document.pop(_TABLE.keys["recompute"], None)
+    if tested != job.optimizer:
+        section, _, _ = _TABLE.keys["optimizer"].partition(".")
+        document.pop(section)
+        document[_TABLE.keys["untested_optimizer"]] = True
     return document
 
 

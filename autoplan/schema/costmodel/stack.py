@@ -107,11 +107,16 @@ __all__ = [
     "HybridPolicy",
     "MemoryPolicy",
     "OffloadPolicy",
+    "Optimizer",
     "OverlapPolicy",
     "PlacementPolicy",
     "StackFile",
     "StackRules",
     "StackSpec",
+]
+
+Optimizer = Literal[
+    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
 ]
 
 
@@ -452,6 +457,9 @@ class OffloadPolicy(Frozen):
 
     cpu_optimizer_bandwidth: PositiveBandwidth = Field(
         description="memory traffic of the host's optimizer step, a device's share of it"
+    )
+    optimizers: tuple[Optimizer, ...] | None = Field(
+        default=None, description="optimizers that the host has; left out: all of the job's"
     )
 
 

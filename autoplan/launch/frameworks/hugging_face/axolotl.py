@@ -26,6 +26,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
     formats,
     fsdp_values,
+    optim_beside,
     refuse_beyond_data,
     refuse_sharded_integers,
 )
@@ -171,7 +172,8 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 def _optimizer(job: Job, kind: str) -> dict[str, str]:
     """Return the name of the optimizer; DeepSpeed's own section has it where DeepSpeed runs."""
     if kind == "deepspeed":
-        return {"optimizer": OPTIM["adamw"]} if job.optimizer == "adamw" else {}
+        beside = OPTIM["adamw"] if job.optimizer == "adamw" else optim_beside(job)
+        return {"optimizer": beside} if beside is not None else {}
     names = {**OPTIM, "muon": "muon"}
     if kind == "fsdp":
         names["adamw-8bit"] = "adamw_torch_8bit"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.frameworks.deepspeed import OF_TRAINER
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
 from autoplan.launch.target import InexpressibleError
@@ -19,6 +20,7 @@ __all__ = [
     "checked_kind",
     "formats",
     "fsdp_values",
+    "optim_beside",
     "optim_name",
     "refuse_beyond_data",
     "refuse_sharded_integers",
@@ -79,6 +81,11 @@ def optim_name(job: Job) -> str:
     if job.optimizer not in OPTIM:
         raise InexpressibleError(f"the optimizer {job.optimizer}")
     return OPTIM[job.optimizer]
+
+
+def optim_beside(job: Job) -> str | None:
+    """Return the name of an optimizer that the Trainer makes beside a file of DeepSpeed, else None."""
+    return OPTIM[job.optimizer] if job.optimizer in OF_TRAINER else None
 
 
 def fsdp_values(layout: Layout) -> dict[str, Any]:

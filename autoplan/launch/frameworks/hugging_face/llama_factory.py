@@ -24,6 +24,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
     formats,
     fsdp_values,
+    optim_beside,
     optim_name,
     refuse_beyond_data,
     refuse_sharded_integers,
@@ -99,7 +100,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "steps": microbatches(job, layout),
         **formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
-        "optimizer": None if kind == "deepspeed" else optim_name(job),
+        "optimizer": optim_beside(job) if kind == "deepspeed" else optim_name(job),
         "not_recomputed": layout.mode != "full",
         # Reentrant recompute is none of FSDP2.
         **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),

@@ -30,6 +30,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
     formats,
     fsdp_values,
+    optim_beside,
     optim_name,
     refuse_beyond_data,
     refuse_sharded_integers,
@@ -125,7 +126,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
     sections = {
         "fsdp": _fsdp,
-        "deepspeed": lambda job, layout: {"deepspeed": deepspeed_section(job, layout)},
+        "deepspeed": _deepspeed,
         "replicas": _replicas,
     }
     planned = plan_values(TRAINER, "written", job, layout)
@@ -144,6 +145,10 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
     return nested(TRAINER, values)
+
+
+def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
+    return {"optimizer": optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
