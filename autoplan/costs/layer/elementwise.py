@@ -23,7 +23,7 @@ from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import mla_elements
-from autoplan.costs.layer.moe import expert_elements, permute_elements
+from autoplan.costs.layer.moe import expert_bias_elements, expert_elements, permute_elements
 from autoplan.schema.job import Job
 
 __all__ = ["DROPOUT_ACCESSES", "elementwise_seconds", "mlp_elementwise_seconds"]
@@ -65,8 +65,8 @@ def elementwise_seconds(
 
     Leaves out: what one kernel leaves in the last-level cache for the next.
     Source: bytes that each kernel reads and writes. The stack's ``norm_traffic`` and ``elementwise_traffic``
-    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens, which
-    is what its kernels move.
+    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens and the
+    biases of experts, which is what their kernels move.
     """
     moe_share, policy = moe_layer_share(job.model), job.stack.experts
     block, permuted = job.stack.block, permute_elements(job, candidates)
@@ -76,6 +76,7 @@ def elementwise_seconds(
         (2, block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
         (4, block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
         (4, 1.0, (permuted, permuted)),
+        (4, 1.0, expert_bias_elements(job, candidates)),
     ]
     tensor_bytes = machine.element_bytes * tokens
     calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)
