@@ -27,6 +27,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
+    "clamp_elements",
     "clamped_copies",
     "destinations_visited",
     "expert_bias_elements",
@@ -37,6 +38,7 @@ __all__ = [
     "expert_waits",
     "load_factor",
     "permute_elements",
+    "routed_activation_elements",
     "routed_per_token",
 ]
 
@@ -225,15 +227,33 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
     (86016.0, 86016)
     """
-    moe, policy, moe_share = job.model.moe, job.stack.experts, moe_layer_share(job.model)
+    moe, moe_share = job.model.moe, moe_layer_share(job.model)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    h, separate = job.model.hidden_size, not (policy and policy.fused_mlp)
-    inner = separate * routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
-    inner = inner + moe.shared_expert_ffn_size / candidates.tp
-    gate = 3.0 * h / sp_degree if moe.shared_expert_gate else 0.0
-    elements: Array = moe_share * (activation * inner + gate)
+    shared = moe.shared_expert_ffn_size / candidates.tp
+    gate = 3.0 * job.model.hidden_size / sp_degree if moe.shared_expert_gate else 0.0
+    elements: Array = routed_activation_elements(job, candidates, activation)
+    return elements + moe_share * (activation * shared + gate)
+
+
+def routed_activation_elements(job: Job, candidates: Candidates, activation: float) -> Array:
+    """Return what of ``expert_elements`` is of routed tokens [1], shape [C]."""
+    moe, policy = job.model.moe, job.stack.experts
+    if moe is None or (policy is not None and policy.fused_mlp):
+        return np.zeros(len(candidates))
+    inner = routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
+    elements: Array = moe_layer_share(job.model) * activation * inner
+    return elements
+
+
+def clamp_elements(job: Job, candidates: Candidates) -> Array:
+    """Return elements per token that the eager clamps of ``expert_bias_elements`` move in forward [1]."""
+    moe = job.model.moe
+    if moe is None or not clamped_copies(job):
+        return np.zeros(len(candidates))
+    inner = routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
+    elements: Array = moe_layer_share(job.model) * _CLAMP_ACCESSES[0] * inner
     return elements
 
 
