@@ -597,7 +597,7 @@ def test_recompute_of_modules_frees_what_they_save(mode, modules):
     ],
 )
 def test_recompute_of_modules_does_their_products_again(mode, parameters):
-    """2 T FLOPs a parameter of 4,096 tokens: up-projections of latents; router, eight experts, a shared one."""
+    """2 T FLOPs a parameter of 4,096 tokens: up-projections of latents; router, 8 experts, a shared one."""
     job = job_of("llama3-8b", software="megatron-core", sequence=4096, batch=64)
     job = replace(job, model=DEEPSEEK)
     machine = ideal(machine_of(job), job)
