@@ -220,7 +220,7 @@ class _Prices:
         fullest = memory.fullest
         time = self.time(row)
         modelled = self._modelled_share(row, time)
-        faster, slower = half_widths(modelled, job.stack.uncertainty)
+        faster, slower = half_widths(modelled, job.stack.uncertainty, experts=job.model.moe is not None)
         tokens = job.step_tokens
         moved = time.tp_exposed + time.cp_exposed + time.ep_exposed + time.pp_exposed + time.dp_exposed
         return Prediction(

@@ -23,7 +23,13 @@ from autoplan.costs.memory.model_states import host_bytes
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.rules.fine_tuning_rules import fine_tuning_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
-from autoplan.rules.user_constraints import breaks, embedding_and_loss_counted, own_rules, remainders_of
+from autoplan.rules.user_constraints import (
+    breaks,
+    embedding_and_loss_counted,
+    lacked_part,
+    own_rules,
+    remainders_of,
+)
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
 from autoplan.schema.linear_attention import LinearAttention
@@ -379,6 +385,8 @@ def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:
     for mode, _ in layout.recomputed:
         if mode not in job.stack.rules.recompute:
             yield f"{job.stack.title} has no {mode} recompute"
+        elif part := lacked_part(job, mode):
+            yield f"recompute={mode} is of {part}, which the model lacks"
     if layout.activation_offload and layout.mode is None:
         yield "activation offload needs the same recompute mode in all layers"
     if any(n % (unit := layout.recompute_num_layers) for n in layout.counts(FULL)):

@@ -13,7 +13,7 @@ from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
-from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes
+from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes, missing_part
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import (
     Each,
@@ -33,6 +33,7 @@ __all__ = [
     "OwnRule",
     "breaks",
     "even_only",
+    "lacked_part",
     "names_in",
     "names_of",
     "own_rules",
@@ -86,11 +87,18 @@ def _sentence(place: str, rule: RuleSpec) -> str:
 def recompute_menu(job: Job) -> tuple[RecomputeMode, ...]:
     """Return the recompute modes that layers may use, in the order in which the job names them.
 
-    Modes that the stack lacks are left out; where none is left, no layer is recomputed.
+    Modes that the stack lacks, and those of parts that the model lacks, are left out; where none is left, no
+    layer is recomputed.
     """
-    wish = job.search.recompute
+    wish, has = job.search.recompute, job.stack.rules.recompute
     modes = USUAL_MODES if wish == "any" else wish if isinstance(wish, tuple) else (wish,)
-    return tuple(mode for mode in modes if mode in job.stack.rules.recompute) or ("none",)
+    return tuple(mode for mode in modes if mode in has and lacked_part(job, mode) is None) or ("none",)
+
+
+def lacked_part(job: Job, mode: str) -> str | None:
+    """Return the part that recompute ``mode`` is of and the model lacks; None where it lacks none."""
+    model = job.model
+    return missing_part(mode, experts=model.moe is not None, latents=model.mla is not None)
 
 
 def even_only(job: Job) -> bool:

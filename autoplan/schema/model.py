@@ -155,6 +155,10 @@ class ModelSpec(Frozen):
     activation: Activation = Field(
         default="swiglu", description="of the MLP; swiglu, geglu and reglu have a gate matrix"
     )
+    activation_clamp: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="gate and up-projection of the MLP are clamped before the activation (gpt-oss)",
+    )
     norm: Literal["rmsnorm", "layernorm"] = Field(default="rmsnorm", description="kind of norm")
     bias: Biases = Field(
         default=Biases(),

@@ -274,8 +274,16 @@ def modes_of(job: Job) -> tuple[str, ...]:
     """Return the recompute modes that layers may use."""
     wish, has = job.search.recompute, job.stack.rules.recompute
     named = (wish,) if isinstance(wish, str) else wish
-    modes = tuple(mode for mode in (USUAL_MODES if wish == "any" else named) if mode in has)
+    wished = USUAL_MODES if wish == "any" else named
+    modes = tuple(mode for mode in wished if mode in has and _of_model(job, mode))
     return modes or ("none",)
+
+
+def _of_model(job: Job, mode: str) -> bool:
+    """Return whether the model has the experts, or the latents, that a recompute mode is of."""
+    return ("moe" not in mode or job.model.moe is not None) and (
+        "mla" not in mode or job.model.mla is not None
+    )
 
 
 def orders_of(job: Job) -> list[Order]:

@@ -19,6 +19,7 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
+from autoplan.schema.recompute import RECOMPUTE, mode_of
 from autoplan.schema.stage_layers import even_stages
 from benchmarks.accuracy.facts import told_of
 from benchmarks.accuracy.runs import Run, Tuning
@@ -45,6 +46,8 @@ _PRECISIONS: Final[dict[str, Precision]] = {
     "nvfp4": "nvfp4",
 }
 
+#: Rows name recompute modules of Megatron-Core with a plus or a blank between them.
+_MODULES: Final = re.compile(r"other: (?:selective(?: modules)?: )?([a-z_]+(?:[+ ][a-z_]+)*)")
 _TASKS: Final = frozenset({"pretrain", "sft", "lora", "qlora"})
 
 
@@ -121,7 +124,7 @@ def _refuse_unplanned(run: Run) -> None:
             str(layout.zero),
         ),
         (
-            recompute_of(run) not in {None, "none", "selective", "full"},
+            recompute_of(run) not in {None, *RECOMPUTE},
             "the recompute cannot be expressed",
             str(layout.recompute),
         ),
@@ -300,8 +303,13 @@ def sharing_ranks(run: Run) -> int:
 
 
 def recompute_of(run: Run) -> str | None:
-    """Return what the run recomputes, in this project's words where it is what its stack calls selective."""
-    return told_of(run).layout.recompute
+    """Return what the run recomputes, in this project's words.
+
+    That is where it is what its stack calls selective, or modules of Megatron-Core by their names.
+    """
+    told = told_of(run).layout.recompute
+    named = _MODULES.fullmatch(told or "")
+    return (mode_of(re.split(r"[+ ]", named[1])) or told) if named else told
 
 
 def sequence_parallel(run: Run) -> bool:

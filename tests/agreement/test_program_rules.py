@@ -58,7 +58,18 @@ def texts(kind, devices, layers, draw, count):
         keys = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "mbs": 1, "zero": draw.choice((0, 1, 2, 3))}
         keys["sp"] = draw.choice(("on", "off"))
         keys["recompute"] = draw.choice(
-            ("none", "none", "selective", "mlp", "full", "full:2", "full:4", "mlp:2", "full:2/none")
+            (
+                "none",
+                "none",
+                "selective",
+                "mlp",
+                "layernorm_moe_act",
+                "full",
+                "full:2",
+                "full:4",
+                "mlp:2",
+                "full:2/none",
+            )
         )
         if pp > 1:
             keys["schedule"] = draw.choice(("1f1b", "1f1b", "gpipe", "interleaved", "zero-bubble"))

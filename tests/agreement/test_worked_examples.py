@@ -558,6 +558,58 @@ def test_recompute_of_the_mlp_does_its_products_again():
     assert again.dispatch[0] == again.context[0] == 0
 
 
+#: DeepSeek-V3 as if every layer had experts: widths 7,168 and 2,048, eight experts a token and one shared.
+DEEPSEEK = load_entry("model", "deepseek-v3")
+DEEPSEEK = DEEPSEEK.model_copy(update={"moe": DEEPSEEK.moe.model_copy(update={"first_dense_layers": 0})})
+FREED = {
+    # Two norms of 2h and a statistic of 4 bytes each, before latents and before experts.
+    "layernorm": 2 * (2 * 7168 + 4),
+    # The input of the down-projections of eight experts.
+    "moe_act": 8 * 2 * 2048,
+    # Normalised latents of 1,536 and 512; queries and keys of 192, values of 128 channels, of 128 heads.
+    "mla_up_proj": 2 * (1536 + 512) + 2 * 128 * (2 * 192 + 128),
+    "mlp": 0,
+    # A routed token: gate, up and input of down, and its copy; the shared expert; logits and choices.
+    "moe": 8 * (6 * 2048 + 2 * 7168) + 6 * 2048 + 6 * 256 + 22 * 8,
+}
+MODULES = {
+    **{module: (module,) for module in FREED},
+    "layernorm_moe_act": ("layernorm", "moe_act"),
+    "mla_up_proj_mlp": ("mla_up_proj", "mlp"),
+    "layernorm_moe": ("layernorm", "moe"),
+}
+
+
+@pytest.mark.parametrize(("mode", "modules"), MODULES.items())
+def test_recompute_of_modules_frees_what_they_save(mode, modules):
+    """Of a token of DeepSeek-V3 in bf16 on one rank."""
+    saved = kept(DEEPSEEK, fused_activation=True)
+
+    assert saved.none[0] - saved.recomputed[mode][0] == sum(FREED[module] for module in modules)
+
+
+@pytest.mark.parametrize(
+    ("mode", "parameters"),
+    [
+        ("layernorm_moe_act", 0),
+        ("mla_up_proj", 128 * (1536 * 192 + 512 * 256)),
+        ("moe", 7168 * 256 + 9 * 3 * 7168 * 2048),
+    ],
+)
+def test_recompute_of_modules_does_their_products_again(mode, parameters):
+    """2 T FLOPs a parameter of 4,096 tokens: up-projections of latents; router, 8 experts, a shared one."""
+    job = job_of("llama3-8b", software="megatron-core", sequence=4096, batch=64)
+    job = replace(job, model=DEEPSEEK)
+    machine = ideal(machine_of(job), job)
+    times = layer_times(job, candidate(job, "mbs=1"), machine)
+    again = times.recompute[mode]
+
+    assert float(again.compute[0]) * machine.peak_flops == pytest.approx(
+        2 * 4096 * parameters, rel=1e-5, abs=1e6
+    )
+    assert again.dispatch[0] == (times.recompute["full"].dispatch[0] if mode == "moe" else 0)
+
+
 def test_activations_of_a_step_are_what_the_closed_form_says():
     """Llama-3-8B, 8,192 tokens, one microbatch on one stage of 32 layers: 32 x 8192 x 168,072 = 44.06 GB."""
     job = job_of("llama3-8b", software="fsdp2", sequence=8192, batch=8)

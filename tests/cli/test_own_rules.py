@@ -2,6 +2,11 @@
 
 import pytest
 
+#: Lists of a rule, in the order of the table of recompute modes.
+LISTED = (
+    "layers, selective, layernorm, moe_act, layernorm_moe_act, mla_up_proj, mla_up_proj_mlp, mlp, moe,"
+    " layernorm_moe, full"
+)
 JOB = """kind: training
 model: llama3.2-1b
 hardware: dgx-a100-80gb
@@ -62,7 +67,7 @@ def test_what_is_wrong_brings_no_complaint_about_what_needs_it(told):
     ("rule", "said"),
     [
         ("layer[0] <= 3", "column 1: unknown list 'layer' - did you mean 'layers'?"),
-        ("stages[0] <= 3", "column 1: unknown list 'stages': known are layers, selective, mlp, full"),
+        ("stages[0] <= 3", f"column 1: unknown list 'stages': known are {LISTED}"),
         ("tp[0] <= 3", "column 1: tp is the same for all stages: write it without brackets"),
         (
             "recompute[0] == 1",
@@ -79,7 +84,7 @@ def test_what_is_wrong_brings_no_complaint_about_what_needs_it(told):
         ("len(layers) <= 3", "column 1: unknown function 'len': known are sum, min, max"),
         (
             "sum(layer) <= 3",
-            "column 5: sum takes one of layers, selective, mlp, full - did you mean 'layers'?",
+            f"column 5: sum takes one of {LISTED} - did you mean 'layers'?",
         ),
         (
             "layers[first] <= tpp",

@@ -168,6 +168,20 @@ def test_the_front_is_that_of_brute_force_with_recompute_of_the_mlp(seed):
     assert named <= set(wish if isinstance(wish, tuple) else [wish])
 
 
+@pytest.mark.parametrize("seed", slow_after(2, range(40)))
+def test_the_front_is_that_of_brute_force_with_recompute_of_modules(seed):
+    """S2 where layers may recompute modules of experts; a dense model has none of them."""
+    wishes = [("none", "moe_act", "full"), ("layernorm_moe", "none"), ("none", "moe", "layernorm_moe_act")]
+    wish = wishes[seed % 3]
+    narrow = {"recompute": wish, "context_parallel": 1}
+    job, points = instance(seed + 8_000, experts=seed % 4 != 3, stacks=["megatron-core"], **narrow)
+    front = whole_front(job)
+    named = {mode for plan in front.plans for mode, _ in plan.layout.recomputed}
+
+    assert contradictions(job, points, front) == []
+    assert named <= (set(wish) if job.model.moe else {"full"})
+
+
 @pytest.mark.parametrize("seed", slow_after(2, range(ZERO_BUBBLE_INSTANCES)))
 def test_the_front_of_zero_bubble_is_that_of_brute_force(seed):
     """S2 with weight gradients apart, alone and beside 1F1B, in whatever stack: ZeRO, overlaps, experts."""

@@ -112,6 +112,8 @@ QUESTIONS = (
             "dp=8,mbs=1",
         ),
     ),
+    # Its experts have biases and a clamp.
+    (("gpt-oss-20b", "hgx-h200", 8, "bf16", 2048, 64), ("ep=8,mbs=1,zero=1",)),
     # Its logits take more memory than its layers.
     (
         ("qwen2.5-0.5b", "dgx-a100-80gb", 8, "bf16", 2048, 128),

@@ -105,10 +105,11 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
     step = predicted.step_seconds
     below, above = step - predicted.step_seconds_low, predicted.step_seconds_high - step
     named: tuple[float, float] | None = None
-    links = above - step * half_widths(predicted.modelled_share, job.stack.uncertainty)[1]
+    share, experts = predicted.modelled_share, job.model.moe is not None
+    links = above - step * half_widths(share, job.stack.uncertainty, experts=experts)[1]
     if job.stack_assumed:
         uncertainty = stack_named(job.stack.name).uncertainty
-        below, above = (width * step for width in half_widths(predicted.modelled_share, uncertainty))
+        below, above = (width * step for width in half_widths(share, uncertainty, experts=experts))
         above += links
         named = (step - below, step + above)
     links_left = tuple(link_choices(front))

@@ -44,11 +44,16 @@ def residual_bytes(job: Job) -> float:
     """Return the bytes of an element between blocks [byte]: 4 under autocast of fp32 parameters, else e.
 
     Autocast casts the inputs of products. The embedding, norms and additions are in the format of the
-    parameters, and so is what is passed from block to block; a frozen model is in 16 bits itself, but for
-    what PEFT casts to fp32 around a quantised base.
+    parameters, and so is what is passed from block to block; a frozen model is in the format in which it is
+    gathered, 16 bits where nothing else is said, but for what PEFT casts to fp32 around a quantised base.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> [residual_bytes(replace(job, stack=stack(name))) for name in ("megatron-core", "ddp")]
+    [2.0, 4.0]
+    >>> memory = stack("ddp").memory.model_copy(update={"gathered_bytes": 4})
+    >>> whole = stack("ddp").model_copy(update={"memory": memory})
+    >>> lora = replace(job, adapters=AdapterSpec(rank=8))  # over a base in 16 bits, and in fp32
+    >>> [residual_bytes(replace(lora, stack=x)) for x in (stack("ddp"), whole)]
     [2.0, 4.0]
 
     Source: PyTorch, docs/source/amp.md, ops that autocast to float16, bfloat16 and float32; counted in the
@@ -56,8 +61,10 @@ def residual_bytes(job: Job) -> float:
     """
     policy, adapters = job.stack.fine_tuning, job.adapters
     quantized = adapters is not None and adapters.base is not None
-    frozen_in_fp32 = quantized and policy is not None and policy.unquantized_bytes > 2
-    cast = job.stack.memory.autocast_bytes > 0 and (adapters is None or frozen_in_fp32)
+    memory = job.stack.memory
+    around = policy.unquantized_bytes if policy is not None else 2
+    frozen_in_fp32 = (around if quantized else memory.gathered_bytes) > 2
+    cast = memory.autocast_bytes > 0 and (adapters is None or frozen_in_fp32)
     return 4.0 if cast else element_bytes(job)
 
 

@@ -11,8 +11,9 @@ An access is a read or a write of one 16-bit element in HBM.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,10 +24,16 @@ from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.costs.layer.mla import mla_elements
-from autoplan.costs.layer.moe import expert_elements, permute_elements
+from autoplan.costs.layer.moe import (
+    clamp_elements,
+    expert_bias_elements,
+    expert_elements,
+    permute_elements,
+    routed_activation_elements,
+)
 from autoplan.schema.job import Job
 
-__all__ = ["DROPOUT_ACCESSES", "elementwise_seconds", "mlp_elementwise_seconds"]
+__all__ = ["DROPOUT_ACCESSES", "elementwise_seconds", "module_elementwise_seconds"]
 
 #: Memory-bound kernels of a layer: norms, rotary embedding, activation, additions.
 _MEMORY_BOUND_KERNELS = 7
@@ -65,8 +72,8 @@ def elementwise_seconds(
 
     Leaves out: what one kernel leaves in the last-level cache for the next.
     Source: bytes that each kernel reads and writes. The stack's ``norm_traffic`` and ``elementwise_traffic``
-    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens, which
-    is what its kernels move.
+    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens and the
+    biases of experts, which is what their kernels move.
     """
     moe_share, policy = moe_layer_share(job.model), job.stack.experts
     block, permuted = job.stack.block, permute_elements(job, candidates)
@@ -76,6 +83,7 @@ def elementwise_seconds(
         (2, block.elementwise_traffic.value, _attention_and_mlp(job, candidates)),
         (4, block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
         (4, 1.0, (permuted, permuted)),
+        (4, 1.0, expert_bias_elements(job, candidates)),
     ]
     tensor_bytes = machine.element_bytes * tokens
     calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)
@@ -89,32 +97,79 @@ def elementwise_seconds(
     )
 
 
-def mlp_elementwise_seconds(job: Job, tokens: Array, candidates: Candidates, machine: Machine) -> Array:
-    """Return the memory-bound forward time of a dense MLP and its norm [s], by its share of layers, [C].
+def module_elementwise_seconds(
+    module: str, job: Job, tokens: Array, candidates: Candidates, machine: Machine
+) -> Array:
+    """Return the memory-bound forward time of a recompute module [s], of the average layer, shape [C].
 
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
-    >>> seconds, block = mlp_elementwise_seconds(job, np.full(1, 8192.0), one, machine), job.stack.block
+    >>> seconds = module_elementwise_seconds("mlp", job, np.full(1, 8192.0), one, machine)
+    >>> block = job.stack.block
     >>> norm, activation = block.norm_traffic.value * 2 * 4096 / 8, 3 * 14336 / 8
     >>> elements = norm + block.elementwise_traffic.value * activation
     >>> bool(np.isclose(seconds[0], 2 * 8192 * elements / 1e12))
     True
 
     Leaves out: separate kernels of biases.
-    Source: as of ``elementwise_seconds``.
+    Source: as of ``elementwise_seconds``; what a module has, ``autoplan.costs.layer.recomputed_modules``.
     """
+    groups, calls = _MODULE_ELEMENTS[module](job, candidates)
+    seconds = np.zeros(1)
+    for factor, elements in groups:
+        size = machine.element_bytes * tokens * elements
+        seconds = seconds + factor * size * from_memory(size, machine)
+    return memory_bound_seconds(seconds, machine, calls=calls)
+
+
+#: Factors on traffic with elements per token, and the number of kernels.
+_Module: TypeAlias = "tuple[list[tuple[float, Array]], float]"
+
+
+def _norms_recomputed(job: Job, candidates: Candidates) -> _Module:
+    """Norms that are kernels of their own: before experts, and before latent attention."""
+    h = job.model.hidden_size / sequence_parallel_degree(candidates)
+    norms = moe_layer_share(job.model) + (job.model.mla is not None)
+    return [(job.stack.block.norm_traffic.value, norms * _Accesses.of(job).norm * h)], norms
+
+
+def _expert_activation(job: Job, candidates: Candidates) -> _Module:
+    activation = routed_activation_elements(job, candidates, _Accesses.of(job).activation)
+    factor = job.stack.block.elementwise_traffic.value
+    return [(factor, activation), (1.0, clamp_elements(job, candidates))], moe_layer_share(job.model)
+
+
+def _latents_to_heads(job: Job, candidates: Candidates) -> _Module:
+    t, sp_degree = candidates.tp.astype(np.float64), sequence_parallel_degree(candidates)
+    elements = mla_elements(job.model, t, sp_degree, _Accesses.of(job).norm)
+    # Two norms; queries are rotated by one kernel, keys and values assembled by another.
+    return [(job.stack.block.elementwise_traffic.value, elements)], 4.0 * (job.model.mla is not None)
+
+
+def _dense_mlp(job: Job, candidates: Candidates) -> _Module:
     accesses, block = _Accesses.of(job), job.stack.block
     dense = 1.0 - moe_layer_share(job.model)
     h = job.model.hidden_size / sequence_parallel_degree(candidates)
     _, _, f = _widths(job, candidates)
-    seconds = np.zeros(1)
-    for factor, elements in (
-        (block.norm_traffic.value, dense * accesses.norm * h),
-        (block.elementwise_traffic.value, accesses.activation * f),
-    ):
-        size = machine.element_bytes * tokens * elements
-        seconds = seconds + factor * size * from_memory(size, machine)
-    return memory_bound_seconds(seconds, machine, calls=2 * dense)
+    norm, activation = dense * accesses.norm * h, accesses.activation * f
+    return [(block.norm_traffic.value, norm), (block.elementwise_traffic.value, activation)], 2 * dense
+
+
+def _expert_layer(job: Job, candidates: Candidates) -> _Module:
+    policy, factor = job.stack.experts, job.stack.block.elementwise_traffic.value
+    kernels = policy.routing_kernels if policy else 0
+    activation = expert_elements(job, candidates, _Accesses.of(job).activation)
+    others = permute_elements(job, candidates) + expert_bias_elements(job, candidates)[0]
+    return [(factor, activation), (1.0, others)], moe_layer_share(job.model) * kernels
+
+
+_MODULE_ELEMENTS: Final[Mapping[str, Callable[[Job, Candidates], _Module]]] = {
+    "layernorm": _norms_recomputed,
+    "moe_act": _expert_activation,
+    "mla_up_proj": _latents_to_heads,
+    "mlp": _dense_mlp,
+    "moe": _expert_layer,
+}
 
 
 def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array]:

@@ -52,7 +52,7 @@ from autoplan.costs.layer.adapter_time import (
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
-from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds, mlp_elementwise_seconds
+from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds
 from autoplan.costs.layer.gemm_shapes import (
     dense_gemms,
     input_gradient_gemms,
@@ -63,6 +63,7 @@ from autoplan.costs.layer.linear_attention_time import linear_gemms, linear_kern
 from autoplan.costs.layer.mla import head_widths, mla_gemms
 from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds
+from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_module_times
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
@@ -73,7 +74,6 @@ from autoplan.schema.recompute import listed_modes
 
 __all__ = [
     "LayerTimes",
-    "RecomputeTimes",
     "attention_kernel_seconds",
     "layer_gemms",
     "layer_times",
@@ -91,19 +91,6 @@ _WAIT_LAUNCHES = 3
 #: Exponent of the smooth maximum of host launches and compute: the host may be late at small kernels although
 #: it is early at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
 _LAUNCH_SHARPNESS = 1.75
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeTimes:
-    """Seconds that recompute of one layer adds to backward for one microbatch, arrays of shape [C].
-
-    Compute, exposed tensor-parallel and context-parallel communication, and MoE dispatch and combine.
-    """
-
-    compute: Array
-    tensor: Array
-    context: Array
-    dispatch: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +160,6 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     repeated = forward_compute - _early_stop_seconds(job, tokens, candidates, machine)
     recompute = {
         "selective": _selective_times(job, candidates, machine, attention, memory_bound, dispatch),
-        "mlp": _mlp_times(job, candidates, machine, dispatch),
         "full": RecomputeTimes(
             compute=smooth_maximum(repeated, launches, _LAUNCH_SHARPNESS) + waits,
             tensor=tensor_exposed(job, candidates, machine, calls.recompute["layer"], forward_gemm),
@@ -181,6 +167,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
             dispatch=dispatch,
         ),
     }
+    recompute |= recomputed_module_times(job, candidates, machine, dispatch, waits)
     regathered = regather_seconds(job, candidates, machine, calls.backward)
     return LayerTimes(
         forward=forwards + (1 + forward_passes(job).total) * waits,
@@ -235,22 +222,6 @@ def _without_gradient(
     launched = adapter_kernels(replace(job, adapters=alone)) * machine.host_launch
     reference = smooth_maximum(compute - added, launches - launched, _LAUNCH_SHARPNESS)
     return passes.reference * reference + passes.policy * policy
-
-
-def _mlp_times(job: Job, candidates: Candidates, machine: Machine, dispatch: Array) -> RecomputeTimes:
-    """Return what recompute of the dense MLP adds to backward [s]: its whole forward.
-
-    Megatron-Core's checkpoint does not stop early. Leaves out adapters, casts to fp8 and host launches.
-    """
-    tokens, zero = tokens_of(job, candidates), np.zeros(1)
-    gemms = _total_seconds(dense_gemms(job.model, tokens, candidates.tp.astype(np.float64)), machine)
-    calls = tensor_calls(job, candidates).recompute["mlp"]
-    return RecomputeTimes(
-        compute=gemms + mlp_elementwise_seconds(job, tokens, candidates, machine),
-        tensor=tensor_exposed(job, candidates, machine, calls, gemms),
-        context=zero,
-        dispatch=0.0 * dispatch,
-    )
 
 
 def _selective_times(

@@ -27,7 +27,10 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 __all__ = [
+    "clamp_elements",
+    "clamped_copies",
     "destinations_visited",
+    "expert_bias_elements",
     "expert_elements",
     "expert_gemms",
     "expert_kernels",
@@ -35,6 +38,7 @@ __all__ = [
     "expert_waits",
     "load_factor",
     "permute_elements",
+    "routed_activation_elements",
     "routed_per_token",
 ]
 
@@ -44,6 +48,18 @@ _ROUTER_ACCESSES = 8.0
 #: Bytes that the router saves for backward: per expert its logit in 16 bits and its probability in 32, per
 #: routed token two 64-bit indices and the weight in 32 and 16 bits.
 _ROUTER_EXPERT_BYTES = 6
+#: 16-bit elements that the biases of fc2 read and write for an element of a routed token, forward and
+#: backward. Forward: b p is written; it and the output are read, their sum is written; joining the experts
+#: reads and writes. Backward: g p and g b are written, and read to be summed; both read g; joining reads and
+#: writes. A dispatcher whose weights are in fp32 makes all but the output and its gradient fp32, and casts
+#: the sum, and the gradient twice.
+_BIAS_ACCESSES = (6.0, 8.0)
+_BIAS_ACCESSES_FP32 = (14.0, 20.0)
+#: The same of clamps, for an element of the inner width, of which gate and up-projection are two: forward,
+#: each is read and written, and both are joined; backward, each clamp reads a gradient and its input and
+#: writes, and both are joined.
+_CLAMP_ACCESSES = (8.0, 10.0)
+_BIAS_KERNELS = 2
 _ROUTER_CHOICE_BYTES = 22
 
 
@@ -211,16 +227,75 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
     (86016.0, 86016)
     """
-    moe, policy, moe_share = job.model.moe, job.stack.experts, moe_layer_share(job.model)
+    moe, moe_share = job.model.moe, moe_layer_share(job.model)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    h, separate = job.model.hidden_size, not (policy and policy.fused_mlp)
-    inner = separate * routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
-    inner = inner + moe.shared_expert_ffn_size / candidates.tp
-    gate = 3.0 * h / sp_degree if moe.shared_expert_gate else 0.0
-    elements: Array = moe_share * (activation * inner + gate)
+    shared = moe.shared_expert_ffn_size / candidates.tp
+    gate = 3.0 * job.model.hidden_size / sp_degree if moe.shared_expert_gate else 0.0
+    elements: Array = routed_activation_elements(job, candidates, activation)
+    return elements + moe_share * (activation * shared + gate)
+
+
+def routed_activation_elements(job: Job, candidates: Candidates, activation: float) -> Array:
+    """Return what of ``expert_elements`` is of routed tokens [1], shape [C]."""
+    moe, policy = job.model.moe, job.stack.experts
+    if moe is None or (policy is not None and policy.fused_mlp):
+        return np.zeros(len(candidates))
+    inner = routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
+    elements: Array = moe_layer_share(job.model) * activation * inner
     return elements
+
+
+def clamp_elements(job: Job, candidates: Candidates) -> Array:
+    """Return elements per token that the eager clamps of ``expert_bias_elements`` move in forward [1]."""
+    moe = job.model.moe
+    if moe is None or not clamped_copies(job):
+        return np.zeros(len(candidates))
+    inner = routed_per_token(job, candidates) * moe.expert_ffn_size / candidates.etp
+    elements: Array = moe_layer_share(job.model) * _CLAMP_ACCESSES[0] * inner
+    return elements
+
+
+def expert_bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Return elements per token that eager biases and clamps of experts read and write [1], shape [C].
+
+    Forward and backward, of the average layer: R (6 h + 8 f/y) and R (8 h + 10 f/y); the former parts with
+    biases, the latter where the activation is clamped. Weights of routed tokens in fp32, as DeepEP and
+    HybridEP want them, make 14 h and 20 h of it. Fused grouped GEMMs do both.
+
+    >>> from dataclasses import replace
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> model = load_entry("model", "gpt-oss-20b")
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), model=model, stack=stack("megatron-core"))
+    >>> [float(x[0]) for x in expert_bias_elements(job, one)], 4 * 14 * 2880, 4 * 18 * 2880
+    ([161280.0, 207360.0], 161280, 207360)
+
+    Leaves out: the gradients of the biases of fc1, which its grouped GEMMs sum.
+    Source: Megatron-LM, megatron/core/transformer/moe/experts.py, TEGroupedMLP._apply_bias;
+    megatron/core/fusions/fused_bias_geglu.py, weighted_bias_quick_geglu_impl.
+    """
+    moe, policy, zero = job.model.moe, job.stack.experts, np.zeros(len(candidates))
+    if moe is None or policy is None or not policy.eager_bias or policy.fused_mlp:
+        return zero, zero
+    routed = moe_layer_share(job.model) * routed_per_token(job, candidates)
+    weighed = _BIAS_ACCESSES_FP32 if policy.dispatch == "hierarchical" else _BIAS_ACCESSES
+    widths = [job.model.bias.mlp * x * job.model.hidden_size for x in weighed]
+    inner = job.model.activation_clamp * moe.expert_ffn_size / candidates.etp
+    forward, backward = (
+        routed * (width + accesses * inner) for width, accesses in zip(widths, _CLAMP_ACCESSES, strict=True)
+    )
+    return forward, backward
+
+
+def clamped_copies(job: Job) -> int:
+    """Return the copies of gate and up-projection that a clamp of the experts saves for its backward [1].
+
+    Source: as of ``expert_bias_elements``: the clamp saves its input, the activation the clamped.
+    """
+    policy = job.stack.experts
+    eager = policy is not None and policy.eager_bias and not policy.fused_mlp
+    return 2 if eager and job.model.activation_clamp else 0
 
 
 def expert_kernels(job: Job, candidates: Candidates) -> Array:
@@ -237,9 +312,9 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     if moe is None or policy is None:
         return np.zeros(len(candidates))
     local_experts = moe.experts / candidates.ep
-    kernels: Array = moe_layer_share(job.model) * (
-        policy.routing_kernels + policy.kernels_per_expert * local_experts
-    )
+    biased = policy.eager_bias and job.model.bias.mlp and not policy.fused_mlp
+    each = policy.kernels_per_expert + _BIAS_KERNELS * biased
+    kernels: Array = moe_layer_share(job.model) * (policy.routing_kernels + each * local_experts)
     return kernels
 
 
@@ -272,10 +347,10 @@ def expert_waits(job: Job, candidates: Candidates) -> Array:
 def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float) -> Array:
     """Return the saved activations of experts per token of an MoE layer [byte], shape [C].
 
-    ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y inner + n e h), n tensors of
-    hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert: its width over t times
-    ``inner``. Router: logits and top-k choices over s. Frozen experts, below adapters of attention, do not
-    save their input.
+    ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y i + n e h), i with the copies
+    of a clamp, n tensors of hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert:
+    its width over t times ``inner``. Router: logits and top-k choices over s. Frozen experts, below adapters
+    of attention, do not save their input.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
@@ -293,7 +368,8 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
         return np.zeros_like(sp_degree)
     # The input of a frozen expert is not saved: only the weight gradient needs it.
     copies = (policy.saved_tensors_per_routed_token if policy else 1) - (job.adapters is not None)
-    width = inner * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
+    clamped = e * clamped_copies(job)
+    width = (inner + clamped) * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree
     saved: Array = routed_per_token(job, candidates) * width + shared + router

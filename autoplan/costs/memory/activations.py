@@ -15,7 +15,9 @@ experts, to under five).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -32,11 +34,11 @@ from autoplan.costs.core.sizes import (
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
-from autoplan.costs.layer.moe import expert_saved_bytes
+from autoplan.costs.layer.moe import clamped_copies, expert_saved_bytes, routed_per_token
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
-from autoplan.schema.recompute import listed_modes
+from autoplan.schema.recompute import listed_modes, modules_of
 
 __all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
 
@@ -123,9 +125,10 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     passed = residual_bytes(job) * job.model.hidden_size / sp
     recomputed = {
         "selective": _selective(job, e, t, sp, none - core),
-        "mlp": none - _freed_by_mlp(job, e, t, sp),
         "full": passed / candidates.recompute_num_layers,
     }
+    freed = _freed_by_modules(job, candidates, e, sp)
+    recomputed |= {mode: none - bytes_ for mode, bytes_ in freed.items()}
     return Saved(
         none=none,
         recomputed={
@@ -294,19 +297,71 @@ def _inner_bytes(job: Job, e: float) -> float:
     return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
 
 
-def _freed_by_mlp(job: Job, e: float, t: Array, sp: Array) -> Array:
-    """What recompute of a dense MLP frees: its norm's output and statistics, and its inner tensors.
+def _freed_by_modules(job: Job, candidates: Candidates, e: float, sp: Array) -> dict[str, Array]:
+    """What recompute of modules frees of a layer, by mode. Their inputs stay.
 
-    Its input is the residual stream, which the norm saves anyway. Source: Megatron-LM,
-    megatron/core/transformer/transformer_layer.py, recompute_mlp: a checkpoint of the MLP, whose first GEMM
-    is fused with its norm; MoE layers have none.
+    layernorm: outputs and statistics of norms that no GEMM has fused, before experts and before latent
+    attention. moe_act: the input of the experts' down-projection and what the activation saves beside its
+    input. mla_up_proj: queries, keys, values, and the normalised latents. mlp: its norm's output and
+    statistics, and its inner tensors; the norm is fused with the first GEMM. moe: all that experts save.
+    Source: Megatron-LM, megatron/core/transformer, see ``autoplan.costs.layer.recomputed_modules``.
     """
-    model = job.model
+    modes = {mode: modules_of(mode) for mode in listed_modes(job.stack.rules.recompute)}
+    needed = {module for modules in modes.values() for module in modules}
+    freed = {module: _FREED[module](job, candidates, e, sp) for module in needed}
+    zero = np.zeros(len(candidates))
+    return {mode: sum((freed[x] for x in modules), zero) for mode, modules in modes.items() if modules}
+
+
+def _freed_by_norms(job: Job, candidates: Candidates, e: float, sp: Array) -> Array:
+    shared = job.model.parallel_block and job.model.shared_block_norm
+    norms = moe_layer_share(job.model) * (not shared) + (job.model.mla is not None)
+    t = candidates.tp.astype(np.float64)
+    return norms * (_norm_copies(job, e, sp, norms=1) + product_input(job, e, t, sp))
+
+
+def _freed_by_expert_activation(job: Job, candidates: Candidates, e: float, _: Array) -> Array:
+    moe = job.model.moe
+    if moe is None:
+        return np.zeros(len(candidates))
+    outputs = e * (2 if job.model.gated else 1)
+    inner = _inner_bytes(job, e) - outputs + e * clamped_copies(job)
+    routed = moe_layer_share(job.model) * routed_per_token(job, candidates)
+    freed: Array = routed * inner * moe.expert_ffn_size / candidates.etp
+    return freed
+
+
+def _freed_by_up_projections(job: Job, candidates: Candidates, e: float, sp: Array) -> Array:
+    model, mla = job.model, job.model.mla
+    if mla is None:
+        return np.zeros(len(candidates))
+    latents = (mla.q_lora_rank or 0) + mla.kv_lora_rank
+    heads = 2 * model.head_dim + mla.v_head_dim
+    freed: Array = e * (latents / sp + model.heads * heads / candidates.tp)
+    return freed
+
+
+def _freed_by_mlp(job: Job, candidates: Candidates, e: float, sp: Array) -> Array:
+    model, t = job.model, candidates.tp.astype(np.float64)
     shared_norm = model.parallel_block and model.shared_block_norm
     norm = _norm_copies(job, e, sp, norms=1)
     norm = norm + _input_saved(job, MLP_MODULES[:2]) * product_input(job, e, t, sp)
     freed: Array = _dense_mlp(job, e, t) + (0.0 if shared_norm else norm)
     return (1.0 - moe_layer_share(model)) * freed
+
+
+def _freed_by_experts(job: Job, candidates: Candidates, e: float, _: Array) -> Array:
+    saved: Array = expert_saved_bytes(job, candidates, _inner_bytes(job, e), e)
+    return moe_layer_share(job.model) * saved
+
+
+_FREED: Final[Mapping[str, Callable[[Job, Candidates, float, Array], Array]]] = {
+    "layernorm": _freed_by_norms,
+    "moe_act": _freed_by_expert_activation,
+    "mla_up_proj": _freed_by_up_projections,
+    "mlp": _freed_by_mlp,
+    "moe": _freed_by_experts,
+}
 
 
 def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.recompute import in_order
+from autoplan.schema.recompute import in_order, modules_of
 
 __all__ = [
     "LOSS_REDUCTIONS",
+    "REPEATED_BY_MODULE",
     "Calls",
     "TensorCalls",
     "latent_gathers",
@@ -34,8 +35,14 @@ __all__ = [
 ]
 
 #: Whose communication recompute repeats: the exchange of keys and values, the tensor-parallel collectives of
-#: a dense MLP or all of a layer, or dispatch and combine of experts.
-RepeatedPart = Literal["attention", "mlp", "layer", "experts"]
+#: a dense MLP, of latents or all of a layer, or dispatch and combine of experts.
+RepeatedPart = Literal["attention", "mlp", "latents", "layer", "experts"]
+#: The same by recompute module; of others nothing is sent.
+REPEATED_BY_MODULE: Final[Mapping[str, RepeatedPart]] = {
+    "mlp": "mlp",
+    "mla_up_proj": "latents",
+    "moe": "experts",
+}
 #: A vocabulary-parallel loss reduces a number of each token three times: maximum, logit of the label, sum.
 LOSS_REDUCTIONS = 3
 #: Each of them is in fp32.
@@ -152,6 +159,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
         recompute={
             "layer": calls(gathers, scatters - skipped, halves - skipped),
             "mlp": calls(dense, dense, dense),
+            "latents": calls(latent_gathers(job.model) if job.model.mla else 0.0, 0, 0),
         },
         embedding_forward=calls(0, 1, 1),
         embedding_backward=calls(1, 0, 0),
@@ -173,12 +181,12 @@ def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array |
     of_attention = job.stack.block.selective == "attention"
     repeats: dict[str, tuple[RepeatedPart, ...]] = {
         "selective": ("attention",) if of_attention else ("layer", "experts"),
-        "mlp": ("mlp",),
         "full": ("attention", "layer", "experts"),
     }
     layers: Array | float = 0.0
     for mode, count in reversed(in_order(recomputed)):
-        layers = layers + count if part in repeats[mode] else layers
+        repeated = repeats.get(mode) or {REPEATED_BY_MODULE.get(module) for module in modules_of(mode)}
+        layers = layers + count if part in repeated else layers
     return layers
 
 

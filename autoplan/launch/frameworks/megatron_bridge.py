@@ -143,7 +143,7 @@ def _value(name: str, value: Any) -> Any:  # noqa: ANN401 - any value of YAML
     """Return the value of a key; None where it has none, and modules as a list."""
     if TABLE[name].kind == "switch":
         return value is not None
-    return [value] if name == "recompute_modules" and value is not None else value
+    return list(value) if name == "recompute_modules" and value is not None else value
 
 
 def is_bridge(file: LaunchFile) -> bool:

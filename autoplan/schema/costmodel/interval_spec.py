@@ -91,6 +91,9 @@ class UncertaintySpec(Frozen):
     slower: SourcedFactor | None = Field(
         default=None, description="width above a step time over the width below it; left out: 1"
     )
+    slower_with_experts: SourcedFactor | None = Field(
+        default=None, description="the same of models with experts; left out: as of others"
+    )
     order: SourcedShare | None = Field(
         default=None,
         description="difference of two step times of a job below which their order is often wrong;"

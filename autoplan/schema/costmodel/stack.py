@@ -370,6 +370,11 @@ class ExpertPolicy(Frozen):
         default=False,
         description="whether the grouped GEMMs themselves activate and cast what lies between them",
     )
+    eager_bias: bool = Field(
+        default=False,
+        description="whether biases behind the down-projections of experts, and a clamp before their"
+        " activation, are eager kernels (Megatron-Core's TEGroupedMLP)",
+    )
     saved_tensors_per_routed_token: int = Field(
         ge=1,
         le=8,

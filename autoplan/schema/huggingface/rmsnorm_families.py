@@ -216,6 +216,7 @@ def _gpt_oss(fields: Fields) -> Spec:
     return {
         **spec,
         "bias": {**_biases(spec), "mlp": True},
+        "activation_clamp": True,
         "attention_sinks": True,
         "sliding_window": fields.window("sliding_window", default=128, every=2),
         "moe": {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 from typing import TypeAlias, TypeVar
@@ -24,10 +25,10 @@ from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS
 from autoplan.rules.user_constraints import embedding_and_loss_counted, recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.schema.recompute import FULL
+from autoplan.schema.recompute import FULL, USUAL_MODES
 from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
-__all__ = ["candidate_blocks", "recompute_modes", "usual_candidates"]
+__all__ = ["candidate_blocks", "recompute_modes", "usual_candidates", "with_searched_modes"]
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 14
@@ -40,6 +41,19 @@ _BLOCK = 50_000
 Table: TypeAlias = list[NDArray[np.int64]]
 
 _V = TypeVar("_V", int, str)
+
+
+def with_searched_modes(job: Job) -> Job:
+    """Return ``job`` without the recompute modes of its stack that are unusual and not searched.
+
+    No layer uses them, so that they need no price.
+    """
+    rules, searched = job.stack.rules, {*USUAL_MODES, *recompute_menu(job)}
+    modes = tuple(mode for mode in rules.recompute if mode in searched)
+    if modes == rules.recompute:
+        return job
+    fewer = rules.model_copy(update={"recompute": modes})
+    return replace(job, stack=job.stack.model_copy(update={"rules": fewer}))
 
 
 def recompute_modes(job: Job) -> frozenset[str]:

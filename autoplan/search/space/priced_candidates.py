@@ -21,6 +21,7 @@ from autoplan.rules.user_constraints import OwnRule, own_rules, remainders_of, w
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
+from autoplan.search.space.choices import with_searched_modes
 from autoplan.search.space.recompute_mixes import StageRules, parts_of, stage_rules
 from autoplan.search.space.sized_candidates import CandidateGroup, SizedCandidates
 from autoplan.search.space.stage_contents import Places
@@ -165,7 +166,8 @@ class PricedCandidates(CandidateGroup):
 
 def priced(job: Job, sized: SizedCandidates, machine: Machine) -> PricedCandidates:
     """Return candidates with the cost coefficients of time, too."""
-    return _with_prices(job, sized, price_layer_types(job, sized.candidates, machine, sized.footprints))
+    searched = with_searched_modes(job)
+    return _with_prices(job, sized, price_layer_types(searched, sized.candidates, machine, sized.footprints))
 
 
 def all_priced(job: Job, groups: Sequence[SizedCandidates], machine: Machine) -> list[PricedCandidates]:
@@ -183,7 +185,7 @@ def _prices_of_depth(
     """Yield the prices of one group of a depth after the other, as views of those of all."""
     candidates = joined([group.candidates for group in groups])
     footprints = tuple(map(joined, zip(*(group.footprints for group in groups), strict=True)))
-    kinds = price_layer_types(job, candidates, machine, footprints)
+    kinds = price_layer_types(with_searched_modes(job), candidates, machine, footprints)
     begin = 0
     for group in groups:
         end = begin + len(group.candidates)

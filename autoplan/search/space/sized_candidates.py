@@ -25,6 +25,7 @@ from autoplan.deadline import check_deadline
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
+from autoplan.search.space.choices import with_searched_modes
 from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.stage_contents import Places, places_of
 
@@ -208,4 +209,5 @@ def _footprints(
     """Return the memory footprints of each layer type, once for all rank orders, and each candidate's row."""
     rows = order_classes(candidates)
     representatives = candidates.take(distinct_rows([rows])[0])
-    return [footprint(scope_of(kind, representatives)) for kind in kinds.jobs(job)], rows
+    jobs = kinds.jobs(with_searched_modes(job))
+    return [footprint(scope_of(kind, representatives)) for kind in jobs], rows

@@ -7,7 +7,7 @@ import pytest
 
 import autoplan
 from autoplan.catalog import entry_names, load_entry, stack
-from autoplan.errors import SpecError, UnsupportedError
+from autoplan.errors import LayoutError, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.megatron.arguments import arities
 from autoplan.launch.frameworks.megatron.megatron_lm import TARGET
@@ -226,9 +226,24 @@ def test_each_model_is_emitted_and_read_back_or_refused(job, name):
     assert found.model_dump(exclude=aside) == model.model_dump(exclude=aside)
 
 
-@pytest.mark.parametrize(("mode", "module"), [("selective", "core_attn"), ("mlp", "mlp")])
+def test_recompute_of_modules_is_of_parts_that_the_model_has(job):
+    """Two modules are read in any order; Llama has neither experts nor latents, for which there is a rule."""
+    words = "--recompute-granularity selective --recompute-modules moe_act layernorm"
+    text = TARGET.emit(PlannedRun(job, parse_layout("tp=2,mbs=2,zero=1", layers=32, devices=8))).files[0].text
+    found = read(text.replace("--micro-batch-size", f"{words} --micro-batch-size"), devices=8)
+
+    assert found.layout.mode == "layernorm_moe_act"
+    with pytest.raises(LayoutError, match="recompute=layernorm_moe_act is of experts, which the model lacks"):
+        autoplan.evaluate(job, found.layout)
+    unknown = read(text.replace("--micro-batch-size", f"{words} core_attn --micro-batch-size"), devices=8)
+    assert any(field.endswith("recompute") for field in unknown.unspecified)
+
+
+@pytest.mark.parametrize(
+    ("mode", "module"), [("selective", "core_attn"), ("mlp", "mlp"), ("mla_up_proj_mlp", "mla_up_proj mlp")]
+)
 def test_recompute_of_a_module_is_emitted_and_read_back(job, mode, module):
-    """All layers recompute the module that a mode is of."""
+    """All layers recompute the modules that a mode is of."""
     layout = parse_layout(f"tp=2,mbs=2,recompute={mode},zero=1", layers=32, devices=8)
     text = TARGET.emit(PlannedRun(job, layout)).files[0].text
 

@@ -17,7 +17,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.program import missing_part
-from autoplan.schema.recompute import FULL
+from autoplan.schema.recompute import FULL, modules_of
 from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
 
 __all__ = [
@@ -221,9 +221,10 @@ def _order(layout: Layout) -> _Values:
 
 def _recompute(layout: Layout) -> _Values:
     """Return the values of recompute: of all layers, or full recompute of the first of each stage."""
-    unit, modules = layout.recompute_num_layers, TABLE["recompute_modules"].names
-    if layout.mode in modules:
-        return {"recompute": "selective", "recompute_modules": modules[layout.mode]}
+    unit, core = layout.recompute_num_layers, TABLE["recompute_modules"].names.get(layout.mode)
+    modules = (core,) if core else modules_of(layout.mode or "none")
+    if modules:
+        return {"recompute": "selective", "recompute_modules": modules}
     if layout.mode == "full":
         return _full("uniform", unit)
     if layout.mode == "none":

@@ -8,6 +8,7 @@ from autoplan.launch.configuration import Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
 from autoplan.launch.frameworks.megatron.emitted_arguments import RESIDENT_LAYERS
 from autoplan.launch.frameworks.megatron.pipeline_layout import chunks_in
+from autoplan.schema.recompute import mode_of
 from autoplan.schema.stage_layers import chunks_of
 
 __all__ = ["read_layout"]
@@ -149,7 +150,8 @@ def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]
         sentence = f"selective recompute has no {FLAGS['recompute_method']} (line {method.line})"
         arguments.refuse(sentence, "recompute", granularity.line)
     listed = " ".join(arguments.every("recompute_modules"))
-    mode = TABLE["recompute_modules"].ours(listed) if listed else "selective"
+    core = TABLE["recompute_modules"].ours(listed) if listed else "selective"
+    mode = core or mode_of(listed.split())
     if mode is None:
         arguments.leave_open(["recompute"], f"{FLAGS['recompute_modules']} {listed}", granularity.line)
         return {}

@@ -80,6 +80,8 @@ def _attention(arguments: Arguments, fields: dict[str, Any], read: ReadModel) ->
     sinks = arguments.text("attention_sinks")
     if sinks is not None and sinks.value == "learnable":
         fields["attention_sinks"] = True
+    if arguments.text("activation_clamp") is not None:
+        fields["activation_clamp"] = True
     _window(arguments, fields)
 
 

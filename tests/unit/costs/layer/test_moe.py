@@ -13,6 +13,7 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.layer.moe import (
+    expert_bias_elements,
     expert_gemms,
     expert_kernels,
     expert_saved_bytes,
@@ -312,6 +313,35 @@ def test_a_loop_over_experts_launches_and_waits_for_each(job, experts, text, wai
     machine = machine_of(looping)
     times = [layer_times(each, c, machine).forward for each in (looping, without)]
     assert (times[0] - times[1]).tolist() == pytest.approx([3 * machine.host_launch * waits])
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "fused", "bias", "clamp"),
+    [
+        ("all-to-all", False, (6, 8), (8, 10)),
+        # DeepEP and HybridEP weigh routed tokens in fp32.
+        ("hierarchical", False, (14, 20), (8, 10)),
+        # The operation fuser adds biases, and clamps, in its grouped GEMMs.
+        ("hierarchical", True, (0, 0), (0, 0)),
+    ],
+)
+def test_eager_biases_and_clamps_of_experts_are_traffic(job, dispatch, fused, bias, clamp):
+    """Four experts a token of 2,880 by 2,880: accesses of both widths, two kernels for each of 4 experts."""
+    model = load_entry("model", "gpt-oss-20b")
+    megatron = stack("megatron-core")
+    changes = {"dispatch": dispatch, "fused_mlp": fused}
+    policy = megatron.experts.model_copy(update=changes)
+    oss = replace(job, model=model, stack=megatron.model_copy(update={"experts": policy}))
+    c = Candidates.of([parse_layout("ep=8", layers=24, devices=8)])
+
+    counted = [float(x[0]) for x in expert_bias_elements(oss, c)]
+    assert counted == [4 * (b * 2880 + i * 2880) for b, i in zip(bias, clamp, strict=True)]
+    assert expert_kernels(oss, c).tolist() == [policy.routing_kernels + (2 if fused else 4) * 4]
+    plain = model.model_copy(update={"activation_clamp": False, "bias": job.model.bias})
+    assert not any(x.any() for x in expert_bias_elements(replace(oss, model=plain), c))
+    # What is clamped is saved beside its input: gate and up-projection of four experts, 2 bytes each.
+    saved = [expert_saved_bytes(replace(oss, model=x), c, 6.0, 2.0)[0] for x in (model, plain)]
+    assert saved[0] - saved[1] == (0 if fused else 4 * 2 * 2880 * 2)
 
 
 def test_every_stack_with_experts_prices_them():

@@ -14,6 +14,7 @@ from autoplan.errors import SpecError
 from autoplan.rules.user_constraints import breaks, own_rules, what_is_left
 from autoplan.schema.job import JobSpec
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.recompute import MODES
 from autoplan.schema.user_rules.expression import FALSE, TRUE, Known, decided
 from autoplan.schema.user_rules.grammar import LISTS, NAMES, WORDS, RelationError, parse_relation
 from autoplan.schema.yaml.loader import load_model
@@ -210,6 +211,6 @@ def test_a_sum_over_many_stages_is_decided():
 
 def holds(relation, options):
     """Return whether one option a stage keeps ``relation``."""
-    names = ("layers", "selective", "mlp", "full")
+    names = ("layers", *(mode.name for mode in MODES))
     entries = {(name, i): o.count(name) for name in names for i, o in enumerate(options)}
     return decided(relation, Known({}, stages=len(options), entries=entries))

@@ -16,6 +16,11 @@ from autoplan.schema.user_rules.grammar import (
     shape_of,
 )
 
+#: Lists of a rule, in the order of the table of recompute modes.
+LISTED = (
+    "layers, selective, layernorm, moe_act, layernorm_moe_act, mla_up_proj, mla_up_proj_mlp, mlp, moe,"
+    " layernorm_moe, full"
+)
 README = Path(__file__).resolve().parents[4] / "specs" / "jobs" / "README.md"
 
 
@@ -107,8 +112,8 @@ def test_python_sees_neither_names_nor_numbers():
         ("layers[0][0] < 1", "column 1: 'layers[0][0]' is not a relation, number or name"),
         ("sum(layers)(1) < 1", "column 1: 'sum(layers)(1)' is not a relation, number or name"),
         ("sum(layers, full) < 1", "column 1: 'sum(layers, full)' is not a relation, number or name"),
-        ("sum(*layers) < 1", "column 5: sum takes one of layers, selective, mlp, full"),
-        ("sum(sum(layers)) < 1", "column 5: sum takes one of layers, selective, mlp, full"),
+        ("sum(*layers) < 1", f"column 5: sum takes one of {LISTED}"),
+        ("sum(sum(layers)) < 1", f"column 5: sum takes one of {LISTED}"),
         ("sum <= 8", "column 1: sum is of a list: write sum(layers)"),
         ("exec(tp) == 1", "column 1: unknown function 'exec': known are sum, min, max"),
         ("tp in [1, 2]", "column 7: in takes {...}, is takes uniform"),
