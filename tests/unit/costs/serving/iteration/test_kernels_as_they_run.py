@@ -139,7 +139,7 @@ def test_prompts_with_sinks_take_four_times_as_long_before_hopper():
 
 
 def test_a_decode_beside_a_prompt_has_a_tile_of_queries_to_itself_before_hopper():
-    """95 decodes of 2,048 tokens: the products of each head are those of 2 x 64 x 95 / 2,048 = 5.9 prompts."""
+    """95 decodes of 2,048 tokens: products of each head are those of 2 x 64 x 95 / 2,048 = 5.9 prompts."""
     scope, prices, costs = scoped("qwen3-14b", "dgx-a100-80gb", "vllm@0.11", tp=1)
     iteration = engine_iteration(scope, *costs)
     tiled = iteration.decode_attention(95, 2048.0, mixed=True)
