@@ -23,7 +23,7 @@ from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
+from autoplan.costs.serving.served_intervals import job_intervals
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -303,27 +303,14 @@ def plan_with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
     """Return ``plan`` with the intervals of its figures; without, where it cannot serve."""
     if not plan.fits:
         return plan
-    figures = (
-        plan.time_to_first_token,
-        plan.time_per_output_token,
-        plan.request_latency,
-        plan.output_tokens_per_second,
-    )
-    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
-    spec = serving_intervals()
-    intervals = served_intervals(
-        spec,
+    intervals = job_intervals(
+        job,
+        serving_intervals(),
+        engine_kernels_origin(job.cluster.device.name),
         plan.groups[0].predicted.load.kind,
-        figures,
-        measured=measured,
-        engine=job.engine,
+        plan.figures,
+        plan.simulations,
         pools=plan.pooled is not None,
-        distance=Distance(
-            taken_from,
-            unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
-            simulation_gaps(plan.simulations),
-            linear=job.model.linear_attention is not None,
-        ),
     )
     return replace(plan, intervals=intervals)
 

@@ -38,6 +38,7 @@ __all__ = [
     "is_odd",
     "is_plain",
     "served_job",
+    "sorting_seconds",
     "template_seconds",
     "try_step",
     "worker_job",
@@ -331,10 +332,11 @@ def _served_engine(run: ServedRun) -> Engine:
     tried = _TRIED.get(str(engine))
     if tried is not None:
         engine = replace(engine, facts=engine.facts.model_copy(update={"step": tried}))
-    asynchronous = _asynchronous(run)
-    if asynchronous is None:
+    told = {"asynchronous": _asynchronous(run), "chunked": _is_chunked(run) or None}
+    told = {name: value for name, value in told.items() if value is not None}
+    if not told:
         return engine
-    scheduler = engine.facts.scheduler.model_copy(update={"asynchronous": asynchronous})
+    scheduler = engine.facts.scheduler.model_copy(update=told)
     return replace(engine, facts=engine.facts.model_copy(update={"scheduler": scheduler}))
 
 
@@ -344,6 +346,11 @@ def _asynchronous(run: ServedRun) -> bool | None:
     if told is None and any(re.search(x["rows"], run.id) for x in _facts()["asynchronous"]):
         return True
     return told
+
+
+def _is_chunked(run: ServedRun) -> bool:
+    """Whether a run's launch script divides prompts over steps."""
+    return any(re.search(x["rows"], run.id) for x in _facts()["chunked"])
 
 
 def is_plain(run: ServedRun) -> bool:
@@ -359,6 +366,11 @@ def is_odd(run: ServedRun) -> bool:
 def template_seconds(run: ServedRun) -> float:
     """Return the time that the front end of a run takes to read the chat template for each request [s]."""
     return next((x["seconds"] for x in _facts()["templates"] if re.search(x["rows"], run.id)), 0.0)
+
+
+def sorting_seconds(run_id: str) -> float:
+    """Return the time to sort a logit of each request of a run [s]; 0 where its clients need no order."""
+    return next((x["seconds"] for x in _facts()["sorted_logits"] if re.search(x["rows"], run_id)), 0.0)
 
 
 def _unquantized(run: ServedRun, weights: WeightFormat) -> tuple[Any, ...]:

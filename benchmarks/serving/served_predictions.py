@@ -18,7 +18,7 @@ from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
-from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration
+from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration, Line
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.token_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
@@ -39,7 +39,7 @@ from autoplan.schema.serving.request_lengths import (
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
 from benchmarks.serving.clients import early_ends, hit_rate
-from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, template_seconds
+from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, sorting_seconds, template_seconds
 from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -105,6 +105,7 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
     if built is None or step is None:
         name = served.job.cluster.device.name
         iteration = engine_iteration(served.scope, kernels_for(name), engine_kernels_for(name))
+        iteration = _with_sorting(iteration, served)
         if len(_BUILT) >= _MOST_BUILT:
             _BUILT.clear()
         if step is not None:
@@ -112,6 +113,14 @@ def _built_iteration(served: ServedJob) -> EngineIteration:
     else:
         iteration = _with_numbers(*built, step, launch_seconds(served.scope, step.eager_kernel.value))
     return iteration
+
+
+def _with_sorting(iteration: EngineIteration, served: ServedJob) -> EngineIteration:
+    """Return an iteration whose head also sorts the logits of its requests, where clients ask for it."""
+    each = sorting_seconds(served.run) * served.job.model.vocabulary / iteration.groups
+    nodes, values = iteration.head.nodes, iteration.head.values
+    sums = tuple(value + each * n for n, value in zip(nodes, values, strict=True))
+    return replace(iteration, head=Line(nodes, sums)) if each else iteration
 
 
 def _with_numbers(

@@ -24,6 +24,8 @@ _LEAST_RUNS: Final = 15
 #: Most runs that one publication counts for in a load; runs that closed loops add to open ones.
 _MOST_OF_ONE: Final = 10.0
 _CLOSED_RUNS: Final = 60.0
+#: Publications from which on a load has a spread of its own alone.
+_ENOUGH: Final = 4
 Key = tuple[str, str]
 
 
@@ -102,9 +104,11 @@ def spreads_of(
 
     Publications weigh alike up to ten runs of a load, so that none decides alone. A residual counts over the
     widening of its device, and all are wider by what is not known of another publication. An open loop has
-    few runs: its quantiles lie between theirs and those of closed loops.
+    few runs: its quantiles lie between theirs and those of closed loops. Of fewer than four publications a
+    load has quantiles that reach as far towards those of all loads as publications are missing.
     """
     weighted: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+    publications: dict[Key, set[str]] = defaultdict(set)
     sizes = Counter((x.publication, x.mode) for x in outcomes)
     for outcome in outcomes:
         if outcome.publication == without:
@@ -116,13 +120,16 @@ def spreads_of(
                 weight = min(1.0, _MOST_OF_ONE / sizes[outcome.publication, outcome.mode])
                 weighted[outcome.mode, metric].append((value / width, weight))
                 weighted["all", metric].append((value / width, weight))
+                publications[outcome.mode, metric].add(outcome.publication)
     wider = spec.other_publication.value
     found = {
         key: (wider * _quantile(values, 0.05), wider * _quantile(values, 0.95), len(values))
         for key, values in sorted(weighted.items())
         if len(values) >= _LEAST_RUNS
     }
-    return [_spread(key, _towards_closed(key, found), found[key][2]) for key in found]
+    missing = {key: max(0.0, 1.0 - len(publications[key]) / _ENOUGH) for key in found if key[0] != "all"}
+    ends = {key: _towards_all(key, _towards_closed(key, found), found, missing) for key in found}
+    return [_spread(key, ends[key], found[key][2]) for key in found]
 
 
 def _spread(key: Key, ends: tuple[float, float], runs: int) -> SpreadSpec:
@@ -138,6 +145,20 @@ def _towards_closed(key: Key, found: Mapping[Key, tuple[float, float, int]]) -> 
         return low, high
     own = runs / (runs + _CLOSED_RUNS)
     return own * low + (1 - own) * closed[0], own * high + (1 - own) * closed[1]
+
+
+def _towards_all(
+    key: Key,
+    ends: tuple[float, float],
+    found: Mapping[Key, tuple[float, float, int]],
+    missing: Mapping[Key, float],
+) -> tuple[float, float]:
+    """Return quantiles that reach to those of all loads by the share of publications that is missing."""
+    share, everything = missing.get(key, 0.0), found.get(("all", key[1]))
+    if everything is None:
+        return ends
+    low, high = (own + share * (other - own) for own, other in zip(ends, everything[:2], strict=True))
+    return min(ends[0], low), max(ends[1], high)
 
 
 def device_factor(outcomes: Sequence[ServedOutcome]) -> float | None:

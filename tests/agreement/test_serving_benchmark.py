@@ -1,13 +1,17 @@
 """The benchmark of measured serving runs: its rows, what it skips, and its intervals."""
 
 import json
+from math import exp
 
 import pytest
 
+from autoplan.catalog import serving_intervals
 from benchmarks.serving import served_jobs
 from benchmarks.serving.__main__ import DEFAULT_RUNS, main
+from benchmarks.serving.outcomes import ServedOutcome
 from benchmarks.serving.served_jobs import engine_name
 from benchmarks.serving.served_runs import METRICS, RunEngine, ServedRun, read_served_runs
+from benchmarks.serving.served_summary import spreads_of
 from benchmarks.skips import Skipped
 from tests.support.serving_runs import RUN
 
@@ -135,3 +139,30 @@ def test_every_recipe_belongs_to_a_disaggregated_row():
     }
 
     assert all(rows[name].disaggregated is not None for name in served_jobs._recipes())
+
+
+def loads(mode, error, publications):
+    """Return fifteen runs of a load by so many publications, each off by the same logarithm."""
+    return [
+        ServedOutcome(
+            f"{mode}-{n}",
+            mode=mode,
+            publication=f"{mode}-{n % publications}",
+            measured={"time_to_first_token_seconds": exp(error)},
+            values={"time_to_first_token_seconds": 1.0, **dict.fromkeys(METRICS[1:])},
+        )
+        for n in range(15)
+    ]
+
+
+@pytest.mark.parametrize(("publications", "share"), [(1, 0.75), (2, 0.5), (4, 0.0)])
+def test_a_load_of_few_publications_leans_on_all_loads(publications, share):
+    """Errors of 0.8 and of 0.2: each publication that is missing of four takes a quarter of the way."""
+    runs = [*loads("closed loop", 0.8, 4), *loads("static", 0.2, publications)]
+    spec = serving_intervals()
+    spreads = {x.load: x for x in spreads_of(runs, spec)}
+    wider = spec.other_publication.value
+
+    assert spreads["all"].high == pytest.approx(0.8 * wider)
+    assert spreads["static"].high == pytest.approx((0.2 + share * 0.6) * wider)
+    assert spreads["static"].low == pytest.approx(0.2 * wider)

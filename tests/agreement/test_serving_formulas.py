@@ -72,7 +72,7 @@ def test_a_decode_step_is_the_scaled_sum_of_its_kernels():
     for seconds in (attention, head, total):
         assert f"| {1e3 * seconds:.2f} ms |" in PAGE
     step = decode_step(scope, costs, 64, 64 * 1024.0)
-    assert step.seconds == pytest.approx(1.00 * total, rel=1e-3)  # the embedding's output is left out here
+    assert step.seconds == pytest.approx(1.02 * total, rel=1e-3)  # the embedding's output is left out here
     assert f"{64 / step.seconds:,.0f} tokens/s" in PAGE
     whole = engine_iteration(scope, *costs).seconds(64, 64 * 1024)
     assert step.seconds == pytest.approx(whole, rel=1e-12)
@@ -84,15 +84,15 @@ def test_a_step_of_more_tokens_than_a_graph_holds_is_launched_kernel_by_kernel()
     iteration = engine_iteration(scope, *costs)
     launches = [iteration.device_and_launches(8, 8192, [Chunk(tokens, 0)])[1] for tokens in (504, 505)]
 
-    assert launches == pytest.approx([0.0, 32 * 9 * 8.31e-6])
+    assert launches == pytest.approx([0.0, 32 * 9 * 8e-6])
     assert f"= {1e3 * launches[1]:.2f} ms of" in PAGE
 
 
 def test_the_host_counts_where_the_scheduler_is_not_asynchronous():
-    """0.771 ms and 64 x 75.4 us: hidden behind the device, or after it."""
+    """0.8 ms and 64 x 12.9 us: hidden behind the device, or after it."""
     scope, costs = scope_and_costs()
     iteration = engine_iteration(scope, *costs)
-    host = 771e-6 + 64 * 75.4e-6
+    host = 800e-6 + 64 * 12.9e-6
     plain = replace(iteration, host=replace(iteration.host, hidden=False))
 
     assert f"{1e3 * host:.2f} ms" in PAGE

@@ -442,19 +442,19 @@ def test_what_is_left_to_the_engine_is_listed(run, job):
 
 MIXED = """schema: 1
 kind: serving
-model: qwen3-32b
-hardware: dgx-a100-80gb
+model: llama3-70b
+hardware: dgx-h100
 devices: 3
 stack: vllm@0.24
 workload: {input_tokens: 1024, output_tokens: 256}
-precision: {weights: [bf16, int4-awq]}
+precision: {weights: [fp8, int4-awq]}
 search: {max_num_seqs: [64, 256], max_num_batched_tokens: 8192, pipeline_parallel: 1, mixed_formats: %s}
 objectives: [throughput]
 """
 
 
 def test_engines_of_unlike_formats_serve_together_only_on_request(run, job):
-    """Of 3 devices, bf16 on two and 4 bits on one give most; left out, the answer says so."""
+    """Of 3 devices, fp8 on two and 4 bits on one give most; left out, the answer says so."""
     path = job(head=MIXED % "false")
     alike = planned(run, path)[1]
     mixed = planned(run, job(head=MIXED % "true"))[1]
@@ -463,7 +463,7 @@ def test_engines_of_unlike_formats_serve_together_only_on_request(run, job):
     ]
     rates = [answer["front"][0]["predicted"]["output_tokens_per_second"] for answer in (alike, mixed)]
 
-    assert formats == [{"int4-awq"}, {"bf16", "int4-awq"}]
+    assert formats == [{"int4-awq"}, {"fp8", "int4-awq"}]
     assert mixed["mixing"] is None
     assert alike["mixing"]["plan"]["layout_string"] == mixed["front"][0]["layout_string"]
     assert alike["mixing"]["gain"] == pytest.approx(rates[1] / rates[0] - 1)

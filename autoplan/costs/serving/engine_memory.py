@@ -158,10 +158,9 @@ def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:
     Source: SGLang 0.5.23, srt/arg_groups/memory_hook.py, handle_gpu_memory_settings.
     """
     layout, memory = scope.layout, scope.device.memory.capacity.value
-    tier = [x for x in scope.facts.graph_tiers if memory >= x.memory_from][-1]
     # SGLang's tp counts all devices of a stage.
-    wide = layout.tp * layout.adp
-    batch = min(tier.narrow if wide < 4 else tier.wide, layout.seqs or tier.wide)
+    wide, captured = layout.tp * layout.adp, scope.captured_batch
+    batch = min(captured, layout.seqs or captured)
     size = facts.metadata.value + facts.per_chunk_token.value * max(chunk, facts.least_chunk.value)
     size += facts.per_device.value * wide * layout.pp + facts.per_graph_request.value * batch
     if layout.adp > 1:

@@ -86,6 +86,26 @@ class EngineScope:
         return min(seqs, tokens), tokens
 
     @cached_property
+    def captured_batch(self) -> int:
+        """The largest batch of decodes of an attention data-parallel rank that is captured as a graph [1].
+
+        Engines that say so choose it by the memory of a device and the devices of a stage.
+
+        >>> job = load_serving_job("llama3.1-8b-1x-h100")
+        >>> sglang = replace(job, engine=load_serving_job("deepseek-v3-8x-h200").engine)
+        >>> [EngineScope(x, EngineLayout(tp=n)).captured_batch for x in (job, sglang) for n in (1, 4)]
+        [512, 512, 256, 512]
+
+        Source: SGLang 0.5.23, srt/server_args.py, cuda_graph_max_bs by memory and tp; else the engine's file.
+        """
+        memory, step = self.device.memory.capacity.value, self.facts.step
+        tiers = [x for x in self.facts.graph_tiers if memory >= x.memory_from]
+        if not tiers:
+            return 0 if step is None else step.largest_graph.value
+        # SGLang's tp counts all devices of a stage.
+        return tiers[-1].narrow if self.layout.tp * self.layout.adp < 4 else tiers[-1].wide
+
+    @cached_property
     def stages(self) -> tuple[range, ...]:
         """The layers of each pipeline stage.
 

@@ -18,10 +18,12 @@ from autoplan.costs.core.serving.served_interval import Interval, ServedInterval
 from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
 from autoplan.schema.serving.engine_stack import Engine
+from autoplan.schema.serving.serving_spec import ServingJob
 
 __all__ = [
     "Distance",
     "interval_of",
+    "job_intervals",
     "served_intervals",
     "simulation_gaps",
     "spread_of",
@@ -218,6 +220,46 @@ def served_intervals(
     runs = spread_of(spec, kind, _EACH)
     basis = f"90 % intervals from {runs.runs} measured runs, load: {runs.load}" if runs else ""
     return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
+
+
+def job_intervals(
+    job: ServingJob,
+    spec: IntervalSpec,
+    kernels: tuple[bool, str | None],
+    load: str,
+    figures: tuple[float | None, float | None, float | None, float | None],
+    simulations: Iterable[SimulatedPrediction],
+    *,
+    pools: bool,
+) -> ServedIntervals:
+    """Return the intervals of ``figures`` of a plan of ``job``, as far from measured runs as the job is.
+
+    ``kernels``: whether engines were measured on the device, and the device that lends it their kernels.
+    ``simulations``: of all engines of the plan.
+
+    >>> job, spec = load_serving_job("llama3-70b-8x-h100"), load_entry("intervals", "serving")
+    >>> figures = 1.0, 0.01, 11.0, 100.0
+    >>> near, far = (job_intervals(job, spec, kernels, "closed loop", figures, (), pools=False)
+    ...              for kernels in ((True, None), (False, "h100-sxm5-80gb")))
+    >>> far.time_per_output_token.high > near.time_per_output_token.high
+    True
+    """
+    measured, taken_from = kernels
+    model = job.model
+    return served_intervals(
+        spec,
+        load,
+        figures,
+        measured=measured,
+        engine=job.engine,
+        pools=pools,
+        distance=Distance(
+            taken_from,
+            unmet_parts(spec, (model.layers, model.hidden_size), job.cluster.device.name),
+            simulation_gaps(simulations),
+            linear=model.linear_attention is not None,
+        ),
+    )
 
 
 def simulation_gaps(simulations: Iterable[SimulatedPrediction]) -> tuple[float, float]:

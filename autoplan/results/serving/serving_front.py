@@ -141,6 +141,12 @@ class ServingPlan:
         """The simulations of all engines that were simulated."""
         return tuple(part.simulation for part in self._parts if part.simulation is not None)
 
+    @property
+    def figures(self) -> tuple[float | None, float | None, float | None, float]:
+        """TTFT, TPOT and request latency [s], and tokens a second, which have intervals."""
+        times = self.time_to_first_token, self.time_per_output_token, self.request_latency
+        return (*times, self.output_tokens_per_second)
+
     def longest_mean(self, name: str) -> float | None:
         """Return the largest mean of a time that closed forms and simulations predict [s]; none without end.
 

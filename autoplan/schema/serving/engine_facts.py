@@ -268,6 +268,11 @@ class StepFacts(Frozen):
         description="rows that every expert of a device computes besides its own, in fp8 with scales of"
         " blocks: tiles that no token fills; left out: 0",
     )
+    query_tile: SourcedCount | None = Field(
+        default=None,
+        description="queries that attention computes at once in steps with prompts, on devices before Hopper,"
+        " of which a decode fills one; left out: decodes beside prompts take as long as alone",
+    )
     sinks_share: SourcedRatio | None = Field(
         default=None,
         description="rate of attention of prompts in models with attention sinks over that of others, on"

@@ -11,13 +11,12 @@ from typing import Any
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_interval import ServedIntervals
 from autoplan.costs.core.serving.served_prediction import EngineLoad
 from autoplan.costs.serving.disaggregated.paired_pools import pooled
 from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
 from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import Distance, served_intervals, simulation_gaps, unmet_parts
+from autoplan.costs.serving.served_intervals import job_intervals
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -85,7 +84,22 @@ def stated_plan(
 
 
 def _with_intervals(job: ServingJob, plan: ServingPlan) -> ServingPlan:
-    return replace(plan, intervals=_intervals(job, plan))
+    """Return a repriced plan with intervals of its figures, which are derived again; none if it cannot serve.
+
+    Like all formulas of costs, that of intervals is the one of the answer.
+    """
+    if not plan.fits:
+        return plan
+    intervals = job_intervals(
+        job,
+        serving_intervals(),
+        engine_kernels_origin(job.cluster.device.name),
+        plan.groups[0].predicted.load.kind,
+        plan.figures,
+        plan.simulations,
+        pools=plan.pooled is not None,
+    )
+    return replace(plan, intervals=intervals)
 
 
 def _compared(job: ServingJob, stated: SavedServingPlan, name: str, plan: ServingPlan) -> StatedServingPlan:
@@ -174,34 +188,6 @@ def _groups(
         predicted = served(job, engine, load, layout.replicas)
         run = simulated(job, engine, predicted, costs.trace, request_test(job))
         yield EngineGroup(layout, share, settled(replace(predicted, simulation=run)), classes=classes)
-
-
-def _intervals(job: ServingJob, plan: ServingPlan) -> ServedIntervals | None:
-    if not plan.fits:
-        return None
-    figures = (
-        plan.time_to_first_token,
-        plan.time_per_output_token,
-        plan.request_latency,
-        plan.output_tokens_per_second,
-    )
-    kind = plan.groups[0].predicted.load.kind
-    measured, taken_from = engine_kernels_origin(job.cluster.device.name)
-    spec = serving_intervals()
-    return served_intervals(
-        spec,
-        kind,
-        figures,
-        measured=measured,
-        engine=job.engine,
-        pools=plan.pooled is not None,
-        distance=Distance(
-            taken_from,
-            unmet_parts(spec, (job.model.layers, job.model.hidden_size), job.cluster.device.name),
-            simulation_gaps(plan.simulations),
-            linear=job.model.linear_attention is not None,
-        ),
-    )
 
 
 def _broken(job: ServingJob, plan: ServingPlan) -> Iterator[str]:

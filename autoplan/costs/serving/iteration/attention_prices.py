@@ -22,9 +22,14 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
-__all__ = ["decode_attention_seconds", "prefill_attention_seconds", "state_update_seconds"]
+__all__ = [
+    "decode_attention_seconds",
+    "prefill_attention_seconds",
+    "state_update_seconds",
+    "tiled_queries",
+]
 
-#: Generations whose FlashAttention takes no sinks.
+#: Generations with FlashAttention 2, which takes no sinks and gives each query head a tile of its own.
 _BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
 
 
@@ -38,6 +43,26 @@ def _sinks_share(scope: EngineScope) -> float:
     share = step.sinks_share if step is not None else None
     slower = scope.model.attention_sinks and scope.device.architecture in _BEFORE_HOPPER
     return share.value if slower and share is not None else 1.0
+
+
+def tiled_queries(scope: EngineScope) -> int:
+    """Return the queries of a tile that a decode has to itself in steps with prompts [1]; 0: none.
+
+    FlashAttention 2 packs the query heads of a group into one tile where all requests have one query, in
+    steps of decodes alone. Beside a prompt a decode takes a tile for each of its heads. Attention with sinks
+    runs in Triton there, which packs them.
+
+    >>> tiled_queries(h100_scope())
+    0
+
+    Source: vllm-project/flash-attention, csrc/flash_attn/flash_api.cpp, mha_varlen_fwd:
+    seqlenq_ngroups_swapped; src/flash_fwd_launch_template.h, run_mha_fwd_splitkv_dispatch: kBlockM.
+    """
+    step, model = scope.facts.step, scope.model
+    tile = step.query_tile if step is not None else None
+    if tile is None or scope.device.architecture not in _BEFORE_HOPPER:
+        return 0
+    return 0 if model.mla is not None or model.attention_sinks else tile.value
 
 
 def _windows(model: ModelSpec) -> dict[int, int]:

@@ -139,6 +139,8 @@ class EngineIteration:
     #: Tokens of a decode: one, and the drafts that are verified; and for how many of them there are logits.
     queries: int = 1
     sampled: int = 1
+    #: Queries of a tile that a decode has to itself beside a prompt; 0: none.
+    tile: int = 0
 
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration [s]; contexts of ``decodes`` requests are ``context_tokens``.
@@ -186,7 +188,7 @@ class EngineIteration:
         line = self.captured if graph else self.launched
         device = line.at(m) + self.head.at(padded * self.sampled / self.queries + len(chunks) / p)
         if decodes:
-            device += self.decode.at(batch_decodes, context_tokens / decodes)
+            device += self.decode_attention(batch_decodes, context_tokens / decodes, mixed=bool(chunks))
         if chunks:
             device += self._prefill_attention(chunks) / p
         device *= self.scale
@@ -239,6 +241,24 @@ class EngineIteration:
         sizes = self.sizes
         at = bisect_left(sizes, decodes)
         return sizes[at] if at < len(sizes) else decodes
+
+    def decode_attention(self, decodes: int, context: float, *, mixed: bool) -> float:
+        """Return the time of attention of decodes with so many tokens each [s].
+
+        Beside prompts, and with drafts, each may take a tile of n queries: as many products as 2 n B / c
+        prompts of c tokens have.
+
+        >>> with_tiles = replace(h100_iteration(), tile=64)
+        >>> alone, beside = (with_tiles.decode_attention(64, 4096.0, mixed=x) for x in (False, True))
+        >>> alone < beside
+        True
+        """
+        seconds = self.decode.at(decodes, context)
+        if not self.tile or not (mixed or self.queries > 1):
+            return seconds
+        prompts = 2.0 * self.tile * decodes / self.groups / max(1.0, context)
+        tiled = self.prefill.at(max(1.0, prompts), context) * min(1.0, prompts)
+        return max(seconds, tiled)
 
     def _prefill_attention(self, chunks: Sequence[Chunk]) -> float:
         """Return the time of attention of chunks, which run together in one kernel [s].

@@ -16,6 +16,7 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.attention_prices import (
     decode_attention_seconds,
     prefill_attention_seconds,
+    tiled_queries,
 )
 from autoplan.costs.serving.iteration.engine_iteration import (
     EngineIteration,
@@ -84,11 +85,12 @@ def engine_iteration(
         scale=step.scale.value / prices.engine_share,
         mixed_graphs=step.graphs == "all",
         decode_graphs=step.graphs != "none",
-        sizes=graph_sizes(step) if step.pads else (),
-        largest_graph=step.largest_graph.value,
+        sizes=graph_sizes(scope.captured_batch) if step.pads else (),
+        largest_graph=scope.captured_batch,
         stages=layout.pp,
         send=line_of(_TOKENS, _sends(scope, prices, m)),
         groups=layout.adp,
+        tile=tiled_queries(scope),
     )
 
 
@@ -130,17 +132,16 @@ def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> 
     return sheet_of(_REQUESTS, _CONTEXTS, seconds)
 
 
-def graph_sizes(step: StepFacts) -> tuple[int, ...]:
+def graph_sizes(largest: int) -> tuple[int, ...]:
     """Return the captured batches of decodes: 1, 2, 4, by 8 to 256 and by 16 to the largest.
 
-    >>> sizes = graph_sizes(load_serving_job("llama3.1-8b-1x-h100").engine.facts.step)
+    >>> sizes = graph_sizes(512)
     >>> len(sizes), sizes[:5], sizes[-1]
     (51, (1, 2, 4, 8, 16), 512)
 
     Source: vLLM 0.33.0, config/vllm.py, cudagraph_capture_sizes; SGLang 0.5.23, srt/server_args.py, has
     nearly the same.
     """
-    largest = step.largest_graph.value
     return tuple(n for n in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)) if n <= largest)
 
 

@@ -128,9 +128,11 @@ def _kernels(
     m = np.array([batch_decodes + sum(chunk.new_tokens for chunk in chunks) / iteration.stages])
     yield from _of_tokens(scope, prices, np.maximum(m, 1.0), graph=iteration.decode_graphs)
     if decodes:
-        length = np.array(context / decodes)
-        seconds = float(decode_attention_seconds(scope, prices, np.array(float(batch_decodes)), length))
-        yield IterationPart("attention of decodes", "memory bandwidth", seconds)
+        length = context / decodes
+        at = np.array(float(batch_decodes)), np.array(length)
+        seconds = float(decode_attention_seconds(scope, prices, *at))
+        tiled = iteration.decode_attention(batch_decodes, length, mixed=True) if chunks else 0.0
+        yield IterationPart("attention of decodes", "memory bandwidth", max(seconds, tiled))
     prompts = 0.0
     for chunk in chunks:
         tokens = float(chunk.new_tokens + chunk.past_tokens)

@@ -10,6 +10,7 @@ from autoplan.costs.serving.engine_capacity import predict_capacity, stage_conte
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
+from tests.support.serving_jobs import serving_job
 
 
 def functions_of_serving():
@@ -30,6 +31,17 @@ def test_capacity_and_rules_are_derived_once():
 
     for derive in (stage_contents, predict_capacity, scheduler_rules):
         assert derive(scope) is derive(scope)
+
+
+def test_captured_batches_follow_the_memory_of_a_device():
+    """SGLang captures 24 decodes on 24 GB below tp 4, 80 from there on; vLLM 512 on any device."""
+    sizes = [
+        EngineScope(serving_job("llama3-8b", hardware, tp, stack), EngineLayout(tp=tp)).captured_batch
+        for hardware, stack in (("8x-rtx-4090", "sglang@0.5.8"), ("8x-rtx-4090", "vllm@0.19"))
+        for tp in (1, 4)
+    ]
+
+    assert sizes == [24, 80, 512, 512]
 
 
 def test_sizes_of_steps_share_weights_and_caches():

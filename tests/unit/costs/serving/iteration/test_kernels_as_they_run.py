@@ -9,7 +9,7 @@ from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.core.serving.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.attention_prices import prefill_attention_seconds
-from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
+from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
 from autoplan.costs.serving.iteration.kernel_prices import all_reduce_seconds
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
@@ -136,6 +136,36 @@ def test_prompts_with_sinks_take_four_times_as_long_before_hopper():
         at = np.array(1.0), np.array(8192.0)
         with_sinks, bare = (float(prefill_attention_seconds(x, prices, *at)) for x in (scope, without))
         assert with_sinks == pytest.approx(times * bare)
+
+
+def test_a_decode_beside_a_prompt_has_a_tile_of_queries_to_itself_before_hopper():
+    """95 decodes of 2,048 tokens: products of each head are those of 2 x 64 x 95 / 2,048 = 5.9 prompts."""
+    scope, prices, costs = scoped("qwen3-14b", "dgx-a100-80gb", "vllm@0.11", tp=1)
+    iteration = engine_iteration(scope, *costs)
+    tiled = iteration.decode_attention(95, 2048.0, mixed=True)
+    prompts = float(prefill_attention_seconds(scope, prices, np.array(5.9375), np.array(2048.0)))
+
+    assert tiled == pytest.approx(prompts, rel=0.02)
+    assert tiled > 2 * iteration.decode_attention(95, 2048.0, mixed=False)
+    # 40 layers x 40 heads x 95 tiles of 64 x 2,048 x 128 x 4 FLOPs at 312 TFLOP/s.
+    assert tiled > 40 * 40 * 95 * 64 * 2048 * 128 * 4 / 312e12
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "stack", "layout"),
+    [
+        ("qwen3-14b", "dgx-h100", "vllm@0.11", {}),
+        ("qwen3-14b", "dgx-a100-80gb", "sglang@0.5.8", {}),
+        ("gpt-oss-20b", "dgx-a100-80gb", "vllm@0.11", {"weights": "mxfp4"}),
+    ],
+)
+def test_other_kernels_pack_the_heads_of_a_group(model, hardware, stack, layout):
+    """FlashAttention 3, FlashInfer and Triton's kernel for sinks have no tile for each head of a decode."""
+    scope, _, costs = scoped(model, hardware, stack, tp=1, **layout)
+    iteration = engine_iteration(scope, *costs)
+
+    times = [iteration.decode_attention(64, 4096.0, mixed=x) for x in (False, True)]
+    assert times[0] == times[1]
 
 
 def test_all_reduces_between_nodes_and_in_a_mesh():
