@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoplan.launch.scripts.pieces import Word
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
@@ -28,7 +29,8 @@ class LaunchFile:
     the training program; ``devices`` is the number of devices, where the user says it. ``values`` are what a
     program has in the place of a file, by name, and nested; the text is empty then. ``sibling`` returns the
     text of a file that this one names, or None where none lies there. ``script`` says that the text is the
-    script of a manifest, whatever the name says.
+    script of a manifest, whatever the name says. ``launcher`` are the words of ``accelerate launch`` that
+    start a program with this file.
     """
 
     name: str
@@ -39,6 +41,7 @@ class LaunchFile:
     values: Mapping[str, Any] | None = None
     sibling: Callable[[str], str | None] = field(default=lambda _: None, compare=False)
     script: bool = False
+    launcher: tuple[Word, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, variable_devices
+from autoplan.launch.scripts.training_command import launched_devices, launcher_words, variable_devices
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
 from autoplan.schema.costmodel.stack import StackSpec
 
@@ -161,7 +161,7 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
     if file.values is not None or recognised_by_any or data or not _NAMED.search(file.text):
         return None
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     missing: Word | None = None
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
@@ -174,7 +174,15 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
             script_devices = variable_devices(script, command, file.variables)
             devices = script_devices or launched_devices(script, command)[0]
             stated_devices = file.devices or (devices.value if devices else None)
-            inner = LaunchFile(word.text, text, file.variables, (), stated_devices, sibling=file.sibling)
+            inner = LaunchFile(
+                word.text,
+                text,
+                file.variables,
+                (),
+                stated_devices,
+                sibling=file.sibling,
+                launcher=_accelerate_words(command.words[:at]),
+            )
             names = [n for n, recognises in _readers() if n not in _SHARDING and recognises(inner)]
             if names:
                 return replace(inner, arguments=_overrides(names, command.words[at + 1 :], file))
@@ -182,6 +190,13 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
         sentence = f"it starts a program of its own with {missing.text}, which is not beside it"
         raise SpecError([Problem(sentence, "script", file.name, missing.line or None)])
     return None
+
+
+def _accelerate_words(before: Sequence[Word]) -> tuple[Word, ...]:
+    """Return the words of ``accelerate launch`` before a program; nothing of another launcher."""
+    words = launcher_words(before)
+    named = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in words)
+    return tuple(words) if named else ()
 
 
 def _overrides(names: Sequence[str], behind: Sequence[Word], file: LaunchFile) -> tuple[str, ...]:

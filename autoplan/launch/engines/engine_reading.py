@@ -74,7 +74,7 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         commands, documents, script = _of_manifest(launch, program)
         engine = commands[0].engine if commands else program
     else:
-        script = read_script(launch.text, launch.name, launch.variables)
+        script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
         documents = written_files(launch.text, script, launch.variables)
         commands = [c for c in serve_commands(script) if not program or c.engine == program]
         engine = commands[0].engine if commands else program

@@ -110,7 +110,11 @@ def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
         return
     section = next((s for s, keys in sections.items() if s != "top" and name in keys), None)
     path = f"{section}.{name}" if section else name if name in sections["top"]["keys"] else ""
-    if path and word.unknown is not None:
+    if path == ACCELERATE.keys["devices"] and word.unknown is not None:
+        document.entries.pop(path, None)
+        document.opened.add("devices")
+        document.notes.append(f"--{name} depends on {word.unknown.reason}: left open: give --devices N")
+    elif path and word.unknown is not None:
         how = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ""
         if path in ACCELERATE.keys.values():
             document.refuse_key(f"its value depends on {word.unknown.reason}{how}", path, word.line or None)

@@ -193,7 +193,7 @@ def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None
     if re.search(r"(?m)^model\s*:", file.text):
         document, devices = read_yaml(file), None
     else:
-        script = read_script(file.text, file.name, file.variables)
+        script = read_script(file.text, file.name, file.variables, file.sibling)
         words, command = training_command(script, lambda name: _path(name) in set(PATHS.values()))
         devices, _ = launched_devices(script, command)
         document = WrittenDocument(file.name, notes=list(script.notes))

@@ -77,7 +77,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
         document = read_yaml(file, SWIFT)
         add_options(document, [Word(text, 0) for text in file.arguments])
         return document, None, any(path in CORE_KEYS for path in document.entries)
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     command, at = _training(script, file)
     document = WrittenDocument(file.name, notes=list(script.notes), table=SWIFT)
     module = _MODULE.fullmatch(command.words[at].text)

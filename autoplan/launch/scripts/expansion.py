@@ -142,6 +142,8 @@ class Expander:
             yield self._length(part, value)
             return
         if part.every and not part.operator:
+            if value is None and self.scope.may_be_set(part.name):
+                yield Piece("", part.line, part.quoted, self.scope.unset(part.name, part.line))
             yield from _every(value, part)
             return
         text = value if isinstance(value, tuple) else next(iter(value.values()), None) if value else None

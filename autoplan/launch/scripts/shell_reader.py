@@ -9,11 +9,12 @@ Tests of shell scripts: ``[ ... ]``, ``[[ ... ]]`` and ``test``. None: the outco
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
@@ -41,7 +42,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.variables import ShellScope, Value, joined
+from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
 __all__ = ["read_script"]
 
@@ -52,14 +53,20 @@ _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typese
 _TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
 
-def read_script(text: str, file: str, variables: Mapping[str, str] | None = None) -> Script:
+def read_script(
+    text: str,
+    file: str,
+    variables: Mapping[str, str] | None = None,
+    sibling: Callable[[str], str | None] = lambda _: None,
+) -> Script:
     """Return what the script ``text`` does, started with ``variables``; nothing is executed.
 
-    Raises SpecError with the line of what cannot be read.
+    ``sibling`` returns the text of a script that this one reads with ``source``, where it lies there. Raises
+    SpecError with the line of what cannot be read.
     """
     directives = slurm_directives(text)
     outside = {**slurm_variables(directives), **(variables or {})}
-    reader = _ScriptReader(file, ShellScope(outside))
+    reader = _ScriptReader(file, ShellScope(outside), sibling)
     try:
         reader.script(text, 1)
     except _EndedError:
@@ -88,6 +95,7 @@ class _ScriptReader:
 
     file: str
     scope: ShellScope
+    sibling: Callable[[str], str | None] = lambda _: None
     commands: list[Command] = field(default_factory=list)
     directives: dict[str, Directive] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -350,10 +358,29 @@ def _end(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | Non
 
 
 def _source(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Note a file that is read and may set anything."""
+    """Follow a file that is read where it lies there; else note that it may set anything."""
     name = words[1].text if len(words) > 1 else "a file"
+    text = reader.sibling(name.removeprefix("./")) if len(words) > 1 and words[1].unknown is None else None
+    if text is not None and reader.depth < _DEEPEST // 2:
+        reader.notes.append(f"line {line} reads {name}, which is followed")
+        return _sourced(reader, text, line)
     reader.scope.sourced = (name or "a file", line)
     reader.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
+    return None
+
+
+def _sourced(reader: _ScriptReader, text: str, line: int) -> bool | None:
+    """Follow the text of a file that the script reads in ``line``, which all of its words have."""
+    first = len(reader.commands)
+    before = dict(reader.scope.values)
+    with contextlib.suppress(_EndedError):
+        reader.script(text, 1)
+    for at, command in enumerate(reader.commands[first:], first):
+        words = tuple(replace(word, line=line) for word in command.words)
+        reader.commands[at] = replace(command, words=words, line=line)
+    for name, value in reader.scope.values.items():
+        if value is not before.get(name):
+            reader.scope.values[name] = in_line(value, line)
     return None
 
 

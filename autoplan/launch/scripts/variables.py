@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
 from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
-__all__ = ["Array", "ShellScope", "Value", "joined"]
+__all__ = ["Array", "ShellScope", "Value", "in_line", "joined"]
 
+#: Files that set up a shell, and no arguments of a program.
+_SETUP: Final = re.compile(
+    r"(?:^|/)(?:activate|conda\.sh|\.?bashrc|\.?(?:bash_)?profile|setvars\.sh|env_?vars?\.sh)$"
+)
 #: The items of an array by index or key.
 Array = dict[str, Text]
 Value = Text | Array
@@ -42,6 +48,10 @@ class ShellScope:
             return self.values[name]
         return (Piece(self.outside[name], line),) if name in self.outside else None
 
+    def may_be_set(self, name: str) -> bool:
+        """Return whether a file that is read, and not followed, may set ``name``: no setup of a shell."""
+        return self.sourced is not None and name.isidentifier() and not _SETUP.search(self.sourced[0])
+
     def unset(self, name: str, line: int) -> Unknown:
         """Return why ``name`` is not known where nothing sets it."""
         if name.isdigit():
@@ -50,6 +60,13 @@ class ShellScope:
         if self.sourced is not None and not name.isdigit():
             reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"
         return Unknown(reason, line, name)
+
+
+def in_line(value: Value, line: int) -> Value:
+    """Return a value whose words all stand in ``line``, as those of another file that is read there."""
+    if isinstance(value, dict):
+        return {key: tuple(replace(piece, line=line) for piece in text) for key, text in value.items()}
+    return tuple(replace(piece, line=line) for piece in value)
 
 
 def _doubtful(text: Text, reason: str, line: int) -> Text:

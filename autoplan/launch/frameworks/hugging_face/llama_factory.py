@@ -221,7 +221,7 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
     """Return the keys of a file, or the arguments of a script by these names, and the devices it starts."""
     if not _is_script(file):
         return read_yaml(file, LLAMA_FACTORY), None
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("llama-factory") | key_names("trainer")
     words, command = training_command(script, lambda name: name.lstrip("-").replace("-", "_") in names)
     document = WrittenDocument(file.name, notes=list(script.notes), table=LLAMA_FACTORY)

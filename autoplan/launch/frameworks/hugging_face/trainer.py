@@ -342,7 +342,7 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    return document, None, ()
+    return document, None, file.launcher
 
 
 def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
@@ -368,7 +368,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
     if not is_yaml(file):
         return
-    if not stands(document, "fsdp") and not stands(document, "deepspeed"):
+    if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
     if not any(name in document.entries for name in ("bf16", "fp16")):
@@ -379,7 +379,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("trainer").union(_PROGRAM)
     listed = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, listed)
@@ -397,7 +397,17 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
     _own_adapters(document, started)
+    _own_deepspeed(document, launcher)
     return document, devices, launcher
+
+
+def _own_deepspeed(document: WrittenDocument, launcher: Sequence[Word]) -> None:
+    """Leave open what a program that DeepSpeed starts without a file of its configures by itself."""
+    started = any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)
+    if started and not any(stands(document, name) for name in ("deepspeed", "own_zero", "fsdp")):
+        said = any(stands(document, name) for name in ("bf16", "fp16"))
+        document.opened |= {"zero"} if said else {"zero", "precision"}
+        document.notes.append("the program configures DeepSpeed by itself: its sharding is left open")
 
 
 def _rename(document: WrittenDocument) -> None:
@@ -406,6 +416,15 @@ def _rename(document: WrittenDocument) -> None:
         for name in names:
             if name in document.entries and ours not in document.entries:
                 document.entries[ours] = document.entries.pop(name)
+    for name in TRAINER.data["own_bits"]:
+        written = document.entries.pop(name, None)
+        switch = TRAINER.data["bits"].get(int(written.value)) if written and _digits(written) else None
+        if switch is not None and written is not None:
+            document.entries.setdefault(switch, replace(written, value="true"))
+
+
+def _digits(written: Written) -> bool:
+    return re.fullmatch(r"\d{1,2}", str(written.value)) is not None
 
 
 def _own_adapters(document: WrittenDocument, program: str) -> None:

@@ -42,7 +42,7 @@ def is_megatron(file: LaunchFile) -> bool:
 
 def read_megatron(file: LaunchFile) -> Configuration:
     """Return what a shell script with arguments of Megatron-LM says; raises SpecError with all problems."""
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     words, command = training_command(script, arities().__contains__)
     devices, why = launched_devices(script, command)
     if not words:

@@ -103,7 +103,7 @@ def read_overrides(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
 
     Raises SpecError where there are none. Module and function are the values of ``module`` and ``config``.
     """
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     words, command = training_command(script, _known)
     devices, why = launched_devices(script, command)
     if not words:
