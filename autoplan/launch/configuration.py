@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoplan.launch.scripts.pieces import Word
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
@@ -30,7 +29,7 @@ class LaunchFile:
     program has in the place of a file, by name, and nested; the text is empty then. ``sibling`` returns the
     text of a file that this one names, or None where none lies there. ``script`` says that the text is the
     script of a manifest, whatever the name says. ``launcher`` are the words of ``accelerate launch`` that
-    start a program with this file.
+    start a program with this file, each with the reason why its value is not known, or none.
     """
 
     name: str
@@ -41,7 +40,7 @@ class LaunchFile:
     values: Mapping[str, Any] | None = None
     sibling: Callable[[str], str | None] = field(default=lambda _: None, compare=False)
     script: bool = False
-    launcher: tuple[Word, ...] = ()
+    launcher: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,11 +192,11 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     return None
 
 
-def _accelerate_words(before: Sequence[Word]) -> tuple[Word, ...]:
+def _accelerate_words(before: Sequence[Word]) -> tuple[tuple[str, str], ...]:
     """Return the words of ``accelerate launch`` before a program; nothing of another launcher."""
     words = launcher_words(before)
     named = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in words)
-    return tuple(words) if named else ()
+    return tuple((word.text, word.unknown.reason if word.unknown else "") for word in words) if named else ()
 
 
 def _overrides(names: Sequence[str], behind: Sequence[Word], file: LaunchFile) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import dropout_note, microbatches, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
@@ -342,7 +342,8 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    return document, None, file.launcher
+    words = [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
+    return document, None, words
 
 
 def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
