@@ -9,7 +9,7 @@ and kubeflow.org/v1 PyTorchJob.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
 
-__all__ = ["environment_of", "line_of", "mapping_of", "scalar_of", "with_script"]
+__all__ = ["config_files", "environment_of", "line_of", "mapping_of", "scalar_of", "with_script"]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
@@ -78,7 +78,23 @@ def with_script(file: LaunchFile) -> LaunchFile:
     variables = {**script.variables, **file.variables}
     # One device is what any program without a launcher runs on.
     own = devices if devices == 1 and file.devices is None else file.devices
-    return replace(file, text=script.text, variables=variables, devices=own, script=True)
+    files = {name: text for root in roots for name, text in config_files(root)}
+
+    def sibling_text(name: str) -> str | None:
+        return files.get(name.rpartition("/")[2]) or file.sibling(name)
+
+    return replace(
+        file, text=script.text, variables=variables, devices=own, script=True, sibling=sibling_text
+    )
+
+
+def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
+    """Yield the files of a ConfigMap by name."""
+    values = mapping_of(root)
+    if scalar_of(values.get("kind")) == "ConfigMap":
+        for key, node in mapping_of(values.get("data")).items():
+            if isinstance(node, yaml.ScalarNode):
+                yield key, node.value
 
 
 def _is_manifest(text: str) -> bool:

@@ -17,7 +17,7 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.job_manifests import environment_of, line_of, mapping_of, scalar_of
+from autoplan.launch.job_manifests import config_files, environment_of, line_of, mapping_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS, Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -128,7 +128,7 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     ``outside`` are variables that the user sets.
     """
     roots = _roots(text, name)
-    documents = {key: value for root in roots for key, value in _config_maps(root)}
+    documents = {key: value for root in roots for key, value in config_files(root)}
     around = _Around(outside=outside)
     found = [c for root in roots for c in (*_charts(root), *_containers(root, around, 0))]
     served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
@@ -154,15 +154,6 @@ def _roots(text: str, name: str) -> list[yaml.Node]:
     except RecursionError as error:
         raise SpecError([Problem("nested too deeply", "$", name)]) from error
     return [node for node in nodes if isinstance(node, yaml.MappingNode)]
-
-
-def _config_maps(root: yaml.Node) -> Iterator[tuple[str, str]]:
-    """Yield the files of a ConfigMap by name."""
-    values = mapping_of(root)
-    if scalar_of(values.get("kind")) == "ConfigMap":
-        for key, node in mapping_of(values.get("data")).items():
-            if isinstance(node, yaml.ScalarNode):
-                yield key, node.value
 
 
 def _count(node: yaml.Node | None) -> int | None:

@@ -45,7 +45,7 @@ _EXPR: Final = re.compile(r"(?:\$\(|`)\s*expr\s+((?:[\w$+%/()-]|\$\{\w+\}|\\?\*|
 _DIRNAME: Final = r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"?"
 _OWN_FOLDER: Final = re.compile(
     rf"(?:\$\(|`)\s*{_DIRNAME}\s*(?:\)|`)"
-    rf"|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
+    rf"|\$\(\s*pwd\s*\)|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
 )
 
 

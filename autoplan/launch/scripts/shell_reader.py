@@ -65,7 +65,7 @@ def read_script(
     SpecError with the line of what cannot be read.
     """
     directives = slurm_directives(text)
-    outside = {**slurm_variables(directives), **(variables or {})}
+    outside = {"PWD": ".", **slurm_variables(directives), **(variables or {})}
     reader = _ScriptReader(file, ShellScope(outside), sibling)
     try:
         reader.script(text, 1)
