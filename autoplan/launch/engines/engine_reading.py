@@ -34,7 +34,8 @@ from autoplan.launch.scripts.shell_reader import read_script
 
 __all__ = ["is_engine_file", "read_engines"]
 
-_YAML: Final = (".yaml", ".yml", ".json")
+#: Names of files of data, and of their templates.
+_YAML: Final = re.compile(r".*\.(?:ya?ml|json)(?:\.(?:template|tmpl|tpl|in|j2|example|sample|dist))?")
 #: Engines of the catalogue that are earlier versions of another one.
 _EARLIER: Final = {"vllm": ("vllm-v0",)}
 #: An engine of the catalogue, and its version.
@@ -46,9 +47,13 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
     if framework is not None:
         engine_name = framework.partition("@")[0]
         return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
-    if file.name.endswith(_YAML) and not file.script:
+    if _is_yaml(file):
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
+
+
+def _is_yaml(file: LaunchFile) -> bool:
+    return _YAML.fullmatch(file.name) is not None and not file.script
 
 
 def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfiguration:
@@ -65,7 +70,7 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         raise UnsupportedError(f"no engine is called {engine_name!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
     documents: Mapping[str, str] = {}
-    is_yaml = launch.name.endswith(_YAML) and not launch.script
+    is_yaml = _is_yaml(launch)
     is_options = is_yaml and not is_manifest(launch.text)
     if is_options:
         engine = program or options_engine(launch.text, launch.name) or ""
