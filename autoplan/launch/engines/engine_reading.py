@@ -6,11 +6,12 @@ Files that a script writes by itself: the here-documents that it sends to a file
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.launch.bindings.deciding_names import fields_named
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
@@ -125,7 +126,19 @@ def _best(
         tried.append((name, read.all(commands, name)))
         if not _problems(tried[-1]):
             return tried[-1]
-    return min(tried, key=_problems)
+    best = min(tried, key=_problems)
+    flags = {flag for version, _ in tried for flag in argument_list(*version).arguments}
+    for one in best[1]:
+        _of_a_version_between(one, flags)
+    return best
+
+
+def _of_a_version_between(given: GivenArguments, flags: Collection[str]) -> None:
+    """Leave out arguments of another listed version, where none has all of a command, that decide nothing."""
+    for problem in list(given.problems):
+        if problem.path in flags and problem.path not in given.given and not fields_named(problem.path):
+            given.problems.remove(problem)
+            given.notes.append(f"{problem.path} (line {problem.line}) is one of another version: not read")
 
 
 def _problems(result: tuple[_Version, list[GivenArguments]]) -> int:

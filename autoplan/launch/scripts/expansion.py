@@ -168,6 +168,8 @@ class Expander:
             name = named
         if name in {"@", "*"}:
             return dict(enumerate_texts(self.scope.positional or ()))
+        if name == "#" and (count := self.scope.count()) is not None:
+            return (Piece(str(count), part.line),)
         if not name[0].isalnum() and name[0] != "_":
             return (Piece("", part.line, unknown=Unknown(f"${name} of the shell", part.line)),)
         value = self.scope.get(name, part.line)

@@ -233,6 +233,8 @@ class _ScriptReader:
     def loop(self, loop: Loop) -> bool | None:
         """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
         words = None if loop.words is None else self.expander.fields(loop.words)
+        if words == [] or self.never(loop):
+            return True
         if words is not None and len(words) == 1 and words[0].unknown is None:
             self.scope.values[loop.name] = (Piece(words[0].text, words[0].line),)
             return self.group(loop.body)
@@ -248,6 +250,28 @@ class _ScriptReader:
         self.doubt = doubt
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
+
+    def never(self, loop: Loop) -> bool:
+        """Return whether the condition of a loop fails at its start.
+
+        A loop over the arguments of the script sees those alone that are given from outside.
+        """
+        if loop.condition is None:
+            return False
+        first, values, hints = len(self.commands), dict(self.scope.values), list(self.hints)
+        self.scope.bare, before = True, self.scope.bare
+        try:
+            outcome = self.group(loop.condition)
+        except _EndedError:
+            outcome = None
+        self.scope.bare, self.scope.values = before, values
+        del self.commands[first:]
+        self.hints[:] = hints
+        fails = outcome is loop.until
+        if fails and self.scope.assumed:
+            self.notes.append(f"the loop in line {loop.line} is over arguments of the script: none are given")
+        self.scope.assumed = False
+        return fails
 
     def arithmetic(self, command: ArithmeticCommand) -> bool | None:
         """Follow ``((...))``, which assigns or tests."""
@@ -403,6 +427,8 @@ def _unset(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | N
 
 def _read(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
     """Note that variables are read from somewhere."""
+    if words[0].text == "getopts" and reader.scope.bare and reader.scope.count() == 0:
+        return False
     for word in words[1:]:
         if not word.text.startswith("-") and word.text:
             unknown = Unknown(f"what {words[0].text} reads in line {line}", line)

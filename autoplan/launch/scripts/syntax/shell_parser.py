@@ -398,11 +398,12 @@ class _ScriptParser(CommandParser):
 
     def _while(self) -> Loop:
         line = self.source.line
-        self.source.take(5)
+        until = self.source.take(5) == "until"
         condition = self.group(frozenset({"do"}))
         body = self._do()
         inner = (*condition.statements, *body.statements)
-        return Loop(line, StatementList(line, inner, (";",) * len(inner)))
+        both = StatementList(line, inner, (";",) * len(inner))
+        return Loop(line, both, condition=condition, until=until)
 
     def _do(self) -> StatementList:
         self.expect("do")

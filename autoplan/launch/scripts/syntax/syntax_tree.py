@@ -148,12 +148,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop over words, or as long as a condition holds; ``name`` is its variable."""
+    """A loop over words, or as long as a condition holds; ``name`` is its variable.
+
+    The body of one with a condition begins with that; ``until`` one runs while it fails.
+    """
 
     line: int
     body: StatementList
     name: str = ""
     words: tuple[ShellWord, ...] | None = None
+    condition: StatementList | None = None
+    until: bool = False
 
 
 @dataclass(frozen=True, slots=True)
