@@ -3,16 +3,12 @@
 Variables, arrays, arithmetic, here-documents, functions, and conditions that the file decides are followed.
 What depends on the output of a command, on a loop, on a file that is read with ``source`` or on another
 condition is marked as unknown with the reason, so that a reader can refuse it where it matters.
-
-Tests of shell scripts: ``[ ... ]``, ``[[ ... ]]`` and ``test``. None: the outcome is not known.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
-import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -30,6 +26,7 @@ from autoplan.launch.scripts.pieces import (
     text_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
+from autoplan.launch.scripts.script_tests import COMPARISONS, outcome_of_test
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.syntax.syntax_tree import (
@@ -50,6 +47,7 @@ _DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
+_LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec"})
 _TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
 
@@ -100,6 +98,8 @@ class _ScriptReader:
     directives: dict[str, Directive] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    #: Texts of the files that the script has written so far, by name.
+    written: dict[str, Text] = field(default_factory=dict)
     doubt: str = ""
     depth: int = 0
     steps: int = 0
@@ -299,7 +299,47 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     environment = _environment(reader, command)
     reader.commands.append(Command(tuple(words), command.line, reader.doubt, environment))
     _inner_scripts(reader, words, command)
+    _write(reader, words, command)
+    _written_script(reader, words)
     return None
+
+
+def _write(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
+    """Note the text that a command writes to a file: ``echo TEXT > FILE``, or a here-document."""
+    program = words[0].text
+    named = reader.expander.plain(command.output) if command.output else None
+    if program == "tee" and len(words) > 1 and words[-1].unknown is None:
+        named = words[-1].text
+    shows = program in {"echo", "printf"}
+    if not named or not (shows or (program in {"cat", "tee"} and command.document is not None)):
+        return
+    if command.document is not None:
+        text: Text = tuple(reader.expander.text(command.document.text))
+    else:
+        texts = [reader.expander.text(word) for word in command.words[1:]]
+        shown = [text for text in texts if text_of(text) not in {"-e", "-n"}]
+        text = tuple(piece for one in shown for piece in (*one, Piece(" ", command.line)))
+    name = named.rpartition("/")[2]
+    reader.written[name] = (*(reader.written.get(name, ()) if command.appends else ()), *text)
+    if text_of(text).startswith("#!"):
+        # Such a here-document is followed where it is written.
+        reader.written.pop(name)
+
+
+def _written_script(reader: _ScriptReader, words: Sequence[Word]) -> None:
+    """Follow a script that was written before, where a shell or a launcher runs it."""
+    for at, word in enumerate(words):
+        name = word.text.rpartition("/")[2]
+        before = {other.text.rpartition("/")[2] for other in words[:at]}
+        if name not in reader.written or not (at == 0 or before & _TAKING_SCRIPTS):
+            continue
+        first = len(reader.commands)
+        _inner(reader, reader.written.pop(name))
+        launched = words[:at] if before & _LAUNCHING else ()
+        for place, command in enumerate(reader.commands[first:], first):
+            if any(inner.text.endswith(".py") for inner in command.words):
+                reader.commands[place] = replace(command, words=(*launched, *command.words))
+        return
 
 
 def _environment(reader: _ScriptReader, command: SimpleCommand) -> dict[str, Value]:
@@ -476,117 +516,3 @@ _BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool |
     "let": _let,
     "shift": _shift,
 }
-
-
-_NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
-#: Signs between two words, whose outcome a variable may decide.
-COMPARISONS: Final = frozenset({"=", "==", "!=", "=~", "<", ">", *_NUMBERS})
-_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
-#: Tests of files and descriptors, which are not made.
-_FILES: Final = frozenset(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
-
-
-def outcome_of_test(words: Sequence[Word]) -> bool | None:
-    """Return the outcome of a test, without its brackets.
-
-    >>> outcome_of_test([Word(text, 1) for text in ("7B", "==", "7B", "-a", "8", "-gt", "9")])
-    False
-    """
-    return _Test(words).outcome()
-
-
-class _Test:
-    """The words of a test, and a position among them."""
-
-    def __init__(self, words: Sequence[Word]) -> None:
-        self.words = list(words)
-        self.at = 0
-
-    def outcome(self) -> bool | None:
-        result = self.alternatives()
-        return result if self.at == len(self.words) else None
-
-    def peek(self, ahead: int = 0) -> str:
-        return self.words[self.at + ahead].text if self.at + ahead < len(self.words) else ""
-
-    def alternatives(self) -> bool | None:
-        result = self.conjunction()
-        while self.peek() in {"-o", "||"}:
-            self.at += 1
-            result = _either(result, self.conjunction())
-        return result
-
-    def conjunction(self) -> bool | None:
-        result = self.negation()
-        while self.peek() in {"-a", "&&"}:
-            self.at += 1
-            other = self.negation()
-            result = _negated(_either(_negated(result), _negated(other)))
-        return result
-
-    def negation(self) -> bool | None:
-        if self.peek() == "!" and self.at + 1 < len(self.words):
-            self.at += 1
-            return _negated(self.negation())
-        if self.peek() == "(" and ")" in [word.text for word in self.words[self.at :]]:
-            self.at += 1
-            result = self.alternatives()
-            self.at += 1
-            return result
-        return self.comparison()
-
-    def comparison(self) -> bool | None:
-        left, sign = self.peek(), self.peek(1)
-        if sign in COMPARISONS:
-            right = self.peek(2)
-            known = self.known(0) and (self.known(2) or self.at + 2 >= len(self.words))
-            self.at = min(self.at + 3, len(self.words))
-            return _compared(left, sign, right) if known else None
-        if left in {"-z", "-n"} and self.at + 1 < len(self.words):
-            known, empty = self.known(1), self.peek(1) == ""
-            self.at += 2
-            return (empty if left == "-z" else not empty) if known else None
-        if left in _FILES or left in {"-v", "-t"}:
-            self.at = min(self.at + 2, len(self.words))
-            return None
-        known = self.known(0)
-        self.at = min(self.at + 1, len(self.words))
-        return left != "" if known else None
-
-    def known(self, ahead: int) -> bool:
-        """Return whether a word is known; a variable that is not set is empty."""
-        if self.at + ahead >= len(self.words):
-            return True
-        unknown = self.words[self.at + ahead].unknown
-        return unknown is None or bool(unknown.name)
-
-
-def _compared(left: str, sign: str, right: str) -> bool | None:
-    if sign in _NUMBERS:
-        if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
-            return None if left and right else False
-        return _NUMBERS[sign](int(left), int(right))
-    if sign in {"=", "=="}:
-        return fnmatch.fnmatchcase(left, right)
-    if sign == "!=":
-        return not fnmatch.fnmatchcase(left, right)
-    if sign in {"<", ">"}:
-        return left < right if sign == "<" else left > right
-    return None
-
-
-def _either(first: bool | None, second: bool | None) -> bool | None:  # noqa: FBT001 - outcomes
-    if first or second:
-        return True
-    return None if None in (first, second) else False
-
-
-def _negated(outcome: bool | None) -> bool | None:  # noqa: FBT001 - an outcome
-    return None if outcome is None else not outcome

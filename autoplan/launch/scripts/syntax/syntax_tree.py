@@ -98,12 +98,14 @@ class HereDocument:
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
-    """A command: assignments before it, its words, and its here-document."""
+    """A command: assignments before it, its words, its here-document, and the file that it writes."""
 
     line: int
     assignments: tuple[Assignment, ...] = ()
     words: tuple[ShellWord, ...] = ()
     document: HereDocument | None = None
+    output: ShellWord = ()
+    appends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
