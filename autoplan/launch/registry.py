@@ -61,9 +61,11 @@ TARGETS: Final = {
 #: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
 #: next to ``model``, Megatron-LM its section ``language_model`` next to keys of the top level, LLaMA-Factory
 #: its program next to arguments of the Trainer, and ms-swift
-#: its programs next to arguments of the Trainer and of Megatron-LM.
+#: its programs next to arguments of the Trainer and of Megatron-LM, and Megatron Bridge its script of
+#: performance.
 _LOOSER: Final = {
     "nemo": ("megatron-bridge",),
+    "megatron-bridge": ("megatron-lm",),
     "megatron-lm": ("axolotl",),
     "llama-factory": ("trainer",),
     "ms-swift": ("trainer", "megatron-bridge", "megatron-lm", "llama-factory", "axolotl"),

@@ -39,14 +39,19 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Images whose entry point is the engine's server, and the words for it.
 _IMAGE: Final = r"vllm-(?:openai|rocm|gaudi|hpu|cpu|xpu|arc|ascend|tpu|neuron)"
 _ENTRY: Final = ((re.compile(rf"(?:^|/){_IMAGE}[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
+_MODEL, _DEGREE = (TABLES["vllm"].keys[name] for name in ("model", "tp"))
+#: Arguments of vLLM's server alone, and a section of them in a file that a ConfigMap holds.
+_ALONE: Final = rf"{_MODEL}\b[\s\S]*{_DEGREE}|{_DEGREE}[\s\S]*{_MODEL}\b"
+_SECTION: Final = rf"(?m:^\s*vllm\s*:[^\n]*\n(?:[^\n]*\n)*?\s+{_DEGREE.removeprefix('--')}\s*:)"
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    r"|\bstart_command\s*:|--model\b[\s\S]*--tensor-parallel-size|--tensor-parallel-size[\s\S]*--model\b|\bllm_configs\s*:"
-    r"|(?m:^\s*vllm\s*:[^\n]*\n(?:[^\n]*\n)*?\s+tensor-parallel-size\s*:)|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
+    rf"|\bstart_command\s*:|{_ALONE}|\bllm_configs\s*:|{_SECTION}"
+    r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|applications|modelSpec|serverArgs|modelArtifacts|(?:sglang|vllm|trtllm)_config)\s*:"
+    r"(?m)^\s*(?:kind|services|image|applications|modelSpec|serverArgs|modelArtifacts"
+    r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _DEEPEST: Final = 60

@@ -136,7 +136,8 @@ def _best(
 def _of_a_version_between(given: GivenArguments, flags: Collection[str]) -> None:
     """Leave out arguments of another listed version, where none has all of a command, that decide nothing."""
     for problem in list(given.problems):
-        if problem.path in flags and problem.path not in given.given and not fields_named(problem.path):
+        other = problem.path in flags and given.known.find(problem.path)[0] is None
+        if other and not fields_named(problem.path):
             given.problems.remove(problem)
             given.notes.append(f"{problem.path} (line {problem.line}) is one of another version: not read")
 

@@ -79,9 +79,10 @@ class ShellScope:
         if name.isdigit():
             name = str(int(name) + self.shifted)
         reason = f"the script's argument ${name}" if name.isdigit() else f"{name}, which is not set here"
-        if self.sourced is not None and not name.isdigit():
+        elsewhere = self.may_be_set(name)
+        if self.sourced is not None and elsewhere:
             reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"
-        return Unknown(reason, line, name)
+        return Unknown(reason, line, name, elsewhere)
 
 
 def in_line(value: Value, line: int) -> Value:

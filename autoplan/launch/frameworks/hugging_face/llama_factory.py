@@ -28,6 +28,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import is_second_format, read_second_format
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -83,6 +84,8 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    if is_second_format(file):
+        raise InexpressibleError("edits of files of the second format")
     edits = script_edits if _is_script(file) else training_edits
     return edits(_read_document(file)[0].entries, (old, new), partial(_document, job))
 
@@ -175,7 +178,7 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 def is_llama_factory(file: LaunchFile) -> bool:
     """Return whether a file is one of LLaMA-Factory."""
-    if _is_script(file):
+    if _is_script(file) or is_second_format(file):
         return True
     keys = {key for key in LLAMA_FACTORY.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)}
     return (len(keys) >= 2 and LLAMA_FACTORY.keys["model"] in file.text) or LLAMA_FACTORY.keys[
@@ -190,6 +193,8 @@ def _is_script(file: LaunchFile) -> bool:
 
 def read_llama_factory(file: LaunchFile) -> Configuration:
     """Return what a YAML file of LLaMA-Factory says, or a script; raises SpecError with all problems."""
+    if is_second_format(file):
+        return read_second_format(file)
     document, devices = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
