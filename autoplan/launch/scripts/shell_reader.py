@@ -80,6 +80,7 @@ def read_script(
         directives,
         tuple(reader.notes),
         tuple(reader.hints),
+        reader.written,
     )
 
 
@@ -320,6 +321,9 @@ def _write(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand)
         shown = [text for text in texts if text_of(text) not in {"-e", "-n"}]
         text = tuple(piece for one in shown for piece in (*one, Piece(" ", command.line)))
     name = named.rpartition("/")[2]
+    if reader.doubt:
+        unknown = Unknown(f"{name}, which is written under {reader.doubt}", command.line)
+        text = (*text, Piece("", command.line, unknown=unknown))
     reader.written[name] = (*(reader.written.get(name, ()) if command.appends else ()), *text)
     if text_of(text).startswith("#!"):
         # Such a here-document is followed where it is written.

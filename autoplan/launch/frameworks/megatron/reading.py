@@ -19,6 +19,7 @@ from autoplan.launch.frameworks.megatron.arguments import (
     arities,
     parse_arguments,
 )
+from autoplan.launch.frameworks.megatron.deepspeed_file import with_deepspeed_file
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.read_model import ReadModel, read_model
 from autoplan.launch.known_models import named_model, other_architecture
@@ -81,7 +82,9 @@ def read_megatron(file: LaunchFile) -> Configuration:
     if devices is None and file.devices is None and why:
         notes.append(why)
     try:
-        return configured(file, parse_arguments(words, file.name, READ_FLAGS), devices, notes)
+        arguments = parse_arguments(words, file.name, READ_FLAGS)
+        with_deepspeed_file(arguments, script, file)
+        return configured(file, arguments, devices, notes)
     except SpecError as error:
         hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
         raise SpecError([*error.problems, *hints]) from error
