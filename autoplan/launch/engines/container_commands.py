@@ -50,7 +50,7 @@ _SERVING: Final = re.compile(
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|applications|modelSpec|serverArgs|modelArtifacts"
+    r"(?m)^\s*(?:kind|services|image|applications|start_command|modelSpec|serverArgs|modelArtifacts"
     r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")

@@ -35,8 +35,8 @@ class Command:
 class Script:
     """What a script does: commands in order, variables at its end, and the options of Slurm.
 
-    ``written`` are the texts of files that it writes, by name. ``notes`` are sentences for the user; ``hints``
-    say which unset variables decide conditions.
+    ``written`` are the texts of files that it writes, by name. ``notes`` are sentences for the user;
+    ``hints`` say which unset variables decide conditions.
     """
 
     file: str
