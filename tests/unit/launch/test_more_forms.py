@@ -320,7 +320,7 @@ def test_deepspeeds_file_has_to_agree_with_megatron(tmp_path):
     assert facts(of(tmp_path, "ds.sh", wrote.format(1) + text))["zero"] == 2
     with pytest.raises(SpecError, match="contradicts DeepSpeed's file") as caught:
         of(tmp_path, "ds.sh", wrote.format(4) + text)
-    assert caught.value.problems[0].line == 7
+    assert caught.value.problems[0].line == 8
 
 
 def test_torchtitan_is_read_with_its_file(tmp_path):
