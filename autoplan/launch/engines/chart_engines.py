@@ -46,6 +46,32 @@ def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
     yield from _srt_slurm(values)
     yield from _ray_serve(values)
     yield from _options_in_config_map(values)
+    yield from _model_booster(values)
+    yield from _further_words(values)
+
+
+def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a ModelBooster of Kthena, whose workers have the arguments of vLLM as keys."""
+    backend = mapping_of(mapping_of(values.get("spec")).get("backend"))
+    model = backend.get("modelURI")
+    if scalar_of(values.get("kind")) != "ModelBooster" or model is None:
+        return
+    for item in items_of(backend.get("workers")):
+        worker = mapping_of(item)
+        tokens = [*start_words("vllm", model, prefix="hf://"), *_key_words(worker.get("config"))]
+        role = scalar_of(worker.get("type"))
+        copies = counted(worker.get("replicas")) or 1
+        yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
+
+
+def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a section ``vllm`` of OPEA's charts, with further arguments (GenAIInfra 1.4)."""
+    section = mapping_of(values.get("vllm"))
+    further, model = section.get(CHARTS["opea_arguments"]), section.get(CHARTS["opea_model"])
+    if further is not None:
+        start = [Token(word, line_of(further)) for word in STARTS["vllm"]]
+        tokens = start if model is None else start_words("vllm", model)
+        yield served([*tokens, *tokens_of(further)], Around(), {})
 
 
 def _ray_serve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:

@@ -46,8 +46,8 @@ _SECTION: Final = rf"(?m:^\s*vllm\s*:[^\n]*\n(?:[^\n]*\n)*?\s+{_DEGREE.removepre
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    rf"|\bstart_command\s*:|{_ALONE}|\bllm_configs\s*:|{_SECTION}"
-    r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
+    rf"|\bstart_command\s*:|{_ALONE}|\bllm_configs\s*:|\bextraCmdArgs\s*:|{_SECTION}"
+    r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
     r"(?m)^\s*(?:kind|services|image|applications|start_command|modelSpec|serverArgs|modelArtifacts"

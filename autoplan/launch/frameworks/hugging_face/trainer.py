@@ -359,7 +359,8 @@ def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchF
     values = accelerate_layout(inner, replace(file, arguments=("",)))
     document.problems += inner.problems
     document.notes += inner.notes
-    document.opened |= inner.opened
+    stated = any(stands(document, name) for name in ("recompute", "earlier_recompute"))
+    document.opened |= inner.opened - ({"recompute"} if stated else set())
     unsaid = {key for key in ("precision", "recompute") if values.get(key, OPEN).default}
     return {key: written for key, written in values.items() if key not in unsaid}
 
