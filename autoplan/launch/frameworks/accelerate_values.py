@@ -51,7 +51,8 @@ def is_accelerate(file: LaunchFile) -> bool:
 
 def _is_script(file: LaunchFile) -> bool:
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml", ".py")) and not file.script
-    return file.values is None and not data and not file.text.lstrip().startswith("{")
+    written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
+    return file.values is None and not data and not written and not file.text.lstrip().startswith("{")
 
 
 def _read_script(file: LaunchFile) -> Configuration:
