@@ -24,6 +24,7 @@ __all__ = [
     "accelerate_layout",
     "accelerate_words",
     "is_accelerate",
+    "is_launch_script",
     "launcher_document",
     "read_accelerate",
 ]
@@ -46,10 +47,11 @@ def is_accelerate(file: LaunchFile) -> bool:
     Scripts of frameworks that are started so are theirs.
     """
     written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
-    return written or (_is_script(file) and _LAUNCHES.search(file.text) is not None)
+    return written or (is_launch_script(file) and _LAUNCHES.search(file.text) is not None)
 
 
-def _is_script(file: LaunchFile) -> bool:
+def is_launch_script(file: LaunchFile) -> bool:
+    """Return whether a file is a script rather than a file of keys."""
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml", ".py")) and not file.script
     written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
     return file.values is None and not data and not written and not file.text.lstrip().startswith("{")
@@ -99,7 +101,7 @@ def read_accelerate(file: LaunchFile) -> Configuration:
 
     A script has ``accelerate launch`` before a program of its own, whose arguments are not read.
     """
-    if _is_script(file):
+    if is_launch_script(file):
         return _read_script(file)
     document = read_yaml(file, ACCELERATE)
     values = accelerate_layout(document, file)
