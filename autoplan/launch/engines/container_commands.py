@@ -40,13 +40,12 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _IMAGE: Final = r"vllm-(?:openai|rocm|gaudi|hpu|cpu|xpu|arc|ascend|tpu|neuron)"
 _ENTRY: Final = ((re.compile(rf"(?:^|/){_IMAGE}[\w.-]*(?:[:@]|$)"), ("vllm", "serve")),)
 _MODEL, _DEGREE = (TABLES["vllm"].keys[name] for name in ("model", "tp"))
-#: Arguments of vLLM's server alone, and a section of them in a file that a ConfigMap holds.
-_ALONE: Final = rf"{_MODEL}\b[\s\S]*{_DEGREE}|{_DEGREE}[\s\S]*{_MODEL}\b"
-_SECTION: Final = rf"(?m:^\s*vllm\s*:[^\n]*\n(?:[^\n]*\n)*?\s+{_DEGREE.removeprefix('--')}\s*:)"
+#: The key of a section of vLLM's arguments, and one of its keys.
+_SECTION: Final = (re.compile(r"(?m)^\s*vllm\s*:"), re.compile(rf"(?m)^\s+{_DEGREE.removeprefix('--')}\s*:"))
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    rf"|\bstart_command\s*:|{_ALONE}|\bllm_configs\s*:|\bextraCmdArgs\s*:|{_SECTION}"
+    rf"|\bstart_command\s*:|\bllm_configs\s*:|\bextraCmdArgs\s*:"
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
@@ -63,7 +62,13 @@ def is_manifest(text: str) -> bool:
     """Return whether a YAML text is a manifest or values of a chart that start an engine."""
     # Words of a command stand in one line, or each in one of their own.
     words = re.sub(r"[\s,'\"\[\]]+(?:-\s+)?", " ", text)
-    return _KIND.search(text) is not None and (_SERVING.search(text) or _SERVING.search(words)) is not None
+    serving = (_SERVING.search(text) or _SERVING.search(words)) is not None
+    return _KIND.search(text) is not None and (serving or _has_arguments(text))
+
+
+def _has_arguments(text: str) -> bool:
+    """Return whether a text has arguments of vLLM's server without its name, or a section of them."""
+    return (_MODEL in text and _DEGREE in text) or all(sign.search(text) for sign in _SECTION)
 
 
 def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
