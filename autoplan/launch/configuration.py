@@ -28,7 +28,8 @@ class LaunchFile:
     the training program; ``devices`` is the number of devices, where the user says it. ``values`` are what a
     program has in the place of a file, by name, and nested; the text is empty then. ``sibling`` returns the
     text of a file that this one names, or None where none lies there. ``script`` says that the text is the
-    script of a manifest, whatever the name says.
+    script of a manifest, whatever the name says. ``launcher`` are the words of ``accelerate launch`` that
+    start a program with this file, each with the reason why its value is not known, or none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class LaunchFile:
     values: Mapping[str, Any] | None = None
     sibling: Callable[[str], str | None] = field(default=lambda _: None, compare=False)
     script: bool = False
+    launcher: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

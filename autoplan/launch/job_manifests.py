@@ -9,7 +9,7 @@ and kubeflow.org/v1 PyTorchJob.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
 
-__all__ = ["environment_of", "line_of", "mapping_of", "scalar_of", "with_script"]
+__all__ = ["config_files", "environment_of", "items_of", "line_of", "mapping_of", "scalar_of", "with_script"]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
@@ -78,7 +78,23 @@ def with_script(file: LaunchFile) -> LaunchFile:
     variables = {**script.variables, **file.variables}
     # One device is what any program without a launcher runs on.
     own = devices if devices == 1 and file.devices is None else file.devices
-    return replace(file, text=script.text, variables=variables, devices=own, script=True)
+    files = {name: text for root in roots for name, text in config_files(root)}
+
+    def sibling_text(name: str) -> str | None:
+        return files.get(name.rpartition("/")[2]) or file.sibling(name)
+
+    return replace(
+        file, text=script.text, variables=variables, devices=own, script=True, sibling=sibling_text
+    )
+
+
+def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
+    """Yield the files of a ConfigMap by name."""
+    values = mapping_of(root)
+    if scalar_of(values.get("kind")) == "ConfigMap":
+        for key, node in mapping_of(values.get("data")).items():
+            if isinstance(node, yaml.ScalarNode):
+                yield key, node.value
 
 
 def _is_manifest(text: str) -> bool:
@@ -110,7 +126,7 @@ def _dstack(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
     if each is not None:
         counts = {"GPUS_PER_NODE": each, "GPUS_NUM": each * nodes, "NODES_NUM": nodes}
         script.variables |= {f"DSTACK_{name}": str(count) for name, count in counts.items()}
-    for node in _items(values.get("commands")):
+    for node in items_of(values.get("commands")):
         script.add(line_of(node), scalar_of(node) or "")
     return None if each is None else each * nodes
 
@@ -145,10 +161,10 @@ def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
     """Add the command of the first container at or below ``node`` that trains."""
     if depth > _DEEPEST or script.text:
         return
-    for item in _items(node):
+    for item in items_of(node):
         _kubernetes(item, script, depth + 1)
     values = mapping_of(node)
-    for container in _items(values.get("containers")):
+    for container in items_of(values.get("containers")):
         _container(mapping_of(container), script)
     for key, inner in values.items():
         if key not in {"status", "initContainers", "metadata", "containers"}:
@@ -159,7 +175,7 @@ def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
     """Add the command of a container where it trains."""
     nodes = [values[key] for key in ("command", "args") if key in values]
     words = [
-        (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in _items(node) or [node]
+        (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in items_of(node) or [node]
     ]
     if script.text or not _TRAINS.search(" ".join(word for _, word in words)):
         return
@@ -167,7 +183,7 @@ def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
     at = next((i for i, (_, word) in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
     if at is not None and _SHELL.fullmatch(words[0][1]) and at + 1 < len(words):
         script.add(*words[at + 1])
-    elif any(not _items(node) for node in nodes):
+    elif any(not items_of(node) for node in nodes):
         for line, word in words:
             script.add(line, word)
     else:
@@ -188,7 +204,7 @@ def _quoted(word: str) -> str:
 def environment_of(node: yaml.Node | None) -> dict[str, str]:
     """Return an environment: a mapping, a list of names and values, or a list of ``NAME=VALUE``."""
     values = {key: text for key, inner in mapping_of(node).items() if (text := scalar_of(inner)) is not None}
-    for item in _items(node):
+    for item in items_of(node):
         pair, text = mapping_of(item), scalar_of(item) or ""
         name, value = scalar_of(pair.get("name")), scalar_of(pair.get("value"))
         if name is not None and value is not None:
@@ -205,7 +221,8 @@ def mapping_of(node: yaml.Node | None) -> dict[str, yaml.Node]:
     return {str(getattr(key, "value", "")): value for key, value in node.value}
 
 
-def _items(node: yaml.Node | None) -> list[yaml.Node]:
+def items_of(node: yaml.Node | None) -> list[yaml.Node]:
+    """Return the items of a sequence; nothing for any other node."""
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 

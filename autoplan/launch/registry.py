@@ -14,7 +14,9 @@ from autoplan.catalog import stack as stack_named
 from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
@@ -59,9 +61,11 @@ TARGETS: Final = {
 #: Targets whose signs files of another one have too, which has signs of its own: NeMo its section ``trainer``
 #: next to ``model``, Megatron-LM its section ``language_model`` next to keys of the top level, LLaMA-Factory
 #: its program next to arguments of the Trainer, and ms-swift
-#: its programs next to arguments of the Trainer and of Megatron-LM.
+#: its programs next to arguments of the Trainer and of Megatron-LM, and Megatron Bridge its script of
+#: performance.
 _LOOSER: Final = {
     "nemo": ("megatron-bridge",),
+    "megatron-bridge": ("megatron-lm",),
     "megatron-lm": ("axolotl",),
     "llama-factory": ("trainer",),
     "ms-swift": ("trainer", "megatron-bridge", "megatron-lm", "llama-factory", "axolotl"),
@@ -142,6 +146,8 @@ def recognised(file: LaunchFile) -> Target:
     candidates = [t for t in _targets() if t.recognises is not None and t.recognises(file)]
     looser = {name for t in candidates for name in _LOOSER.get(t.name, ())}
     candidates = [t for t in candidates if t.name not in looser]
+    # What accelerate launches is a program of another framework where that has signs of its own.
+    candidates = [t for t in candidates if t.name != "accelerate"] or candidates
     if len(candidates) == 1:
         return candidates[0]
     targets = ", ".join(target_names(emitted=False))
@@ -154,34 +160,61 @@ def recognised(file: LaunchFile) -> Target:
 def named_configuration(file: LaunchFile) -> LaunchFile | None:
     """Return the file that a script of no framework starts a training program with, where it lies there.
 
-    It has the devices that the launcher of the script starts, and the overrides behind it. Raises SpecError
-    for overrides that its framework would not be read with.
+    It has the devices that the launcher of the script starts, and the overrides behind it; of a program of
+    its own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would
+    not be read with.
     """
-    recognised_by_any = any(recognises(file) for _, recognises in _readers())
+    recognised_by = {name for name, recognises in _readers() if recognises(file)}
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
-    if file.values is not None or recognised_by_any or data or not _NAMED.search(file.text):
+    others = recognised_by - {"accelerate"}
+    if file.values is not None or others or data or not _NAMED.search(file.text):
         return None
-    script = read_script(file.text, file.name, file.variables)
-    missing: Word | None = None
+    script = read_script(file.text, file.name, file.variables, file.sibling)
+    sharding: LaunchFile | None = None
+    for inner, names, behind in _named_files(script, file):
+        if set(names) - _SHARDING:
+            return replace(inner, arguments=_overrides(names, behind, file))
+        sharding = sharding or (inner if names == ["deepspeed"] else None)
+    if sharding is not None or recognised_by:
+        return None if recognised_by else sharding
+    _refuse_missing(script, file)
+    return None
+
+
+def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile, list[str], Sequence[Word]]]:
+    """Yield the files that commands name, the last command first, with their targets and the words behind."""
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
-            behind = any(before.text.endswith(".py") for before in command.words[:at])
-            if behind and _NAMED.fullmatch(word.text.rpartition("=")[2]) and word.unknown is None:
-                missing = missing or word
             text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
             if text is None:
                 continue
             script_devices = variable_devices(script, command, file.variables)
             devices = script_devices or launched_devices(script, command)[0]
-            stated_devices = file.devices or (devices.value if devices else None)
-            inner = LaunchFile(word.text, text, file.variables, (), stated_devices, sibling=file.sibling)
-            names = [n for n, recognises in _readers() if n not in _SHARDING and recognises(inner)]
-            if names:
-                return replace(inner, arguments=_overrides(names, command.words[at + 1 :], file))
-    if missing is not None and file.sibling(missing.text) is None:
-        sentence = f"it starts a program of its own with {missing.text}, which is not beside it"
-        raise SpecError([Problem(sentence, "script", file.name, missing.line or None)])
-    return None
+            inner = LaunchFile(
+                word.text,
+                text,
+                file.variables,
+                (),
+                file.devices or (devices.value if devices else None),
+                sibling=file.sibling,
+                launcher=tuple(
+                    (before.text, before.unknown.reason if before.unknown else "")
+                    for before in accelerate_words(command.words[:at])
+                ),
+            )
+            names = [name for name, recognises in _readers() if recognises(inner)]
+            yield inner, names, command.words[at + 1 :]
+
+
+def _refuse_missing(script: Script, file: LaunchFile) -> None:
+    """Raise SpecError where a program is started with a file that is not there."""
+    for command in reversed(script.commands):
+        programs = [at for at, word in enumerate(command.words) if word.text.endswith(".py")]
+        for word in command.words[programs[0] :] if programs else ():
+            named = _NAMED.fullmatch(word.text.rpartition("=")[2]) is not None and word.unknown is None
+            if named and file.sibling(word.text) is None:
+                sentence = f"it starts a program of its own with {word.text}, which is not beside it"
+                raise SpecError([Problem(sentence, "script", file.name, word.line or None)])
 
 
 def _overrides(names: Sequence[str], behind: Sequence[Word], file: LaunchFile) -> tuple[str, ...]:

@@ -135,6 +135,7 @@ def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tup
     """
     values = engine.values
     opened = [] if "weights" in values else ["weights"]
+    opened += sorted({name for one in commands for name in one.given.opened})
     if commands[0].command.words or "checkpoint" in values:
         return tuple(opened)
     opened += [key for key in ("tp", "pp", "ep", "dcp") if key not in values]

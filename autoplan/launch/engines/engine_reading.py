@@ -6,11 +6,12 @@ Files that a script writes by itself: the here-documents that it sends to a file
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.launch.bindings.deciding_names import fields_named
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
@@ -34,7 +35,8 @@ from autoplan.launch.scripts.shell_reader import read_script
 
 __all__ = ["is_engine_file", "read_engines"]
 
-_YAML: Final = (".yaml", ".yml", ".json")
+#: Names of files of data, and of their templates.
+_YAML: Final = re.compile(r".*\.(?:ya?ml|json)(?:\.(?:template|tmpl|tpl|in|j2|example|sample|dist))?")
 #: Engines of the catalogue that are earlier versions of another one.
 _EARLIER: Final = {"vllm": ("vllm-v0",)}
 #: An engine of the catalogue, and its version.
@@ -46,9 +48,13 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
     if framework is not None:
         engine_name = framework.partition("@")[0]
         return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
-    if file.name.endswith(_YAML) and not file.script:
+    if _is_yaml(file):
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
     return serves(file.text)
+
+
+def _is_yaml(file: LaunchFile) -> bool:
+    return _YAML.fullmatch(file.name) is not None and not file.script
 
 
 def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfiguration:
@@ -65,7 +71,7 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         raise UnsupportedError(f"no engine is called {engine_name!r}: known are {', '.join(ENGINES)}")
     script: Script | None = None
     documents: Mapping[str, str] = {}
-    is_yaml = launch.name.endswith(_YAML) and not launch.script
+    is_yaml = _is_yaml(launch)
     is_options = is_yaml and not is_manifest(launch.text)
     if is_options:
         engine = program or options_engine(launch.text, launch.name) or ""
@@ -74,7 +80,7 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         commands, documents, script = _of_manifest(launch, program)
         engine = commands[0].engine if commands else program
     else:
-        script = read_script(launch.text, launch.name, launch.variables)
+        script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
         documents = written_files(launch.text, script, launch.variables)
         commands = [c for c in serve_commands(script) if not program or c.engine == program]
         engine = commands[0].engine if commands else program
@@ -120,7 +126,20 @@ def _best(
         tried.append((name, read.all(commands, name)))
         if not _problems(tried[-1]):
             return tried[-1]
-    return min(tried, key=_problems)
+    best = min(tried, key=_problems)
+    flags = {flag for version, _ in tried for flag in argument_list(*version).arguments}
+    for one in best[1]:
+        _of_a_version_between(one, flags)
+    return best
+
+
+def _of_a_version_between(given: GivenArguments, flags: Collection[str]) -> None:
+    """Leave out arguments of another listed version, where none has all of a command, that decide nothing."""
+    for problem in list(given.problems):
+        other = problem.path in flags and given.known.find(problem.path)[0] is None
+        if other and not fields_named(problem.path):
+            given.problems.remove(problem)
+            given.notes.append(f"{problem.path} (line {problem.line}) is one of another version: not read")
 
 
 def _problems(result: tuple[_Version, list[GivenArguments]]) -> int:

@@ -18,7 +18,12 @@ from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_e
 from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
-from autoplan.launch.frameworks.accelerate_values import ACCELERATE, is_accelerate, read_accelerate
+from autoplan.launch.frameworks.accelerate_values import (
+    ACCELERATE,
+    is_accelerate,
+    is_launch_script,
+    read_accelerate,
+)
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.megatron.emitted_arguments import dropout_rate
@@ -213,6 +218,8 @@ _SECTIONS: Final[Mapping[str, Any]] = {
 
 def accelerate_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key."""
+    if is_launch_script(file):
+        raise InexpressibleError("edits of a script that starts a program of its own")
 
     def documents(layout: Layout, kind: str) -> tuple[_Values, tuple[str, ...]]:
         return nested(ACCELERATE, _SECTIONS[kind](job, layout)), _arguments(job, layout, kind)

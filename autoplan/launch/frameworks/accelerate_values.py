@@ -8,29 +8,101 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import named_deepspeed, parameters_on_host, sharding_of
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.shell_reader import read_script
+from autoplan.launch.scripts.training_command import launched_devices, launcher_words
 
-__all__ = ["ACCELERATE", "accelerate_layout", "is_accelerate", "launcher_document", "read_accelerate"]
+__all__ = [
+    "ACCELERATE",
+    "accelerate_layout",
+    "accelerate_words",
+    "is_accelerate",
+    "is_launch_script",
+    "launcher_document",
+    "read_accelerate",
+]
 
 ACCELERATE: Final = interface("accelerate")
 #: FSDP1's strategies, and whether each is hybrid; numbers are those of its enumeration.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = ACCELERATE.data["strategies"]
 _NUMBERED: Final = dict(enumerate(_STRATEGIES, 1))
+#: A command that starts a program with accelerate, and values that speak of parallelism.
+_LAUNCHES: Final = re.compile(r"(?m)^(?!\s*#).*\baccelerate\s+launch\b")
+_MODES: Final = re.compile(
+    r"(?i)(?:ring|ulysses|zigzag|usp|context|sequence|tensor)\w*[_-](?:attn|attention|parallel)"
+)
 _PRECISIONS: Final = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 
 def is_accelerate(file: LaunchFile) -> bool:
-    """Return whether a file is one of ``accelerate launch``."""
-    return re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
+    """Return whether a file is one of ``accelerate launch``, or a script that starts a program with it.
+
+    Scripts of frameworks that are started so are theirs.
+    """
+    written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
+    return written or (is_launch_script(file) and _LAUNCHES.search(file.text) is not None)
+
+
+def is_launch_script(file: LaunchFile) -> bool:
+    """Return whether a file is a script rather than a file of keys."""
+    data = file.name.endswith((".yaml", ".yml", ".json", ".toml", ".py")) and not file.script
+    written = re.search(rf"(?m)^{ACCELERATE.keys['kind']}\s*:", file.text) is not None
+    return file.values is None and not data and not written and not file.text.lstrip().startswith("{")
+
+
+def _read_script(file: LaunchFile) -> Configuration:
+    """Return what ``accelerate launch`` decides in a script, the last time that it starts a program.
+
+    The program of its own may have batches, degrees and recompute of any name: they stay open.
+    """
+    script = read_script(file.text, file.name, file.variables, file.sibling)
+    launched = [(c, words) for c in script.commands if (words := accelerate_words(c.words))]
+    if not launched:
+        raise SpecError([Problem("nothing is started with accelerate launch", "script", file.name)])
+    command, words = launched[-1]
+    document = launcher_document(words, file) or WrittenDocument(file.name, table=ACCELERATE)
+    missing = not document.entries
+    document.entries.setdefault(ACCELERATE.keys["kind"], Written("NO", default=True))
+    values = accelerate_layout(document, file)
+    if missing:
+        document.notes.append("accelerate launch has a file of its own, which is not read: left open")
+        document.opened |= {"zero", "precision", "tp", "cp", "dp"}
+        devices, why = launched_devices(script, command)
+        values = {**values, **({"devices": devices} if devices else {})}
+        document.notes += [why] if why and devices is None else []
+    if len(launched) > 1:
+        document.notes.append(f"of {len(launched)} programs that are started, the last is read")
+    _of_the_program(document, command.words[len(words) :])
+    document.notes += script.notes
+    document.stop_at_problems()
+    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+
+
+def _of_the_program(document: WrittenDocument, words: Sequence[Word]) -> None:
+    """Leave open what arguments of a program of its own may decide."""
+    document.opened.add("recompute")
+    for name, word in _launcher_options(words):
+        mode = _MODES.search(f"{name} {word.text}") is not None
+        fields = ("cp", "tp") if mode else may_decide(name, word.text)
+        if fields:
+            document.opened |= set(fields)
+            document.notes.append(f"--{name} {word.text[:40]} may decide {', '.join(fields)}: left open")
 
 
 def read_accelerate(file: LaunchFile) -> Configuration:
-    """Return what a file says, and arguments of the training program with it; raises SpecError."""
+    """Return what a file says, and arguments of the training program with it; raises SpecError.
+
+    A script has ``accelerate launch`` before a program of its own, whose arguments are not read.
+    """
+    if is_launch_script(file):
+        return _read_script(file)
     document = read_yaml(file, ACCELERATE)
     values = accelerate_layout(document, file)
     values |= _program(document, file, values)
@@ -89,6 +161,13 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
     return document
 
 
+def accelerate_words(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the words of ``accelerate launch`` before a program; nothing of another launcher."""
+    before = launcher_words(words)
+    names = [word.text.rsplit("/", 1)[-1] for word in before]
+    return before if "accelerate" in names and "launch" in names else ()
+
+
 def _launcher_options(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
     """Yield the options among the words of the launcher; those without a value are ``true``."""
     for at, word in enumerate(words):
@@ -110,7 +189,11 @@ def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
         return
     section = next((s for s, keys in sections.items() if s != "top" and name in keys), None)
     path = f"{section}.{name}" if section else name if name in sections["top"]["keys"] else ""
-    if path and word.unknown is not None:
+    if path == ACCELERATE.keys["devices"] and word.unknown is not None:
+        document.entries.pop(path, None)
+        document.opened.add("devices")
+        document.notes.append(f"--{name} depends on {word.unknown.reason}: left open: give --devices N")
+    elif path and word.unknown is not None:
         how = f": give --set {word.unknown.name}=VALUE" if word.unknown.name else ""
         if path in ACCELERATE.keys.values():
             document.refuse_key(f"its value depends on {word.unknown.reason}{how}", path, word.line or None)
@@ -177,7 +260,8 @@ def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str
     if path is None:
         return {"zero": Written(3, default=True)}
     written = document.entries[document.path(path)]
-    name = _NUMBERED.get(written.value, str(written.value).lower()) if written.value is not True else ""
+    number = int(written.value) if str(written.value).isdigit() else 0
+    name = _NUMBERED.get(number, str(written.value).lower()) if written.value is not True else ""
     if name not in _STRATEGIES:
         document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES).upper()}", path)
         return {}

@@ -267,7 +267,7 @@ def _written(file: LaunchFile) -> tuple[str, WrittenDocument]:
         trained = document.given("trained") is not None or "tokenizer_dir" in document.entries
         adapted = _TABLE.keys["adapter_rank"] in document.entries
         return "pretrain" if trained else "finetune_lora" if adapted else "finetune_full", document
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     for one in script.commands:
         texts = [word.text for word in one.words]
         at = next((i for i, text in enumerate(texts[:-1]) if text.rpartition("/")[2] == "litgpt"), None)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import yaml
 
+from autoplan.catalog import entry_names
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.interface import interface
@@ -43,6 +46,9 @@ _BRIDGE: Final = interface("megatron-bridge").data
 #: Paths of keys by the binding of Megatron-LM that they are.
 PATHS: Final[Mapping[str, str]] = {name: path for path, name in _BRIDGE["keys"].items()}
 _MIRRORED: Final[Mapping[str, str]] = _BRIDGE["mirrored"]
+_PERFORMANCE: Final = _BRIDGE["performance"]
+#: Where the name of a recipe stands in a document.
+_RECIPE: Final = "recipe"
 _NEMO_MICROBATCH: Final = next(key for key, name in interface("nemo").data["keys"].items() if name == "mbs")
 _SIGN: Final = re.compile(r"\bmodel\.(tensor|pipeline)_model_parallel_size\s*[:=]")
 #: Sections of a YAML file: a model with degrees, or one beside batches of training and settings of its run.
@@ -153,9 +159,15 @@ def is_bridge(file: LaunchFile) -> bool:
     if _NEMO.search(file.text):
         return False
     if re.search(r"(?m)^model\s*:", file.text) is None:
-        return _SIGN.search(file.text) is not None
+        return _SIGN.search(file.text) is not None or _is_performance(file)
     run = _BATCHES.search(file.text) and _BESIDE.search(file.text)
     return (_DEGREES.search(file.text) or run) is not None
+
+
+def _is_performance(file: LaunchFile) -> bool:
+    """Return whether a script starts the library's own script of performance."""
+    named = any(f"--{name}" in file.text for name in _PERFORMANCE["signs"])
+    return named and re.search(r"(?m)^(?!\s*#).*performance/[\w./]+\.py\b", file.text) is not None
 
 
 def read_bridge(file: LaunchFile) -> Configuration:
@@ -184,7 +196,10 @@ def read_bridge(file: LaunchFile) -> Configuration:
     values |= sharded_ranks(arguments, values)
     if arguments.problems:
         raise SpecError(arguments.problems)
-    return assembled("megatron-bridge", file, values, warnings=arguments.notes)
+    named = document.entries.get(_RECIPE)
+    model = str(named.value).replace("_", "-") if named is not None else None
+    known = model if model in entry_names("model") else None
+    return assembled("megatron-bridge", file, values, model=known, warnings=arguments.notes)
 
 
 def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
@@ -192,8 +207,10 @@ def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None
     words: list[Word] = []
     if re.search(r"(?m)^model\s*:", file.text):
         document, devices = read_yaml(file), None
+    elif _is_performance(file):
+        document, devices = _performance_document(file)
     else:
-        script = read_script(file.text, file.name, file.variables)
+        script = read_script(file.text, file.name, file.variables, file.sibling)
         words, command = training_command(script, lambda name: _path(name) in set(PATHS.values()))
         devices, _ = launched_devices(script, command)
         document = WrittenDocument(file.name, notes=list(script.notes))
@@ -202,6 +219,33 @@ def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None
             raise SpecError([Problem(message, "script", file.name)])
     for word in (*words, *(Word(text, 0) for text in file.arguments)):
         _add(document, word)
+    return document, devices
+
+
+def _performance_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
+    """Return the arguments of the library's script of performance as keys, and its devices."""
+    script = read_script(file.text, file.name, file.variables, file.sibling)
+    known = {f"--{name}" for name in _PERFORMANCE["keys"]}
+    words, command = training_command(script, known.__contains__)
+    document = WrittenDocument(file.name, notes=list(script.notes))
+    if command is None:
+        raise SpecError([Problem("the script of performance is not started", "script", file.name)])
+    devices, _ = launched_devices(script, command)
+    for word, behind in pairwise(words):
+        name = word.text.removeprefix("--").replace("-", "_")
+        path = _PERFORMANCE["keys"].get(name)
+        line = word.line or None
+        if path and behind.text.lower() != "none":
+            _add(document, replace(behind, text=f"{path}={behind.text}"))
+        elif name == _PERFORMANCE["devices"] and re.fullmatch(r"0*[1-9]\d{0,5}", behind.text):
+            devices = devices or Written(int(behind.text), line, f"{word.text} {behind.text}")
+        elif name == _PERFORMANCE["precision"]:
+            formats = _PERFORMANCE["precisions"]
+            fits = next((value for key, value in formats.items() if behind.text.startswith(key)), None)
+            if fits is not None:
+                document.entries["mixed_precision"] = Written(fits, line, f"{word.text} {behind.text}")
+        elif name in _PERFORMANCE["signs"] and behind.unknown is None:
+            document.entries[_RECIPE] = Written(behind.text, line, f"{word.text} {behind.text}")
     return document, devices
 
 

@@ -46,11 +46,12 @@ from autoplan.schema.model import ModelSpec
 __all__ = ["TARGET", "read_swift"]
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?zero([0-3])(_offload)?(?:\.json)?"), "ms-swift")
+_SHIPPED: Final = Shipped(re.compile(r"(?:.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift")
 _PROGRAM: Final = re.compile(
-    r"(?m)(?:^|[\s/])(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py"
+    r"(?m)(?:^|[\s/])(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py|\bllm_(?:sft|pt)\.py[\s\S]*--sft_type\b"
 )
-_MODULE: Final = re.compile(r"(?:.*/)?swift/cli/(_megatron/)?(?:sft|pt|rlhf)\.py")
+#: Programs of it by their files, and those of its second version.
+_MODULE: Final = re.compile(r"(?:.*/)?swift/cli/(_megatron/)?(?:sft|pt|rlhf)\.py|(?:.*/)?llm_(?:sft|pt)\.py")
 _SIGNS: Final[Sequence[str]] = SWIFT.data["signs"]
 #: Trainings whose memory is that of a model alone.
 _FULL: Final = frozenset({"full"})
@@ -77,12 +78,15 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
         document = read_yaml(file, SWIFT)
         add_options(document, [Word(text, 0) for text in file.arguments])
         return document, None, any(path in CORE_KEYS for path in document.entries)
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     command, at = _training(script, file)
     document = WrittenDocument(file.name, notes=list(script.notes), table=SWIFT)
     module = _MODULE.fullmatch(command.words[at].text)
     words = [*command.words[at + (1 if module else 2) :], *(Word(text, 0) for text in file.arguments)]
     add_options(document, words)
+    for earlier, key in SWIFT.data["earlier_keys"].items():
+        if earlier in document.entries and key not in document.entries:
+            document.entries[key] = document.entries.pop(earlier)
     devices = variable_devices(script, command, file.variables) or launched_devices(script, command)[0]
     document.notes += [] if module is None else _sharded_elsewhere(document, command)
     if devices is None and file.devices is None:

@@ -172,7 +172,7 @@ def _prefix(entries: Mapping[str, Written]) -> str:
 
 def _overrides(file: LaunchFile) -> WrittenDocument:
     """Return the values that a script overrides."""
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     words, _ = training_command(script, _is_override)
     words += [Word(text, 0) for text in file.arguments]
     document = WrittenDocument(file.name, notes=list(script.notes))

@@ -271,7 +271,7 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
         document = read_yaml(file)
         overridden(document, file.arguments)
         return resolved(document, file), None, True
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     command = next((c for c in reversed(script.commands) if "tune" in [w.text for w in c.words[:6]]), None)
     words = list(command.words) if command else []
     texts = [word.text for word in words]

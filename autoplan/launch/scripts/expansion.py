@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
@@ -20,6 +21,7 @@ from autoplan.launch.scripts.pieces import (
     plain,
     split,
 )
+from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.syntax.syntax_tree import (
     Arithmetic,
     Assignment,
@@ -27,6 +29,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Literal,
     Parameter,
     ShellWord,
+    SimpleCommand,
     WordPart,
 )
 from autoplan.launch.scripts.variables import Array, ShellScope, Value
@@ -39,13 +42,15 @@ _LONGEST_EDITED: Final = 2_000
 _MOST_PIECES: Final = 200_000
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
 _SHOWN: Final = 60
+#: A here-document that ``cat`` alone puts out.
+_SHOWN_DOCUMENT: Final = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"]?\w+['\"]?\s*\n")
 #: A sum that ``expr`` does, of numbers and variables.
 _EXPR: Final = re.compile(r"(?:\$\(|`)\s*expr\s+((?:[\w$+%/()-]|\$\{\w+\}|\\?\*|\s)+?)\s*(?:\)|`)")
 #: The folder of the script itself, by which it names files beside it: ``$(dirname "$0")``, or its full path.
 _DIRNAME: Final = r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"?"
 _OWN_FOLDER: Final = re.compile(
     rf"(?:\$\(|`)\s*{_DIRNAME}\s*(?:\)|`)"
-    rf"|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
+    rf"|\$\(\s*pwd\s*\)|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
 )
 
 
@@ -94,6 +99,8 @@ class Expander:
             yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
         elif isinstance(part, CommandText) and _OWN_FOLDER.fullmatch(part.text):
             yield Piece(".", part.line, part.quoted)
+        elif isinstance(part, CommandText) and _SHOWN_DOCUMENT.match(part.text):
+            yield from self._shown_document(part)
         elif isinstance(part, CommandText):
             shown = part.text if len(part.text) <= _SHOWN else f"{part.text[:_SHOWN]}..."
             reason = f"the output of {shown}, which is not executed"
@@ -102,6 +109,17 @@ class Expander:
             yield self._arithmetic(part.text, part.line)
         else:
             yield from self._parameter(part)
+
+    def _shown_document(self, part: CommandText) -> Iterator[Piece]:
+        """Yield the text of a here-document that ``cat`` puts out, without the ends of its last lines."""
+        group = parse_script(part.text[2:-1], self.file, part.line)
+        command = group.statements[0]
+        document = command.document if isinstance(command, SimpleCommand) else None
+        pieces = self._pieces(document.text) if document is not None else []
+        while pieces and not pieces[-1].unknown and not pieces[-1].text.rstrip("\n"):
+            pieces.pop()
+        last = [replace(piece, text=piece.text.rstrip("\n")) for piece in pieces[-1:]]
+        yield from (replace(piece, quoted=part.quoted) for piece in (*pieces[:-1], *last))
 
     def _arithmetic(self, text: ShellWord, line: int) -> Piece:
         pieces = self.text(text)
@@ -142,6 +160,8 @@ class Expander:
             yield self._length(part, value)
             return
         if part.every and not part.operator:
+            if value is None and self.scope.may_be_set(part.name):
+                yield Piece("", part.line, part.quoted, self.scope.unset(part.name, part.line))
             yield from _every(value, part)
             return
         text = value if isinstance(value, tuple) else next(iter(value.values()), None) if value else None
@@ -167,7 +187,9 @@ class Expander:
         if name in {"@", "*"}:
             return dict(enumerate_texts(self.scope.positional or ()))
         if not name[0].isalnum() and name[0] != "_":
-            return (Piece("", part.line, unknown=Unknown(f"${name} of the shell", part.line)),)
+            count = self.scope.count() if name == "#" else None
+            unknown = Unknown(f"${name} of the shell", part.line) if count is None else None
+            return (Piece("" if count is None else str(count), part.line, unknown=unknown),)
         value = self.scope.get(name, part.line)
         if part.index is None or part.every:
             return value

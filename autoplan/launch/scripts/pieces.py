@@ -25,11 +25,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Why a value is not known; ``name`` is the variable to set, where one is not set."""
+    """Why a value is not known; ``name`` is the variable to set, where one is not set.
+
+    A file that the script reads, and that is not followed, may set it ``elsewhere``.
+    """
 
     reason: str
     line: int
     name: str = ""
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.pieces import Text, Word
 from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.variables import Value
 
@@ -35,7 +35,8 @@ class Command:
 class Script:
     """What a script does: commands in order, variables at its end, and the options of Slurm.
 
-    ``notes`` are sentences for the user; ``hints`` say which unset variables decide conditions.
+    ``written`` are the texts of files that it writes, by name. ``notes`` are sentences for the user;
+    ``hints`` say which unset variables decide conditions.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Script:
     directives: Mapping[str, Directive]
     notes: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    written: Mapping[str, Text] = field(default_factory=dict)
 
 
 def script_place(words: Sequence[Word]) -> int | None:

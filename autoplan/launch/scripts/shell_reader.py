@@ -3,17 +3,14 @@
 Variables, arrays, arithmetic, here-documents, functions, and conditions that the file decides are followed.
 What depends on the output of a command, on a loop, on a file that is read with ``source`` or on another
 condition is marked as unknown with the reason, so that a reader can refuse it where it matters.
-
-Tests of shell scripts: ``[ ... ]``, ``[[ ... ]]`` and ``test``. None: the outcome is not known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
@@ -29,6 +26,7 @@ from autoplan.launch.scripts.pieces import (
     text_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
+from autoplan.launch.scripts.script_tests import COMPARISONS, outcome_of_test
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.syntax.syntax_tree import (
@@ -41,7 +39,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.variables import ShellScope, Value, joined
+from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
 __all__ = ["read_script"]
 
@@ -49,17 +47,24 @@ _DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
+_LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec"})
 _TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
 
-def read_script(text: str, file: str, variables: Mapping[str, str] | None = None) -> Script:
+def read_script(
+    text: str,
+    file: str,
+    variables: Mapping[str, str] | None = None,
+    sibling: Callable[[str], str | None] = lambda _: None,
+) -> Script:
     """Return what the script ``text`` does, started with ``variables``; nothing is executed.
 
-    Raises SpecError with the line of what cannot be read.
+    ``sibling`` returns the text of a script that this one reads with ``source``, where it lies there. Raises
+    SpecError with the line of what cannot be read.
     """
     directives = slurm_directives(text)
-    outside = {**slurm_variables(directives), **(variables or {})}
-    reader = _ScriptReader(file, ShellScope(outside))
+    outside = {"PWD": ".", **slurm_variables(directives), **(variables or {})}
+    reader = _ScriptReader(file, ShellScope(outside), sibling)
     try:
         reader.script(text, 1)
     except _EndedError:
@@ -75,6 +80,7 @@ def read_script(text: str, file: str, variables: Mapping[str, str] | None = None
         directives,
         tuple(reader.notes),
         tuple(reader.hints),
+        reader.written,
     )
 
 
@@ -88,10 +94,13 @@ class _ScriptReader:
 
     file: str
     scope: ShellScope
+    sibling: Callable[[str], str | None] = lambda _: None
     commands: list[Command] = field(default_factory=list)
     directives: dict[str, Directive] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
+    #: Texts of the files that the script has written so far, by name.
+    written: dict[str, Text] = field(default_factory=dict)
     doubt: str = ""
     depth: int = 0
     steps: int = 0
@@ -225,6 +234,8 @@ class _ScriptReader:
     def loop(self, loop: Loop) -> bool | None:
         """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
         words = None if loop.words is None else self.expander.fields(loop.words)
+        if words == [] or self.never(loop):
+            return True
         if words is not None and len(words) == 1 and words[0].unknown is None:
             self.scope.values[loop.name] = (Piece(words[0].text, words[0].line),)
             return self.group(loop.body)
@@ -240,6 +251,28 @@ class _ScriptReader:
         self.doubt = doubt
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
+
+    def never(self, loop: Loop) -> bool:
+        """Return whether the condition of a loop fails at its start.
+
+        A loop over the arguments of the script sees those alone that are given from outside.
+        """
+        if loop.condition is None:
+            return False
+        first, values, hints = len(self.commands), dict(self.scope.values), list(self.hints)
+        self.scope.bare, before = True, self.scope.bare
+        try:
+            outcome = self.group(loop.condition)
+        except _EndedError:
+            outcome = None
+        self.scope.bare, self.scope.values = before, values
+        del self.commands[first:]
+        self.hints[:] = hints
+        fails = outcome is loop.until
+        if fails and self.scope.assumed:
+            self.notes.append(f"the loop in line {loop.line} is over arguments of the script: none are given")
+        self.scope.assumed = False
+        return fails
 
     def arithmetic(self, command: ArithmeticCommand) -> bool | None:
         """Follow ``((...))``, which assigns or tests."""
@@ -267,7 +300,50 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     environment = _environment(reader, command)
     reader.commands.append(Command(tuple(words), command.line, reader.doubt, environment))
     _inner_scripts(reader, words, command)
+    _write(reader, words, command)
+    _written_script(reader, words)
     return None
+
+
+def _write(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
+    """Note the text that a command writes to a file: ``echo TEXT > FILE``, or a here-document."""
+    program = words[0].text
+    named = reader.expander.plain(command.output) if command.output else None
+    if program == "tee" and len(words) > 1 and words[-1].unknown is None:
+        named = words[-1].text
+    shows = program in {"echo", "printf"}
+    if not named or not (shows or (program in {"cat", "tee"} and command.document is not None)):
+        return
+    if command.document is not None:
+        text: Text = tuple(reader.expander.text(command.document.text))
+    else:
+        texts = [reader.expander.text(word) for word in command.words[1:]]
+        shown = [text for text in texts if text_of(text) not in {"-e", "-n"}]
+        text = tuple(piece for one in shown for piece in (*one, Piece(" ", command.line)))
+    name = named.rpartition("/")[2]
+    if reader.doubt:
+        unknown = Unknown(f"{name}, which is written under {reader.doubt}", command.line)
+        text = (*text, Piece("", command.line, unknown=unknown))
+    reader.written[name] = (*(reader.written.get(name, ()) if command.appends else ()), *text)
+    if text_of(text).startswith("#!"):
+        # Such a here-document is followed where it is written.
+        reader.written.pop(name)
+
+
+def _written_script(reader: _ScriptReader, words: Sequence[Word]) -> None:
+    """Follow a script that was written before, where a shell or a launcher runs it."""
+    for at, word in enumerate(words):
+        name = word.text.rpartition("/")[2]
+        before = {other.text.rpartition("/")[2] for other in words[:at]}
+        if name not in reader.written or not (at == 0 or before & _TAKING_SCRIPTS):
+            continue
+        first = len(reader.commands)
+        _inner(reader, reader.written.pop(name))
+        launched = words[:at] if before & _LAUNCHING else ()
+        for place, command in enumerate(reader.commands[first:], first):
+            if any(inner.text.endswith(".py") for inner in command.words):
+                reader.commands[place] = replace(command, words=(*launched, *command.words))
+        return
 
 
 def _environment(reader: _ScriptReader, command: SimpleCommand) -> dict[str, Value]:
@@ -350,10 +426,29 @@ def _end(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | Non
 
 
 def _source(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Note a file that is read and may set anything."""
+    """Follow a file that is read where it lies there; else note that it may set anything."""
     name = words[1].text if len(words) > 1 else "a file"
+    text = reader.sibling(name.removeprefix("./")) if len(words) > 1 and words[1].unknown is None else None
+    if text is not None and reader.depth < _DEEPEST // 2:
+        reader.notes.append(f"line {line} reads {name}, which is followed")
+        return _sourced(reader, text, line)
     reader.scope.sourced = (name or "a file", line)
     reader.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
+    return None
+
+
+def _sourced(reader: _ScriptReader, text: str, line: int) -> bool | None:
+    """Follow the text of a file that the script reads in ``line``, which all of its words have."""
+    first = len(reader.commands)
+    before = dict(reader.scope.values)
+    with contextlib.suppress(_EndedError):
+        reader.script(text, 1)
+    for at, command in enumerate(reader.commands[first:], first):
+        words = tuple(replace(word, line=line) for word in command.words)
+        reader.commands[at] = replace(command, words=words, line=line)
+    for name, value in reader.scope.values.items():
+        if value is not before.get(name):
+            reader.scope.values[name] = in_line(value, line)
     return None
 
 
@@ -376,6 +471,8 @@ def _unset(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | N
 
 def _read(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
     """Note that variables are read from somewhere."""
+    if words[0].text == "getopts" and reader.scope.bare and reader.scope.count() == 0:
+        return False
     for word in words[1:]:
         if not word.text.startswith("-") and word.text:
             unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
@@ -423,117 +520,3 @@ _BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool |
     "let": _let,
     "shift": _shift,
 }
-
-
-_NUMBERS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-lt": operator.lt,
-    "-le": operator.le,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-}
-#: Signs between two words, whose outcome a variable may decide.
-COMPARISONS: Final = frozenset({"=", "==", "!=", "=~", "<", ">", *_NUMBERS})
-_INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
-#: Tests of files and descriptors, which are not made.
-_FILES: Final = frozenset(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
-
-
-def outcome_of_test(words: Sequence[Word]) -> bool | None:
-    """Return the outcome of a test, without its brackets.
-
-    >>> outcome_of_test([Word(text, 1) for text in ("7B", "==", "7B", "-a", "8", "-gt", "9")])
-    False
-    """
-    return _Test(words).outcome()
-
-
-class _Test:
-    """The words of a test, and a position among them."""
-
-    def __init__(self, words: Sequence[Word]) -> None:
-        self.words = list(words)
-        self.at = 0
-
-    def outcome(self) -> bool | None:
-        result = self.alternatives()
-        return result if self.at == len(self.words) else None
-
-    def peek(self, ahead: int = 0) -> str:
-        return self.words[self.at + ahead].text if self.at + ahead < len(self.words) else ""
-
-    def alternatives(self) -> bool | None:
-        result = self.conjunction()
-        while self.peek() in {"-o", "||"}:
-            self.at += 1
-            result = _either(result, self.conjunction())
-        return result
-
-    def conjunction(self) -> bool | None:
-        result = self.negation()
-        while self.peek() in {"-a", "&&"}:
-            self.at += 1
-            other = self.negation()
-            result = _negated(_either(_negated(result), _negated(other)))
-        return result
-
-    def negation(self) -> bool | None:
-        if self.peek() == "!" and self.at + 1 < len(self.words):
-            self.at += 1
-            return _negated(self.negation())
-        if self.peek() == "(" and ")" in [word.text for word in self.words[self.at :]]:
-            self.at += 1
-            result = self.alternatives()
-            self.at += 1
-            return result
-        return self.comparison()
-
-    def comparison(self) -> bool | None:
-        left, sign = self.peek(), self.peek(1)
-        if sign in COMPARISONS:
-            right = self.peek(2)
-            known = self.known(0) and (self.known(2) or self.at + 2 >= len(self.words))
-            self.at = min(self.at + 3, len(self.words))
-            return _compared(left, sign, right) if known else None
-        if left in {"-z", "-n"} and self.at + 1 < len(self.words):
-            known, empty = self.known(1), self.peek(1) == ""
-            self.at += 2
-            return (empty if left == "-z" else not empty) if known else None
-        if left in _FILES or left in {"-v", "-t"}:
-            self.at = min(self.at + 2, len(self.words))
-            return None
-        known = self.known(0)
-        self.at = min(self.at + 1, len(self.words))
-        return left != "" if known else None
-
-    def known(self, ahead: int) -> bool:
-        """Return whether a word is known; a variable that is not set is empty."""
-        if self.at + ahead >= len(self.words):
-            return True
-        unknown = self.words[self.at + ahead].unknown
-        return unknown is None or bool(unknown.name)
-
-
-def _compared(left: str, sign: str, right: str) -> bool | None:
-    if sign in _NUMBERS:
-        if not (_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)):
-            return None if left and right else False
-        return _NUMBERS[sign](int(left), int(right))
-    if sign in {"=", "=="}:
-        return fnmatch.fnmatchcase(left, right)
-    if sign == "!=":
-        return not fnmatch.fnmatchcase(left, right)
-    if sign in {"<", ">"}:
-        return left < right if sign == "<" else left > right
-    return None
-
-
-def _either(first: bool | None, second: bool | None) -> bool | None:  # noqa: FBT001 - outcomes
-    if first or second:
-        return True
-    return None if None in (first, second) else False
-
-
-def _negated(outcome: bool | None) -> bool | None:  # noqa: FBT001 - an outcome
-    return None if outcome is None else not outcome

@@ -78,6 +78,8 @@ def slurm_variables(directives: Mapping[str, Directive]) -> dict[str, str]:
     if nodes.isdigit() and per_node.isdigit() and not variables["SLURM_NTASKS"]:
         variables["SLURM_NTASKS"] = str(int(nodes) * int(per_node))
     variables["SLURM_NPROCS"] = variables["SLURM_NTASKS"]
+    # Scripts ask by it whether Slurm runs them.
+    variables["SLURM_JOB_ID"] = "1" if directives else ""
     return {name: value for name, value in variables.items() if value.isdigit()}
 
 

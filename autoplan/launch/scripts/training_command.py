@@ -68,9 +68,9 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
     before = launcher_words(command.words)
     if any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in before):
         return _accelerated(before)
-    included = _included(before)
-    if included is not None:
-        return included, ""
+    said = _included(before) or _seen_by_deepspeed(before, script, command) or _ranks_of_mpi(before)
+    if said is not None:
+        return said, ""
     if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
         return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
     return _slurm_tasks(script)
@@ -84,6 +84,32 @@ def _included(before: Sequence[Word]) -> Written | None:
         return None
     count = sum(host.count(",") + 1 for host in hosts)
     return Written(count, word.line, f"--include {word.text}")
+
+
+def _seen_by_deepspeed(before: Sequence[Word], script: Script, command: Command) -> Written | None:
+    """Return the devices that DeepSpeed's launcher sees, on one node and where it is told of no others.
+
+    Source: DeepSpeed 0.19.8, ``launcher/runner.py``, which includes those of CUDA_VISIBLE_DEVICES.
+    """
+    told = _option(before, _PER_NODE | _NODES | {"--hostfile", "-H", "--exclude", "-e"})
+    if told is not None or not any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in before):
+        return None
+    name = "CUDA_VISIBLE_DEVICES"
+    visible = command.environment.get(name) or script.variables.get(name)
+    text = text_of(visible) if isinstance(visible, tuple) and unknown_of(visible) is None else ""
+    if not re.fullmatch(r"\d+(?:,\d+)*", text):
+        return None
+    return Written(text.count(",") + 1, command.line, f"{name}={text}")
+
+
+def _ranks_of_mpi(before: Sequence[Word]) -> Written | None:
+    """Return the ranks that ``mpirun`` starts, one for each device, where it starts no other launcher."""
+    programs = {word.text.rsplit("/", 1)[-1] for word in before}
+    word = _option(before, frozenset({"-np", "-n", "--np"})) if programs & {"mpirun", "mpiexec"} else None
+    if word is None or word.unknown is not None or programs & set(_LAUNCHERS):
+        return None
+    counted = re.fullmatch(r"0*[1-9]\d{0,5}", word.text) is not None
+    return Written(int(word.text), word.line, f"{word.text} ranks of mpirun") if counted else None
 
 
 def launcher_words(words: Sequence[Word]) -> Sequence[Word]:

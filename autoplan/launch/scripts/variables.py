@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
 from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
-__all__ = ["Array", "ShellScope", "Value", "joined"]
+__all__ = ["Array", "ShellScope", "Value", "in_line", "joined"]
 
+#: Files that set up a shell, and no arguments of a program.
+_SETUP: Final = re.compile(
+    r"(?:^|/)(?:activate|conda\.sh|\.?bashrc|\.?(?:bash_)?profile|setvars\.sh|env_?vars?\.sh)$"
+)
 #: The items of an array by index or key.
 Array = dict[str, Text]
 Value = Text | Array
@@ -21,7 +27,8 @@ class ShellScope:
 
     ``outside`` are the variables that the script is started with. ``sourced`` is the last file that the
     script reads, with its line: what is not set here may be set there. Of its own
-    arguments, the script has ``shifted`` so many away.
+    arguments, the script has ``shifted`` so many away. While it is ``bare`` it has none besides those that
+    are given from outside; ``assumed`` says that this was asked.
     """
 
     outside: Mapping[str, str]
@@ -30,26 +37,59 @@ class ShellScope:
     positional: tuple[Text, ...] | None = None
     sourced: tuple[str, int] | None = None
     shifted: int = 0
+    bare: bool = False
+    assumed: bool = False
 
     def get(self, name: str, line: int) -> Value | None:
         """Return the value of ``name``; None where it is not set."""
         if name.isdigit() and name != "0" and self.positional is not None:
             at = int(name) - 1
-            return self.positional[at] if at < len(self.positional) else None
+            return self.positional[at] if at < len(self.positional) else self._missing(line)
         if name.isdigit() and name != "0":
             name = str(int(name) + self.shifted)
         if name in self.values:
             return self.values[name]
-        return (Piece(self.outside[name], line),) if name in self.outside else None
+        if name in self.outside:
+            return (Piece(self.outside[name], line),)
+        return self._missing(line) if name.isdigit() and name != "0" else None
+
+    def _missing(self, line: int) -> Value | None:
+        """Return an argument that is not given: nothing where the script has no others."""
+        self.assumed |= self.bare
+        return (Piece("", line),) if self.bare else None
+
+    def count(self) -> int | None:
+        """Return the number of arguments; None where it is not known."""
+        if self.positional:
+            return len(self.positional)
+        given = 0
+        while self.positional is None and str(given + 1) in self.outside:
+            given += 1
+        if given:
+            return max(given - self.shifted, 0)
+        self.assumed |= self.bare
+        return 0 if self.bare else None
+
+    def may_be_set(self, name: str) -> bool:
+        """Return whether a file that is read, and not followed, may set ``name``: no setup of a shell."""
+        return self.sourced is not None and name.isidentifier() and not _SETUP.search(self.sourced[0])
 
     def unset(self, name: str, line: int) -> Unknown:
         """Return why ``name`` is not known where nothing sets it."""
         if name.isdigit():
             name = str(int(name) + self.shifted)
         reason = f"the script's argument ${name}" if name.isdigit() else f"{name}, which is not set here"
-        if self.sourced is not None and not name.isdigit():
+        elsewhere = self.may_be_set(name)
+        if self.sourced is not None and elsewhere:
             reason += f" unless {self.sourced[0]} does, which line {self.sourced[1]} reads"
-        return Unknown(reason, line, name)
+        return Unknown(reason, line, name, elsewhere)
+
+
+def in_line(value: Value, line: int) -> Value:
+    """Return a value whose words all stand in ``line``, as those of another file that is read there."""
+    if isinstance(value, dict):
+        return {key: tuple(replace(piece, line=line) for piece in text) for key, text in value.items()}
+    return tuple(replace(piece, line=line) for piece in value)
 
 
 def _doubtful(text: Text, reason: str, line: int) -> Text:

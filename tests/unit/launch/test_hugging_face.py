@@ -115,6 +115,7 @@ def test_arguments_in_a_script_are_read():
         ("", "dp=8,mbs=2,zero=0"),
         ("gradient_checkpointing: true\ndeepspeed: configs/zero2.json", "mbs=2,zero=2,recompute=full"),
         ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_all.json", "mbs=2,zero=3,offload=optimizer"),
+        ("deepspeed: deepspeed_configs/zero3_bf16_cpuoffload_params.json", "mbs=2,zero=3"),
         ("deepspeed:\nfsdp_config:\n  fsdp_reshard_after_forward: false\nfsdp_version: 2", "mbs=2,zero=2"),
         ("fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}", "mbs=2,zero=3"),
         (
@@ -133,7 +134,9 @@ def test_files_of_axolotl_are_read(more, layout):
 
     assert found.layout == parse_layout(layout, layers=32, devices=8)
     assert (found.job["model"], found.job["precision"]) == ("mistral-7b", "bf16")
-    assert found.job.get("software", {}).get("offload_parameters", False) == ("offload_params: true" in more)
+    assert found.job.get("software", {}).get("offload_parameters", False) == (
+        "offload_params: true" in more or "cpuoffload" in more
+    )
     assert found.job["workload"]["global_batch_size"] == 2 * 4 * found.layout.dp
     assert recognised(LaunchFile("config.yml", text)).name == "axolotl"
 

@@ -1,5 +1,6 @@
 """Forms of launch files besides those that are emitted: read, open, or refused with a line."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,49 @@ training_args:
 ADAPTED = RECIPE.replace("    num_nodes", "    pretrain.peft = LoRA(dim=16, alpha=32)\n    num_nodes")
 
 
+SECOND_FORMAT = """model: Qwen/Qwen3-4B
+model_class: llm
+peft_config: {name: lora, r: 16, target_modules: all}
+quant_config: {name: bnb, quantization_bit: 4}
+dist_config: {name: fsdp2, reshard_after_forward: false}
+cp_size: 2
+micro_batch_size: 4
+"""
+#: A program of its own between accelerate and a way of attention that is no degree of accelerate's.
+OWN_PROGRAM = """accelerate launch --use_fsdp --fsdp_sharding_strategy=1 --num_processes=8 \\
+  --mixed_precision=bf16 train.py
+"""
+OWN_RING = OWN_PROGRAM.replace("train.py", "train.py --batch-size 1 --parallel_mode zigzag_ring_attn")
+OWN_DEEPSPEED = """export CUDA_VISIBLE_DEVICES=0,1,2,3
+deepspeed main.py --model_name_or_path huggyllama/llama-7b --max_seq_len 4096 \\
+  --per_device_train_batch_size 2 --ds_zero_stage 2 \\
+  --lora_enable True --lora_rank 64 --bits 4 --use_gradient_checkpointing True
+"""
+UNDER_MPI = """mpirun -np 16 --npernode 8 python pretrain_gpt.py \\
+  --tensor-model-parallel-size 2 --num-layers 32 \\
+  --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 \\
+  --micro-batch-size 1 --global-batch-size 64 --bf16
+"""
+#: The same of a fork whose arguments have underscores.
+UNDERSCORES = re.sub(
+    r"--[a-z-]+",
+    lambda flag: f"--{flag[0][2:].replace('-', '_')}",
+    UNDER_MPI.replace("mpirun -np 16", "torchrun --nproc-per-node 8"),
+).replace("--npernode 8 python ", "")
+#: A script that writes the script which it runs, of Megatron Bridge's own program of performance.
+WRITTEN = """work=$(cat <<- EOM
+  cd /opt ;
+  nice python scripts/performance/run_script.py --model_recipe_name llama3_8b \\
+    --num_gpus 8 --compute_dtype fp8_cs \\
+    --global_batch_size 128 --micro_batch_size 2 --seq_length 8192 --tensor_model_parallel_size 2 \\
+    --pipeline_model_parallel_size 1 --virtual_pipeline_model_parallel_size None --context_parallel_size 1
+EOM
+)
+echo "$work" > work.sh
+torchrun --nproc-per-node="4" --nnodes="2" --no-python bash work.sh
+"""
+
+
 def of(tmp_path, name, text, **more):
     """Return what a file of such a name and text says."""
     path = tmp_path / name
@@ -173,6 +217,28 @@ def facts(found):
         ("m.yaml", BRIDGE, "megatron-bridge", {"tp": None, "mbs": 1, "global_batch_size": 64}),
         ("o.yaml", SECTIONED, "trainer", {"mbs": 3, "precision": "bf16", "zero": None}),
         ("n.sh", FORKED, "megatron-lm", {"tp": 8, "pp": 4, "mbs": 4, "zero": None}),
+        (
+            "p.yaml",
+            SECOND_FORMAT,
+            "llama-factory",
+            {"cp": 2, "zero": 2, "mbs": 4, "sequence_length": 2048, "recompute": "full", "precision": "bf16"},
+        ),
+        ("q.sh", OWN_PROGRAM, "accelerate", {"zero": 3, "dp": 8, "precision": "bf16", "recompute": None}),
+        ("r.sh", OWN_RING, "accelerate", {"zero": 3, "devices": 8, "cp": None, "dp": None, "mbs": None}),
+        (
+            "s.sh",
+            OWN_DEEPSPEED,
+            "trainer",
+            {"zero": 2, "dp": 4, "mbs": 2, "recompute": "full", "precision": None, "sequence_length": 4096},
+        ),
+        ("t.sh", UNDER_MPI, "megatron-lm", {"tp": 2, "dp": 8, "devices": 16, "global_batch_size": 64}),
+        ("u.sh", UNDERSCORES, "megatron-lm", {"tp": 2, "dp": 4, "devices": 8, "global_batch_size": 64}),
+        (
+            "v.sh",
+            WRITTEN,
+            "megatron-bridge",
+            {"tp": 2, "dp": 4, "devices": 8, "mbs": 2, "precision": "fp8", "model": "llama3-8b"},
+        ),
     ],
 )
 def test_forms_of_training_are_read(tmp_path, name, text, framework, wanted):
@@ -218,6 +284,63 @@ def test_a_script_reads_the_file_that_it_starts_a_program_with(tmp_path):
     found = facts(of(tmp_path, "run.sh", script))
 
     assert (found["zero"], found["dp"], found["global_batch_size"]) == (3, 8, 16)
+
+
+def test_adapters_by_other_names_are_read(tmp_path):
+    """The switch, the rank and the bits of a base that programs of their own call otherwise."""
+    assert of(tmp_path, "run.sh", OWN_DEEPSPEED).job["adapters"]["base"] == "nf4"
+    assert of(tmp_path, "v1.yaml", SECOND_FORMAT).job["adapters"] == {
+        "rank": 16,
+        "targets": "all",
+        "base": "nf4",
+    }
+
+
+def test_a_launcher_counts_for_the_file_that_it_starts(tmp_path):
+    """ZeRO and the devices are those of accelerate's file; what a command puts out stays open."""
+    (tmp_path / "sft.yaml").write_text(TRL)
+    (tmp_path / "ds.yaml").write_text(
+        "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
+        "deepspeed_config: {zero_stage: 3, zero3_init_flag: true}\n"
+    )
+    start = "accelerate launch --config_file ds.yaml {} run.py sft.yaml\n"
+    whole = facts(of(tmp_path, "run.sh", start.format("")))
+    counted = facts(of(tmp_path, "run.sh", start.format("--num_processes $(nproc)")))
+
+    assert (whole["zero"], whole["dp"], whole["global_batch_size"]) == (3, 8, 64)
+    assert (counted["zero"], counted["dp"], counted.get("devices")) == (3, None, None)
+
+
+def test_deepspeeds_file_has_to_agree_with_megatron(tmp_path):
+    """The stage is that of the file which the script writes; another microbatch there is a contradiction."""
+    text = UNDER_MPI.replace("--bf16", "--bf16 --deepspeed --deepspeed_config $DS")
+    content = '{{"train_micro_batch_size_per_gpu": {}, "zero_optimization": {{"stage": 2}}}}'
+    wrote = f"DS=conf/ds.json\ncat <<EOF > $DS\n{content}\nEOF\n"
+
+    assert facts(of(tmp_path, "ds.sh", wrote.format(1) + text))["zero"] == 2
+    with pytest.raises(SpecError, match="contradicts DeepSpeed's file") as caught:
+        of(tmp_path, "ds.sh", wrote.format(4) + text)
+    assert caught.value.problems[0].line == 8
+
+
+def test_torchtitan_is_read_with_its_file(tmp_path):
+    """Overrides go over the TOML file that lies there, or that a ConfigMap of a job holds."""
+    toml = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\nseq_len = 8192\n'
+        "[parallelism]\ntensor_parallel_degree = 2\n"
+    )
+    (tmp_path / "llama.toml").write_text(toml)
+    start = "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file"
+    run = f"{start} $(pwd)/llama.toml --training.seq_len 4096\n"
+    held = "".join(f"    {line}\n" for line in toml.splitlines())
+    job = (
+        f"apiVersion: v1\nkind: ConfigMap\ndata:\n  titan.toml: |\n{held}---\nkind: PyTorchJob\nspec:\n"
+        f"  containers:\n  - command: [bash, -c, {start} /etc/titan.toml]\n"
+    )
+
+    assert facts(of(tmp_path, "run.sh", run))["sequence_length"] == 4096
+    found = facts(of(tmp_path, "job.yaml", job))
+    assert (found["tp"], found["dp"], found["mbs"], found["sequence_length"]) == (2, 4, 2, 8192)
 
 
 def test_accelerate_in_a_script_has_its_file(tmp_path):

@@ -182,6 +182,39 @@ spec:
               --tensor-parallel-size $TP --max-num-seqs 16
 """
 
+RAY_SERVICE = """kind: RayService
+spec:
+  serveConfigV2: |
+    applications:
+    - args:
+        llm_configs:
+        - model_loading_config: {model_id: qwen, model_source: Qwen/Qwen3-8B}
+          engine_kwargs: {tensor_parallel_size: 2, pipeline_parallel_size: 2, max_num_seqs: 32, device: auto}
+          deployment_config: {num_replicas: 3}
+"""
+START_COMMAND = """base_image: {image: "vllm/vllm-openai:v0.11.0"}
+docker_server:
+  start_command: vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2
+"""
+BARE = """kind: Deployment
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+      - name: server
+        image: registry/own:1
+        args: [--model=Qwen/Qwen3-8B, --tensor-parallel-size, "2"]
+"""
+IN_CONFIG_MAP = """kind: ConfigMap
+data:
+  inference_config.yaml: |
+    vllm:
+      model: Qwen/Qwen3-8B
+      tensor-parallel-size: 2
+      max-num-seqs: 16
+"""
+
 
 def of(tmp_path, text):
     """Return what a manifest says."""
@@ -204,6 +237,10 @@ def of(tmp_path, text):
         (RUNTIME, {"tp": 2, "replicas": 3, "seqs": 32}, "llama3.1-8b"),
         (OTHER_IMAGE, {"tp": 4, "replicas": 1}, "qwen3-8b"),
         (RAY, {"tp": 2, "replicas": 1}, "qwen3-8b"),
+        (RAY_SERVICE, {"tp": 2, "pp": 2, "replicas": 3, "seqs": 32}, "qwen3-8b"),
+        (START_COMMAND, {"tp": 2, "replicas": 1}, "qwen3-8b"),
+        (BARE, {"tp": 2, "replicas": 2}, "qwen3-8b"),
+        (IN_CONFIG_MAP, {"tp": 2, "replicas": 1, "seqs": 16}, "qwen3-8b"),
     ],
 )
 def test_engines_of_manifests_are_read(tmp_path, text, layout, model):
@@ -212,6 +249,18 @@ def test_engines_of_manifests_are_read(tmp_path, text, layout, model):
 
     assert {key: getattr(found.layout, key) for key in layout} == layout
     assert found.job["model"] == model
+
+
+def test_a_degree_that_a_machine_decides_stays_open(tmp_path):
+    """What `nvidia-smi` counts is open, with the devices; the rest of the command is read."""
+    (tmp_path / "serve.sh").write_text(
+        "vllm serve Qwen/Qwen3-8B -tp $(nvidia-smi -L | wc -l) --max-num-seqs 8\n"
+    )
+    found = read(tmp_path / "serve.sh")
+
+    assert "tp" in found.unspecified
+    assert "devices" not in found.job
+    assert found.layout.seqs == 8
 
 
 def test_pools_of_a_graph_are_one_layout(tmp_path):

@@ -58,6 +58,13 @@ def texts(text, **variables):
             ["model.bin", "/a/b/model", "/a/c/model.bin", "14"],
         ),
         ("(TP=2; run $TP); run ${TP:-1}", ["1"]),
+        ("A=2\nwhile [[ $# -gt 0 ]]; do case $1 in --a) A=$2; shift 2;; esac; done; run $A", ["2"]),
+        ('f() { while [ "$1" != "" ]; do A=$1; shift; done; }; A=1; f "$@"; run $A', ["1"]),
+        ('for x in "$@"; do A=$x; done; run ${A:-3}', ["3"]),
+        ("until [ -n a ]; do run never; done; run $PWD/x", ["./x"]),
+        ('W=$(cat <<E\nrun a\nE\n)\necho "$W" > w.sh\nbash w.sh', ["a"]),
+        ("N=2\ncat <<E > d/w.sh\nrun $N\nE\nchmod +x d/w.sh; ./d/w.sh", ["2"]),
+        ("#SBATCH -N 2\n[ -z $SLURM_JOB_ID ] && exit\nrun $SLURM_NNODES", ["2"]),
         ("run 2>&1 a > log.txt < in b &\n", ["a", "b"]),
     ],
 )
@@ -113,6 +120,18 @@ def test_variables_come_from_outside():
     assert read_script("PP=2", "run.sh", {"PP": "9"}).notes == (
         "PP=9 from outside is overwritten by the script",
     )
+
+
+def test_a_file_that_lies_there_is_followed_in_the_line_that_reads_it():
+    """What it sets has that line; of one that is away, arrays of arguments are not known."""
+    files = {"models/a.sh": "ARGS=(--tp 2)\nX=1\n"}
+    text = 'D=$(dirname "$0")\nsource "$D/models/a.sh"\nrun ${ARGS[@]} $X\n'
+    followed = read_script(text, "run.sh", {}, files.get).commands[-1].words
+    away = read_script(text, "run.sh").commands[-1].words
+
+    assert [(word.text, word.line) for word in followed[1:]] == [("--tp", 2), ("2", 2), ("1", 2)]
+    assert away[1].unknown is not None
+    assert "unless ./models/a.sh does" in away[1].unknown.reason
 
 
 def test_slurm_options_set_its_variables():

@@ -41,6 +41,9 @@ _MULTIPLES: Final = {
 _TYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 _NUMBER: Final = re.compile(r"-?(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _LONGEST: Final = 60
+#: Degrees that stay open where a machine decides them, and how the reason begins that does.
+_DEGREES: Final = frozenset({"tp", "pp"})
+_OUTPUT: Final = re.compile(r"the output of ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class GivenArguments:
     positional: list[Word] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    #: Degrees that the output of a command decides, which is not known.
+    opened: set[str] = field(default_factory=set)
     #: What a file of options has that is no argument, by path, with lines.
     document: dict[str, Written] = field(default_factory=dict)
 
@@ -80,6 +85,10 @@ class GivenArguments:
             return argument_words
         cause = argument_words.unknown
         how = f": give --set {cause.name}=VALUE" if cause.name else ""
+        if name in _DEGREES and not cause.name and _OUTPUT.match(cause.reason):
+            self.opened.add(name)
+            self.notes.append(f"{flag} depends on {cause.reason} (line {cause.line}): left open")
+            return None
         self.refuse(
             f"its value depends on {cause.reason} (line {cause.line}){how}", flag, argument_words.line
         )

@@ -29,10 +29,14 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
+    SHIPPED,
+    is_second_format,
+    read_second_format,
+)
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
-    Shipped,
     adapter_values,
     alone,
     base_values,
@@ -64,8 +68,6 @@ from autoplan.schema.post_training import RLSpec
 __all__ = ["TARGET", "emit_llama_factory"]
 
 LLAMA_FACTORY: Final = interface("llama-factory")
-#: Files that LLaMA-Factory ships in examples/deepspeed.
-_SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
 _FILE: Final = "llama_factory.yaml"
 _COMMAND: Final = re.compile(r"(?m)^[^#\n]*\bllamafactory-cli\s+train\s+(?:\\\n\s*)?--")
 #: Stage and loss of each method.
@@ -83,6 +85,8 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    if is_second_format(file):
+        raise InexpressibleError("edits of files of the second format")
     edits = script_edits if _is_script(file) else training_edits
     return edits(_read_document(file)[0].entries, (old, new), partial(_document, job))
 
@@ -175,7 +179,7 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 def is_llama_factory(file: LaunchFile) -> bool:
     """Return whether a file is one of LLaMA-Factory."""
-    if _is_script(file):
+    if _is_script(file) or is_second_format(file):
         return True
     keys = {key for key in LLAMA_FACTORY.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)}
     return (len(keys) >= 2 and LLAMA_FACTORY.keys["model"] in file.text) or LLAMA_FACTORY.keys[
@@ -190,6 +194,8 @@ def _is_script(file: LaunchFile) -> bool:
 
 def read_llama_factory(file: LaunchFile) -> Configuration:
     """Return what a YAML file of LLaMA-Factory says, or a script; raises SpecError with all problems."""
+    if is_second_format(file):
+        return read_second_format(file)
     document, devices = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
@@ -221,7 +227,7 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
     """Return the keys of a file, or the arguments of a script by these names, and the devices it starts."""
     if not _is_script(file):
         return read_yaml(file, LLAMA_FACTORY), None
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("llama-factory") | key_names("trainer")
     words, command = training_command(script, lambda name: name.lstrip("-").replace("-", "_") in names)
     document = WrittenDocument(file.name, notes=list(script.notes), table=LLAMA_FACTORY)
@@ -236,7 +242,7 @@ def _eight_bits(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    return sharding_values(document, file, _SHIPPED)
+    return sharding_values(document, file, SHIPPED)
 
 
 def _recompute(document: WrittenDocument) -> dict[str, Written]:

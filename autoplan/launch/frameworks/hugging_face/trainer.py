@@ -35,6 +35,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.own_programs import own_adapters, own_deepspeed, rename
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
@@ -59,7 +60,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
@@ -92,8 +93,6 @@ _DECIDES: Final[Mapping[str, Sequence[str]]] = {
     **TRAINER.data["decides"],
 }
 _FILE: Final = "training_args.json"
-#: Programs that train adapters, by their names.
-_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 #: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
 _METHODS: Final = tuple(TRAINER.data["methods"])
 _TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
@@ -347,7 +346,8 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    return document, None, ()
+    words = [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
+    return document, None, words
 
 
 def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
@@ -364,7 +364,8 @@ def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchF
     values = accelerate_layout(inner, replace(file, arguments=("",)))
     document.problems += inner.problems
     document.notes += inner.notes
-    document.opened |= inner.opened
+    stated = any(stands(document, name) for name in ("recompute", "earlier_recompute"))
+    document.opened |= inner.opened - ({"recompute"} if stated else set())
     unsaid = {key for key in ("precision", "recompute") if values.get(key, OPEN).default}
     return {key: written for key, written in values.items() if key not in unsaid}
 
@@ -373,7 +374,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
     if not is_yaml(file):
         return
-    if not stands(document, "fsdp") and not stands(document, "deepspeed"):
+    if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
     if not any(name in document.entries for name in ("bf16", "fp16")):
@@ -384,7 +385,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("trainer").union(_PROGRAM)
     listed = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, listed)
@@ -398,33 +399,12 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    _rename(document)
+    rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
-    _own_adapters(document, started)
+    own_adapters(document, started)
+    own_deepspeed(document, launcher)
     return document, devices, launcher
-
-
-def _rename(document: WrittenDocument) -> None:
-    """Call arguments of programs of their own as those of the Trainer and of TRL are called."""
-    for ours, names in TRAINER.data["own_names"].items():
-        for name in names:
-            if name in document.entries and ours not in document.entries:
-                document.entries[ours] = document.entries.pop(name)
-
-
-def _own_adapters(document: WrittenDocument, program: str) -> None:
-    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
-    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
-    own = switch is not None and not switch.words.startswith("--use_peft ")
-    if switch is None and rank is not None and _ADAPTING.search(program):
-        document.entries["use_peft"] = replace(rank, value="true")
-    elif (own and rank is None) or (switch is None and rank is not None):
-        document.entries.pop("use_peft", None)
-        document.opened.add("adapters")
-        document.notes.append(
-            f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
-        )
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:

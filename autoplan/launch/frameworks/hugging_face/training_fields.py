@@ -190,7 +190,10 @@ def deepspeed_or_shipped(
         f"{other.words} (line {other.line}): read as the file of that name that {shipped.framework} ships"
     )
     values = {"zero": Written(int(match[1]), other.line, other.words)}
-    if match[2]:
+    if match[2] and match[1] == "3":
+        # Of ZeRO-3 the shipped files move parameters, and states but in the one named by its parameters.
+        values["software"] = Written({"offload_parameters": True}, other.line, other.words)
+    if match[2] and not match[2].endswith("_params"):
         values["offload"] = Written("optimizer", other.line, other.words)
     return values
 

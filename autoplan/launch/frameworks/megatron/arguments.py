@@ -220,7 +220,7 @@ def _refuse_hidden(word: Word, result: Arguments) -> None:
     if word.text or word.unknown is None:
         return
     unknown = word.unknown
-    if unknown.name:
+    if unknown.name and not unknown.elsewhere:
         result.notes.append(f"{unknown.reason} (line {unknown.line}), is read as empty")
     else:
         message = f"arguments depend on {unknown.reason}"

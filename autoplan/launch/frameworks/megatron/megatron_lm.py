@@ -109,7 +109,7 @@ def megatron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tupl
 
     Raises InexpressibleError for a layout that Megatron-LM cannot express.
     """
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     words, _ = training_command(script, arities().__contains__)
     words += [Word(text, 0) for text in file.arguments]
     arguments = parse_arguments(words, file.name, frozenset()).given

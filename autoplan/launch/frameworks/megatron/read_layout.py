@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from autoplan.launch.configuration import Written
-from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
+from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments, arities
 from autoplan.launch.frameworks.megatron.emitted_arguments import RESIDENT_LAYERS
 from autoplan.launch.frameworks.megatron.pipeline_layout import chunks_in
 from autoplan.schema.recompute import mode_of
@@ -273,6 +273,9 @@ def _precision(arguments: Arguments) -> Written:
     for name, written in flags[:1]:
         if written is not None:
             return Written(name, written.line, written.words)
+    if any(flag not in arities() for flag in arguments.given):
+        # A program with arguments of its own may have another default than single precision.
+        arguments.opened.add("precision")
     return _default("fp32")
 
 

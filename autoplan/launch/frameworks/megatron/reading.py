@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -18,6 +19,7 @@ from autoplan.launch.frameworks.megatron.arguments import (
     arities,
     parse_arguments,
 )
+from autoplan.launch.frameworks.megatron.deepspeed_file import with_deepspeed_file
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.read_model import ReadModel, read_model
 from autoplan.launch.known_models import named_model, other_architecture
@@ -31,19 +33,44 @@ _NO_TRAINING: Final = re.compile(
     r"^(?:run_)?(?:text_gen\w*|generate\w*|eval\w*|convert\w*|preprocess\w*|gpt_(?:static|dynamic)_inference\w*)\.py$"
 )
 
+#: What a program of Megatron-LM is called, and an argument of its models.
+_OF_MEGATRON: Final = ("pretrain_", FLAGS["hidden_size"])
+
 __all__ = ["configured", "following_values", "is_megatron", "read_megatron", "sharded_ranks"]
 
 
 def is_megatron(file: LaunchFile) -> bool:
     """Return whether a file has arguments of Megatron-LM."""
-    signs = sum(FLAGS[name] in file.text for name in TABLE.data["signs"])
-    return signs >= 2 and not file.name.endswith(".py")
+    found = {name for name in TABLE.data["signs"] if _spelt(FLAGS[name], file.text)}
+    # A microbatch and a sequence are arguments of other programs, too.
+    sized = found - {"mbs", "sequence_length"} or any(word in file.text for word in _OF_MEGATRON)
+    return len(found) >= 2 and bool(sized) and not file.name.endswith(".py")
+
+
+def _spelt(flag: str, text: str) -> bool:
+    """Return whether a flag stands in a text, with dashes or, as in some forks, with underscores."""
+    return flag in text or f"--{flag[2:].replace('-', '_')}" in text
+
+
+def dashed(words: Sequence[Word]) -> list[Word]:
+    """Return words whose arguments are called as Megatron-LM's are, where all of a fork have underscores."""
+    names = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
+    if any("-" in name[2:] and name in arities() for name in names):
+        return list(words)
+    return [replace(word, text=_with_dashes(word.text)) for word in words]
+
+
+def _with_dashes(text: str) -> str:
+    name, equals, value = text.partition("=")
+    other = name.replace("_", "-")
+    return f"{other}{equals}{value}" if name not in arities() and other in arities() else text
 
 
 def read_megatron(file: LaunchFile) -> Configuration:
     """Return what a shell script with arguments of Megatron-LM says; raises SpecError with all problems."""
-    script = read_script(file.text, file.name, file.variables)
-    words, command = training_command(script, arities().__contains__)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
+    words, command = training_command(script, lambda name: _with_dashes(name) in arities())
+    words = dashed(words)
     devices, why = launched_devices(script, command)
     if not words:
         raise SpecError([Problem(_nothing(script), "script", file.name)])
@@ -55,7 +82,9 @@ def read_megatron(file: LaunchFile) -> Configuration:
     if devices is None and file.devices is None and why:
         notes.append(why)
     try:
-        return configured(file, parse_arguments(words, file.name, READ_FLAGS), devices, notes)
+        arguments = parse_arguments(words, file.name, READ_FLAGS)
+        with_deepspeed_file(arguments, script, file)
+        return configured(file, arguments, devices, notes)
     except SpecError as error:
         hints = [Problem(hint, "script", file.name) for hint in dict.fromkeys(script.hints)]
         raise SpecError([*error.problems, *hints]) from error

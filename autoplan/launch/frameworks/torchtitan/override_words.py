@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -98,14 +99,19 @@ def _lines(text: str) -> Iterator[tuple[str, int]]:
             yield f"{table}{match[1]}", number
 
 
-def read_overrides(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
-    """Return the overrides of a shell script, and the number of devices that it starts.
+def read_overrides(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
+    """Return the overrides of a shell script, the devices that it starts, and whether over a TOML file.
 
     Raises SpecError where there are none. Module and function are the values of ``module`` and ``config``.
     """
-    script = read_script(file.text, file.name, file.variables)
+    script = read_script(file.text, file.name, file.variables, file.sibling)
     words, command = training_command(script, _known)
-    devices, why = launched_devices(script, command)
+    started = command or next((c for c in reversed(script.commands) if _config_word(c.words)), None)
+    named = _config_word(started.words) if started is not None else None
+    devices, why = launched_devices(script, started)
+    if not words and named is not None and started is not None:
+        at = next(i for i, word in enumerate(started.words) if word.text == TABLE.data["program"])
+        words, command = list(started.words[at + 1 :]), started
     if not words:
         more = f"; {'; '.join(script.notes)}" if script.notes else ""
         raise SpecError([Problem(f"there are no overrides of torchtitan{more}", "script", file.name)])
@@ -114,10 +120,27 @@ def read_overrides(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
         document.notes.append(why)
     if command is not None and command.doubt:
         document.notes.append(f"the command in line {command.line} runs only under {command.doubt}")
+    text = file.sibling(named.text) if named is not None and named.unknown is None else None
+    if text is not None and named is not None:
+        inner = read_toml(LaunchFile(named.text, text))
+        document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
+        document.notes.append(f"{named.text}: read with this file")
     _add(document, [*words, *(Word(text, 0) for text in file.arguments)])
     for hint in script.hints if document.problems else ():
         document.refuse(hint, "script")
-    return _checked(document), devices
+    return _checked(document), devices, text is not None
+
+
+def _config_word(words: Sequence[Word]) -> Word | None:
+    """Return the word that names a TOML file of a command that starts torchtitan; None where none does."""
+    if not any(word.text == TABLE.data["program"] for word in words):
+        return None
+    for at, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        if name.replace("-", "_") == f"__{TABLE.data['file']}":
+            behind = words[at + 1] if at + 1 < len(words) else None
+            return replace(word, text=value) if equals else behind
+    return None
 
 
 def _known(name: str) -> bool:

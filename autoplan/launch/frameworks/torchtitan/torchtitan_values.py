@@ -94,7 +94,9 @@ def read_torchtitan(file: LaunchFile) -> Configuration:
     if is_toml(file):
         document = read_toml(file)
         return titan_configuration("torchtitan", file, document, _flavor(document))
-    document, devices = read_overrides(file)
+    document, devices, over_file = read_overrides(file)
+    if over_file:
+        return titan_configuration("torchtitan", file, document, _flavor(document), devices=devices)
     name, defaults = _function(document)
     return titan_configuration("torchtitan", file, document, name, defaults=defaults, devices=devices)
 

@@ -35,6 +35,8 @@ _KEYWORD: Final = re.compile(r"[a-z]+(?=[\s;&|<>()]|$)|\[\[(?=\s)|[{}!](?=\s|;|$
 #: Commands whose words are assignments.
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _REDIRECTION: Final = re.compile(r"[0-9]*(?:<<<|<<-?|<>|>\||>>|>&|<&|&>>|&>|<|>)")
+#: Signs of redirections of standard output to a file.
+_OUTPUTS: Final = frozenset({">", ">>", ">|", "1>", "1>>", "&>", "&>>"})
 
 
 class CommandParser:
@@ -103,7 +105,7 @@ class CommandParser:
         """Move behind the redirections of a compound command."""
         while True:
             self.blanks()
-            if not self.redirection([]):
+            if not self.redirection([], []):
                 return
 
     def arithmetic(self) -> ArithmeticCommand:
@@ -132,12 +134,13 @@ class CommandParser:
         source = self.source
         line = source.line
         assignments: list[Assignment] = []
+        outputs: list[tuple[ShellWord, bool]] = []
         words: list[ShellWord] = []
         body: list[HereDocument] = []
         declaring = True
         while True:
             self.blanks()
-            if self.redirection(body):
+            if self.redirection(body, outputs):
                 continue
             match = _ASSIGNMENT.match(source.text, source.at) if declaring else None
             if match and (assignment := self._assignment(match.group())):
@@ -151,20 +154,28 @@ class CommandParser:
             declaring = literal_text(words[0]) in _DECLARING
         if not words and not assignments and not body:
             source.refuse(f"{source.peek() or 'the end of the file'!r} is not expected here")
-        return SimpleCommand(line, tuple(assignments), tuple(words), body[0] if body else None)
+        written, appends = outputs[-1] if outputs else ((), False)
+        document = body[0] if body else None
+        return SimpleCommand(line, tuple(assignments), tuple(words), document, written, appends)
 
-    def redirection(self, body: list[HereDocument]) -> bool:
-        """Move behind a redirection, if one is next; a here-document is added to ``body``."""
+    def redirection(self, body: list[HereDocument], outputs: list[tuple[ShellWord, bool]]) -> bool:
+        """Move behind a redirection, if one is next; a here-document is added to ``body``.
+
+        A file that standard output goes to is added to ``outputs``, with whether it is appended there.
+        """
         source = self.source
         if source.peek(2) in {"<(", ">("}:
             return False
-        sign = source.match(_REDIRECTION).lstrip("0123456789")
+        whole = source.match(_REDIRECTION)
+        sign = whole.lstrip("0123456789")
         if not sign:
             return False
         self.blanks()
         if not sign.startswith("<<") or sign == "<<<":
             source.accept("-")
-            shell_word(source)
+            word = shell_word(source)
+            if whole in _OUTPUTS:
+                outputs.append((word, whole.endswith(">>")))
             return True
         end = shell_word(source)
         literal = any(isinstance(part, Literal) and part.quoted for part in end)
@@ -398,11 +409,12 @@ class _ScriptParser(CommandParser):
 
     def _while(self) -> Loop:
         line = self.source.line
-        self.source.take(5)
+        until = self.source.take(5) == "until"
         condition = self.group(frozenset({"do"}))
         body = self._do()
         inner = (*condition.statements, *body.statements)
-        return Loop(line, StatementList(line, inner, (";",) * len(inner)))
+        both = StatementList(line, inner, (";",) * len(inner))
+        return Loop(line, both, condition=condition, until=until)
 
     def _do(self) -> StatementList:
         self.expect("do")

@@ -98,12 +98,14 @@ class HereDocument:
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
-    """A command: assignments before it, its words, and its here-document."""
+    """A command: assignments before it, its words, its here-document, and the file that it writes."""
 
     line: int
     assignments: tuple[Assignment, ...] = ()
     words: tuple[ShellWord, ...] = ()
     document: HereDocument | None = None
+    output: ShellWord = ()
+    appends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +150,17 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop over words, or as long as a condition holds; ``name`` is its variable."""
+    """A loop over words, or as long as a condition holds; ``name`` is its variable.
+
+    The body of one with a condition begins with that; ``until`` one runs while it fails.
+    """
 
     line: int
     body: StatementList
     name: str = ""
     words: tuple[ShellWord, ...] | None = None
+    condition: StatementList | None = None
+    until: bool = False
 
 
 @dataclass(frozen=True, slots=True)
