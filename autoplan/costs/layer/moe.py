@@ -238,7 +238,12 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
 
 
 def routed_activation_elements(job: Job, candidates: Candidates, activation: float) -> Array:
-    """Return what of ``expert_elements`` is of routed tokens [1], shape [C]."""
+    """Return what of ``expert_elements`` is of routed tokens [1], shape [C]: R f/y times ``activation``.
+
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> float(routed_activation_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 2 * 14336 * 3
+    (86016.0, 86016)
+    """
     moe, policy = job.model.moe, job.stack.experts
     if moe is None or (policy is not None and policy.fused_mlp):
         return np.zeros(len(candidates))
@@ -248,7 +253,15 @@ def routed_activation_elements(job: Job, candidates: Candidates, activation: flo
 
 
 def clamp_elements(job: Job, candidates: Candidates) -> Array:
-    """Return elements per token that the eager clamps of ``expert_bias_elements`` move in forward [1]."""
+    """Return elements per token that the eager clamps of ``expert_bias_elements`` move in forward [1].
+
+    >>> from dataclasses import replace
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> model = load_entry("model", "gpt-oss-20b")
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), model=model, stack=stack("megatron-core"))
+    >>> float(clamp_elements(job, one)[0]), 4 * 8 * 2880
+    (92160.0, 92160)
+    """
     moe = job.model.moe
     if moe is None or not clamped_copies(job):
         return np.zeros(len(candidates))
@@ -290,6 +303,11 @@ def expert_bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array
 
 def clamped_copies(job: Job) -> int:
     """Return the copies of gate and up-projection that a clamp of the experts saves for its backward [1].
+
+    >>> from dataclasses import replace
+    >>> job, model = load_job("mixtral-8x7b-8x-h200"), load_entry("model", "gpt-oss-20b")
+    >>> clamped_copies(job), clamped_copies(replace(job, model=model, stack=stack("megatron-core")))
+    (0, 2)
 
     Source: as of ``expert_bias_elements``: the clamp saves its input, the activation the clamped.
     """

@@ -4,6 +4,10 @@ A checkpoint of a module saves its input. ``mlp`` and ``moe`` are whole halves o
 ``moe_act`` and ``mla_up_proj`` discard their output, which the kernel behind them has saved, and compute it
 again before backward needs it.
 
+Notation (this file only)::
+
+    C  candidates  [1]
+
 Source: Megatron-LM, megatron/core/transformer: transformer_config.py, recompute_modules; transformer_layer.py
 (recompute_input_layernorm, recompute_pre_mlp_layernorm, recompute_mlp: norms that are fused with a GEMM have
 no part in it); moe/experts.py (activation_recompute); moe/moe_layer.py; multi_latent_attention.py
@@ -57,9 +61,19 @@ class RecomputeTimes:
 def recomputed_module_times(
     job: Job, candidates: Candidates, machine: Machine, dispatch: Array, waits: Array
 ) -> dict[str, RecomputeTimes]:
-    """Return what each mode of modules that the stack has adds to backward [s].
+    """Return what each mode of modules that the stack has adds to backward [s], arrays of shape [C].
 
-    ``dispatch`` are dispatch and combine of experts, ``waits`` what the host waits for counts of tokens.
+    ``dispatch`` are dispatch and combine of experts, ``waits`` what the host waits for counts of tokens. A
+    mode of several modules takes the sum of theirs.
+
+    >>> job, zero = load_job("mixtral-8x7b-8x-h200"), np.zeros(1)
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> times = recomputed_module_times(job, one, machine_of(job), zero + 1.0, zero)
+    >>> [float(times[mode].dispatch[0]) for mode in ("layernorm", "moe")]
+    [0.0, 1.0]
+    >>> both = times["layernorm"].compute + times["moe"].compute
+    >>> bool(np.isclose(times["layernorm_moe"].compute, both)[0])
+    True
 
     Leaves out: that Megatron-Core's checkpoints do not stop early; adapters, casts to fp8 and host launches;
     tensor-parallel communication of shared experts.
