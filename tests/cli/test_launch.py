@@ -99,6 +99,10 @@ def test_read_prints_a_job_that_evaluate_takes(run, script, tmp_path):
     assert "--hardware dgx-a100-80gb" in command
     whole = run("read", str(script), "--hardware", "dgx-a100-80gb", "--output", str(tmp_path / "whole.yaml"))
     assert whole.exit_code == 0
+    # Two nodes in the file are not the one of the hardware.
+    (tmp_path / "two.sh").write_text(SCRIPT.replace("--nproc", "--nnodes 2 --nproc"), encoding="utf-8")
+    read = run("read", str(tmp_path / "two.sh"), "--hardware", "dgx-a100-80gb", "--format", "yaml")
+    assert yaml.safe_load(read.stdout)["devices"] == 16
     kept, written = (yaml.safe_load(x.read_text(encoding="utf-8")) for x in (job, tmp_path / "whole.yaml"))
     assert written == kept
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
             "--hardware",
             metavar="NODE",
             help="A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
-            " its devices without --devices.",
+            " its devices where neither FILE nor --devices says how many.",
             show_default=False,
         ),
     ] = None,
@@ -105,13 +106,14 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.launch.registry import usual_stack
 
-    configuration = planning.read(
-        file,
-        framework,
-        devices=devices if hardware is None else _devices_of(hardware, devices),
-        variables=variables_of(variables),
-        arguments=arguments_of(arguments),
-    )
+    values = variables_of(variables)
+    read_on = partial(planning.read, file, framework, variables=values, arguments=arguments_of(arguments))
+    configuration = read_on(devices=devices)
+    if hardware is not None:
+        said = configuration.job.get("devices")
+        available = _devices_of(hardware, said)
+        if said is None:
+            configuration = read_on(devices=available)
     if isinstance(configuration, EngineConfiguration):
         present_engine_configuration(configuration, form, output, hardware)
         return
