@@ -80,11 +80,11 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[Block]:
     counts = [sum((plan.layout, plan_key(plan)) in on_front for plan in answer.plans) for answer in answers]
     columns = (
         *_choice_columns(jobs, front.job),
-        Column("fastest step\n(s)", tuple(steps)),
+        Column("fastest step\n(s)", tuple(steps), values=tuple(p.step_seconds if p else None for p in first)),
         *_program_columns([answer.plans for answer in answers], jobs, terminal),
         Column("tokens/s", tuple(f"{p.tokens_per_second:,.0f}" if p else "" for p in first)),
-        Column("plans", tuple(str(len(answer.plans)) for answer in answers)),
-        Column("on the front", tuple(map(str, counts))),
+        _counts("plans", [len(answer.plans) for answer in answers]),
+        _counts("on the front", counts),
     )
     yield data_table(columns)
     if len(answers) < len(front.answers):
@@ -99,8 +99,12 @@ def _choice_columns(jobs: Sequence[Job], of: Job) -> Iterator[Column]:
         yield Column("program", names, "text")
         if len({choice_key(job)[:2] for job in jobs}) == 1:
             return
-    yield Column("devices", tuple(f"{job.cluster.devices:,}" for job in jobs))
-    yield Column("batch", tuple(f"{job.workload.global_batch_size:,}" for job in jobs))
+    yield _counts("devices", [job.cluster.devices for job in jobs])
+    yield _counts("batch", [job.workload.global_batch_size for job in jobs])
+
+
+def _counts(head: str, numbers: Sequence[int]) -> Column:
+    return Column(head, tuple(f"{number:,}" for number in numbers), values=tuple(numbers))
 
 
 def _program_columns(

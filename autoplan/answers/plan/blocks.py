@@ -6,6 +6,7 @@ What was rejected, counts of layouts and the sources of figures are details.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from itertools import starmap
 from typing import Final
 
@@ -454,7 +455,8 @@ _BAR: Final = 10
 def plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal) -> DataTable:
     """Return plans and their numbers as a table, with as many columns as ``terminal`` has room for."""
     extra = question_columns(job, [plan for _, plan in plans])
-    columns = [*extra, *_columns([plan for _, plan in plans], terminal, brief=bool(extra))]
+    room = terminal.width - (total_width(extra) if extra else 0)
+    columns = [*extra, *_columns([plan for _, plan in plans], terminal, room)]
     numbers = Column("#", tuple(str(number) for number, _ in plans))
     taken = total_width((numbers, *columns)) + COLUMN_GAP
     layouts = tuple(
@@ -464,18 +466,25 @@ def plans_table(job: Job, plans: Sequence[tuple[int, Plan]], terminal: Terminal)
     return data_table((numbers, Column("layout", layouts, "text"), *columns))
 
 
-def _columns(plans: Sequence[Plan], terminal: Terminal, *, brief: bool) -> list[Column]:
+def _columns(plans: Sequence[Plan], terminal: Terminal, room: int) -> list[Column]:
+    """Return the figures of plans for which there is ``room`` in a terminal [columns]."""
     predictions = [plan.predicted for plan in plans]
     step, within = _step_columns(predictions, terminal)
-    tokens = Column("tokens/s\n/device", tuple(f"{p.tokens_per_second_per_device:,.0f}" for p in predictions))
-    use = Column("MFU\n(%)", tuple(_percent(p.model_flops_utilization) for p in predictions))
+    tokens = _number_column(
+        "tokens/s\n/device", [p.tokens_per_second_per_device for p in predictions], "{:,.0f}".format
+    )
+    use = _number_column("MFU\n(%)", [p.model_flops_utilization for p in predictions], _percent)
     memory = _memory_columns(predictions, terminal)
-    bubble = Column("bubble\n(%)", tuple(_percent(p.bubble_share) for p in predictions))
-    if brief or terminal.width < _ROOMY:
+    bubble = _number_column("bubble\n(%)", [p.bubble_share for p in predictions], _percent)
+    if room < _ROOMY:
         return [step, use, *memory[:2]]
-    if terminal.width < _WIDE:
+    if room < _WIDE:
         return [step, within, use, *memory[:2]]
     return [step, within, tokens, use, *memory, bubble]
+
+
+def _number_column(head: str, values: Sequence[float], words: Callable[[float], str]) -> Column:
+    return Column(head, tuple(map(words, values)), values=tuple(values))
 
 
 def _step_columns(predictions: Sequence[Prediction], terminal: Terminal) -> tuple[Column, Column]:
@@ -487,21 +496,22 @@ def _step_columns(predictions: Sequence[Prediction], terminal: Terminal) -> tupl
     def show(seconds: float) -> str:
         return f"{seconds * scale:,.{digits}f}"
 
-    steps = tuple(show(p.step_seconds) for p in predictions)
+    steps = _number_column(f"step\n({unit})", [p.step_seconds for p in predictions], show)
     within = tuple(
         f"{show(p.step_seconds_low)} {terminal.to} {show(p.step_seconds_high)}" for p in predictions
     )
-    return Column(f"step\n({unit})", steps, look="strong"), Column(f"90 % interval\n({unit})", within)
+    return replace(steps, look="strong"), Column(f"90 % interval\n({unit})", within)
 
 
 def _memory_columns(predictions: Sequence[Prediction], terminal: Terminal) -> list[Column]:
     limit = predictions[0].memory_limit_bytes
-    shares = [p.peak_memory_bytes_per_device / limit for p in predictions]
-    sizes = tuple(f"{p.peak_memory_bytes_per_device / GIB:.1f}" for p in predictions)
+    sizes = [p.peak_memory_bytes_per_device for p in predictions]
+    shares = [size / limit for size in sizes]
+    marked = tuple(starmap(_share, zip(shares, predictions, strict=True)))
     bars = tuple(bar(share, _BAR, unicode=terminal.unicode) for share in shares)
     return [
-        Column("memory\n(GiB)", sizes),
-        Column("of limit\n(%)", tuple(starmap(_share, zip(shares, predictions, strict=True)))),
+        _number_column("memory\n(GiB)", sizes, lambda size: f"{size / GIB:,.1f}"),
+        Column("of limit\n(%)", marked, values=tuple(shares)),
         Column("", bars, "bar", "memory"),
     ]
 

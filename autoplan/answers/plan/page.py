@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.report.choices_report import question_columns, question_sentences
+from autoplan.answers.plan.blocks import plans_table
+from autoplan.report.choices_report import answers_table, question_sentences
 from autoplan.report.document_fields import Document, front_document
+from autoplan.report.pages.html import html_of
 from autoplan.report.pages.page_frame import (
     choice_list,
     detail_section,
     element,
     folded,
-    number_cell,
     page,
-    plan_number,
     preformatted,
     sentences_list,
-    table,
-    text_cell,
 )
 from autoplan.report.pages.page_sections import (
     command_section,
@@ -36,11 +35,12 @@ from autoplan.report.pages.pictures.scatter_picture import (
     with_ends_labelled,
 )
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
-from autoplan.report.render.terminal import Terminal, spread
+from autoplan.report.render.blocks import Heading
+from autoplan.report.render.terminal import WIDE, Terminal, spread
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import front_sentences, layout_parts, number_words, space_sentence
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
-from autoplan.results import Front, Plan
+from autoplan.results import Front
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["MOST_DETAILS", "MOST_PLANS", "front_picture", "plan_page"]
@@ -86,7 +86,7 @@ def _feasible(front: Front, pictures_of: PicturesOf) -> Iterator[str]:
     yield from _answer_sentences(front, document["front"])
     yield element("h2", f"The front: {number_words(len(front.plans), 'plan')}")
     yield front_picture({n: document["front"][n - 1] for n in numbers}, chosen)
-    yield _table(front, document["front"], numbers, details)
+    yield from _table(front, numbers, details, chosen)
     yield from _layouts(front, numbers)
     if len(numbers) < len(front.plans):
         yield element(
@@ -100,7 +100,7 @@ def _feasible(front: Front, pictures_of: PicturesOf) -> Iterator[str]:
         yield element(
             "p", f"{number_words(len(details), 'plan')} can be chosen; evaluate draws any layout", "quiet"
         )
-    yield from _answers(front, document["answers"])
+    yield from _answers(front)
     yield from proof_section(front, [*question_sentences(front), *front_sentences(front)])
 
 
@@ -139,79 +139,36 @@ def _detail(front: Front, document: Document, number: int, pictures_of: Pictures
     ]
 
 
-def _answers(front: Front, answers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _answers(front: Front) -> Iterator[str]:
     """Yield the answer for each program, number of devices and batch, where the job asks for several."""
-    if not answers:
-        return
-    titles = {choice.program.key: choice.program.words for choice in front.job.choices if choice.program}
-    heads = [("program", "")] if titles else []
-    heads += [(head, "number") for head in ("devices", "batch", "fastest step", "plans", "on the front")]
-    yield element("h2", "By program" if titles else "By devices and batch")
-    yield table("answers", heads, [_answer(answer, titles) for answer in answers])
+    blocks = list(answers_table(front, WIDE))
+    if blocks:
+        programs = any(choice.program for choice in front.job.choices)
+        yield from html_of([Heading("By program" if programs else "By devices and batch"), *blocks])
 
 
-def _answer(answer: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    plans = answer["plans"]
-    step = plans[0]["step_seconds"] if plans else None
-    best = sum(plan["on_front"] for plan in plans)
-    cells = [
-        *([text_cell(titles[answer["program"]])] if titles else []),
-        number_cell(answer["devices"], f"{answer['devices']:,}"),
-        number_cell(answer["global_batch_size"], f"{answer['global_batch_size']:,}"),
-        number_cell(step, "none fits" if step is None else format_seconds(step)),
-        number_cell(len(plans), str(len(plans))),
-        number_cell(best, str(best)),
-    ]
-    return "".join(cells)
-
-
-def _table(
-    front: Front, plans: Sequence[Mapping[str, Any]], numbers: Sequence[int], details: Mapping[int, str]
-) -> str:
-    heads = [("#", "number"), ("layout", ""), ("step", "number"), ("90 % interval", "number")]
-    heads += [(head, "number") for head in ("tokens/s per device", "MFU (%)", "memory (GiB)", "of limit (%)")]
-    heads += [("bubble (%)", "number")]
-    more = question_columns(front.job, [front.plans[number - 1] for number in numbers])
-    kinds = ["number" if column.kind == "number" else "" for column in more]
-    heads += [(column.head.replace("\n", " "), kind) for column, kind in zip(more, kinds, strict=True)]
-    rows = []
-    for place, number in enumerate(numbers):
-        cells = plan_number(number, linked=number in details)
-        cells += _cells(front.plans[number - 1], plans[number - 1]["predicted"])
-        said = zip(more, kinds, strict=True)
-        rows.append(cells + "".join(text_cell(column.cells[place], kind) for column, kind in said))
-    ids, chosen = [f"plan-{number}" for number in numbers], f"plan-{next(iter(details))}"
-    return table("plans of the front", heads, rows, "table long", ids=ids, chosen=chosen)
+def _table(front: Front, numbers: Sequence[int], details: Collection[int], chosen: int) -> list[str]:
+    """Return the table of a wide terminal, whose numbers lead to the plans that can be chosen."""
+    plans = plans_table(front.job, [(number, front.plans[number - 1]) for number in numbers], WIDE)
+    rows = {number: row for row, number in enumerate(numbers)}
+    linked = tuple(rows[number] for number in details if number in rows)
+    return html_of(
+        [
+            replace(
+                plans,
+                label="plans of the front",
+                anchors="plan",
+                detailed=linked,
+                strong=rows.get(chosen),
+            )
+        ]
+    )
 
 
 def _layouts(front: Front, numbers: Sequence[int]) -> Iterator[str]:
     """Yield the layouts on a line each, so that they can be copied."""
     lines = [f"{number:>3}  {front.plans[number - 1].layout_string}" for number in numbers]
     yield folded("the layouts to copy", preformatted("layouts", "\n".join(lines)))
-
-
-def _cells(plan: Plan, predicted: Mapping[str, Any]) -> str:
-    step, low, high = (predicted[f"step_seconds{end}"] for end in ("", "_low", "_high"))
-    size = predicted["peak_memory_bytes_per_device"]
-    parts = " · ".join(layout_parts(plan.layout, Terminal()))
-    return "".join(
-        [
-            text_cell(parts),
-            number_cell(step, format_seconds(step)),
-            text_cell(f"{format_seconds(low)} to {format_seconds(high)}", "number"),
-            number_cell(
-                predicted["tokens_per_second_per_device"], f"{predicted['tokens_per_second_per_device']:,.0f}"
-            ),
-            _percent(predicted["model_flops_utilization"]),
-            number_cell(size, f"{size / GIB:,.1f}"),
-            _percent(size / predicted["memory_limit_bytes"]),
-            _percent(predicted["bubble_share"]),
-        ]
-    )
-
-
-def _percent(share: float) -> str:
-    return number_cell(share, f"{share * 100:.1f}")
 
 
 def front_picture(plans: Mapping[int, Mapping[str, Any]], chosen: int) -> str:

@@ -15,6 +15,8 @@ from autoplan.report.pages.page_frame import (
     element,
     fact_table,
     layout_line,
+    number_cell,
+    plan_number,
     preformatted,
     row_head,
     sentences_list,
@@ -25,6 +27,7 @@ from autoplan.report.render.blocks import (
     NOTHING,
     Beside,
     Block,
+    Column,
     DataTable,
     Facts,
     Gap,
@@ -75,16 +78,28 @@ def _bars(block: ShareBars, label: str) -> list[str]:
 
 def _table(block: DataTable, label: str) -> list[str]:
     heads = [(_head(column.head), "number" if column.kind == "number" else "") for column in block.columns]
-    makers = [_CELLS[column.kind] for column in block.columns]
+    columns = [_cells(column) for column in block.columns]
+    names = block.columns[0].cells
     if block.named:
-        makers[:1] = [row_head]
+        columns[0] = list(map(row_head, names))
+    for row in block.detailed:
+        columns[0][row] = plan_number(names[row], linked=True)
+    texts = zip(*(column.cells for column in block.columns), strict=True)
+    # A row of nothing parts others in a terminal.
     rows = (
-        "".join(make(cell) for make, cell in zip(makers, cells, strict=True))
-        for cells in zip(*(column.cells for column in block.columns), strict=True)
-        if any(cells)  # a row of nothing parts others in a terminal
+        "".join(cells) for said, cells in zip(texts, zip(*columns, strict=True), strict=True) if any(said)
     )
-    ids = [f"{block.anchors}-{name}" for name in block.columns[0].cells] if block.anchors else []
-    return [table(block.label or label, heads, rows, ids=ids)]
+    ids = [f"{block.anchors}-{name}" for name in names] if block.anchors else []
+    chosen = ids[block.strong] if ids and block.strong is not None else ""
+    frame = "table long" if block.anchors else "table"
+    return [table(block.label or label, heads, rows, frame, ids=ids, chosen=chosen)]
+
+
+def _cells(column: Column) -> list[str]:
+    """Return the cells of a column, those with exact values as numbers for programs."""
+    if column.values:
+        return [number_cell(*cell) for cell in zip(column.values, column.cells, strict=True)]
+    return list(map(_CELLS[column.kind], column.cells))
 
 
 def _head(text: str) -> str:

@@ -242,7 +242,7 @@ def choice_list(numbers: Iterable[int]) -> str:
     return _made("choice_list", list(numbers))
 
 
-def plan_number(number: int, *, linked: bool) -> str:
+def plan_number(number: int | str, *, linked: bool) -> str:
     """Return the cell of a plan's number, ``linked`` to the section where it is shown."""
     return _made("plan_number", number, linked)
 

@@ -131,13 +131,15 @@ class Column:
     """One table column: head and cells, each of one line or more, and what the cells are.
 
     Numbers stand to the right and are never cut, texts may be folded, a layout is what can be typed, a
-    verdict is yes or no, a bar says again what the number next to it says.
+    verdict is yes or no, a bar says again what the number next to it says. A page holds the exact ``values``
+    of numbers for the programs that read it.
     """
 
     head: str
     cells: tuple[str, ...]
     kind: ColumnKind = "number"
     look: Look = ""
+    values: tuple[float | None, ...] = ()
 
     @property
     def width(self) -> int:
@@ -151,12 +153,14 @@ class DataTable:
     """Columns side by side; row ``strong`` stands out, and the first column names rows that are ``named``.
 
     The ``label`` is what it is called where nobody sees what is above it; left out: the heading. Where
-    ``anchors`` names the rows, a page can link to each by that name and its first cell.
+    ``anchors`` names the rows, a page can link to each by that name and its first cell; the first cells of
+    the rows ``detailed`` lead to the sections that show more of them.
     """
 
     columns: tuple[Column, ...]
     label: str = ""
     anchors: str = ""
+    detailed: tuple[int, ...] = ()
     strong: int | None = None
     named: bool = False
 

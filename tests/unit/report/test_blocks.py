@@ -13,7 +13,7 @@ from autoplan.report.render import blocks
 from autoplan.report.render.terminal import Terminal, render
 
 HOSTILE = '<b>"x"</b>&\u202e'
-ARRANGEMENT = {"anchors", "kind", "look", "name_tone", "tone"}
+ARRANGEMENT = {"anchors", "detailed", "kind", "look", "name_tone", "tone"}
 
 
 def one_of_each(text):
@@ -28,7 +28,7 @@ def one_of_each(text):
         blocks.TypedLines((text, text), "quiet"),
         blocks.Items((text, text)),
         blocks.Facts((blocks.FactRow(text, (text, text), "good"),)),
-        blocks.DataTable(tuple(columns), anchors="row", strong=0),
+        blocks.DataTable(tuple(columns), anchors="row", detailed=(0,), strong=0),
         blocks.ShareBars(bars, 10),
         blocks.Beside(((blocks.Sentence(text),), (blocks.Items((text,)),))),
         blocks.Picture((((text, "bold"), (text, "")),)),

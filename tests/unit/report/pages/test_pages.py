@@ -18,6 +18,7 @@ from autoplan.report.charts.chart_data import pieces_of
 from autoplan.report.document_fields import front_document, plan_document
 from autoplan.report.pages.pictures.timeline_picture import MOST_PIECES, timeline_picture
 from autoplan.report.pages.plan_details import StepPictures
+from autoplan.report.wording.sentences import CENTRE_ONLY
 from autoplan.results.merged_front import at_batch
 from tests.support.page_reader import PageReader, assert_stands_alone
 
@@ -90,9 +91,10 @@ def test_rows_of_the_front_are_those_of_the_document(front, page):
         size = p["peak_memory_bytes_per_device"]
         values = [p["step_seconds"], p["tokens_per_second_per_device"], p["model_flops_utilization"], size]
         assert row == [*values, size / p["memory_limit_bytes"], p["bubble_share"]]
-        shown = [cells[4].replace(",", ""), cells[5], cells[6], cells[7], cells[8]]
+        shown = [cells[4].replace(",", ""), cells[5], cells[6], cells[7].rstrip(CENTRE_ONLY), cells[9]]
         shares = [values[1], 100 * values[2], size / 2**30, 100 * row[4], 100 * row[5]]
-        assert [float(x) for x in shown] == [round(x, 1 if n else 0) for n, x in enumerate(shares)]
+        digits = (0, 1, 1, 0, 1)
+        assert [float(x) for x in shown] == [round(x, n) for n, x in zip(digits, shares, strict=True)]
 
 
 def test_one_plan_is_shown_and_others_can_be_chosen(front, text, page):
@@ -141,7 +143,7 @@ def test_several_numbers_of_devices_and_batches_have_their_answers(tmp_path):
     answers = front_document(front)["answers"]
 
     assert len(answers) == 4
-    assert page.rows["answers"][1:] == [
+    assert page.rows["By devices and batch"][1:] == [
         [
             x["devices"],
             x["global_batch_size"],
