@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoplan.commands.start_up import start_process
+from autoplan.commands.lean import start_process
 
 
 def main() -> None:

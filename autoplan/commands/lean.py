@@ -1,21 +1,31 @@
-"""How a command starts quickly, in a process where nobody else is: without much that others import.
+"""The start of a command: its clock, Ctrl-C, and what it leaves out, pandas and the collection of garbage.
 
-That is pandas and the collection of garbage; docs/speed.md says what they take.
+This module imports next to nothing: on a busy machine what comes after it takes seconds. docs/speed.md says
+what is saved.
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
 
-from autoplan.commands.start_up import begin_work
-
-__all__ = ["collect_again", "load_solver", "without_pandas"]
+__all__ = [
+    "begin_work",
+    "collect_again",
+    "end_at_once",
+    "load_solver",
+    "process_started",
+    "start_process",
+    "without_pandas",
+]
 
 
 class _Pandas(ModuleType):
@@ -68,3 +78,35 @@ def collect_again() -> None:
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
+
+
+#: When this process began, where it is that of one command [s].
+_STARTED: list[float] = []
+
+
+def start_process() -> None:
+    """Begin a process that runs one command: its deadlines count from now, and Ctrl-C ends its start-up."""
+    _STARTED[:] = [time.monotonic()]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, end_at_once)
+
+
+def process_started() -> float | None:
+    """Return when the process of the command began, by a steady clock; None where it runs others, too [s]."""
+    return _STARTED[0] if _STARTED else None
+
+
+def end_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process with a word: an exception within an import may be printed, whatever catches it."""
+    del frame
+    os.write(2, b"interrupted\n")
+    os._exit(128 + number)
+
+
+def begin_work() -> None:
+    """End the start-up: from here on Ctrl-C raises KeyboardInterrupt.
+
+    A command that works may have files to take away and processes to end.
+    """
+    if signal.getsignal(signal.SIGINT) is end_at_once:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

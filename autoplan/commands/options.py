@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 import typer
 from typer.models import OptionInfo
 
+from autoplan.commands.lean import process_started
 from autoplan.commands.output import checked_output, complain, write
-from autoplan.commands.start_up import process_started
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import typer
 
-from autoplan.commands.lean import load_solver
+from autoplan.commands.lean import begin_work, load_solver
 from autoplan.commands.options import command_deadline
 from autoplan.commands.output import escaped
-from autoplan.commands.start_up import begin_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,7 @@ from pathlib import Path
 from autoplan.catalog import load_entry
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import Communication, LayerProducts, RankPlacement
-from autoplan.costs.step_communication import step_communication
-from autoplan.costs.step_placement import step_placement
+from autoplan.costs.step_communication import step_communication, step_placement
 from autoplan.costs.step_products import step_products
 from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout

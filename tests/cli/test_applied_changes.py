@@ -13,7 +13,7 @@ from autoplan import load_job, planning
 from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
 from autoplan.planning.infeasible.relaxations import KINDS
-from autoplan.planning.infeasible.unsatisfiable_subset import requirements_of, with_only
+from autoplan.planning.infeasible.smallest_relaxations import requirements_of, with_only
 from tests.support.infeasible_jobs import JOBS, job
 from tests.support.quick_cases import slow_but
 from tests.support.tampering import change, document_of, judged, tampered

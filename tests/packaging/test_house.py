@@ -19,7 +19,7 @@ import autoplan
 import autoplan.schema
 from autoplan import errors
 from autoplan.cli import app
-from autoplan.commands.start_up import process_started
+from autoplan.commands.lean import process_started
 from autoplan.lazy import ImportedValues, Later
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.bindings.written_document import refuse_unparsable
 from autoplan.launch.configuration import Configuration, LaunchFile
-from autoplan.launch.header import header_lines
+from autoplan.launch.emitted_text import header_lines
 from autoplan.launch.job_manifests import with_script
 from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target

@@ -13,6 +13,7 @@ from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.engines.arguments.argument_list import listed_as
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
 from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
@@ -25,7 +26,6 @@ from autoplan.launch.engines.served_run import (
     ServedRun,
     admitted_requests,
 )
-from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan

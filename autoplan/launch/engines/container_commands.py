@@ -7,6 +7,7 @@ reads it, and so that problems name these lines. Nothing is executed.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,7 +15,6 @@ from typing import Any, Final
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.engines.chart_engines import chart_engines
 from autoplan.launch.engines.container_words import (
     CHARTS,
     ROLES,
@@ -26,14 +26,23 @@ from autoplan.launch.engines.container_words import (
     counted,
     filled_words,
     inner_text,
+    option_words,
     served,
+    start_words,
     tokens_of,
 )
-from autoplan.launch.job_manifests import config_files, environment_of, mapping_of, scalar_of
+from autoplan.launch.job_manifests import (
+    config_files,
+    environment_of,
+    items_of,
+    line_of,
+    mapping_of,
+    scalar_of,
+)
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 
-__all__ = ["ServedContainer", "container_script", "is_manifest", "served_containers"]
+__all__ = ["ServedContainer", "chart_engines", "container_script", "is_manifest", "served_containers"]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Images whose entry point is the engine's server, and the words for it.
@@ -201,3 +210,248 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
         return read_script(text, name, environment)
     command = Command(filled_words(container.tokens, environment), container.line)
     return Script(name, (command,), {}, {})
+
+
+def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
+    """Yield the engines that values of a chart start."""
+    values = mapping_of(root)
+    engine = mapping_of(values.get("servingEngineSpec"))
+    models = engine.get("modelSpec")
+    for item in models.value if isinstance(models, yaml.SequenceNode) else ():
+        yield from _production_stack(mapping_of(item))
+    model = mapping_of(values.get("model"))
+    for program in ("vllm", "sglang"):
+        section = mapping_of(values.get(program))
+        if "serverArgs" in section and model:
+            yield _gpu_recipe(program, model, section)
+    yield from _llm_d(values)
+    yield from _kubeai(values)
+    yield from _kserve(values)
+    yield from _vllm_runtime(values)
+    yield from _srt_slurm(values)
+    yield from _ray_serve(values)
+    yield from _options_in_config_map(values)
+    yield from _model_booster(values)
+    yield from _further_words(values)
+
+
+def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a ModelBooster of Kthena, whose workers have the arguments of vLLM as keys."""
+    backend = mapping_of(mapping_of(values.get("spec")).get("backend"))
+    model = backend.get("modelURI")
+    if scalar_of(values.get("kind")) != "ModelBooster" or model is None:
+        return
+    for item in items_of(backend.get("workers")):
+        worker = mapping_of(item)
+        tokens = [*start_words("vllm", model, prefix="hf://"), *_key_words(worker.get("config"))]
+        role = scalar_of(worker.get("type"))
+        copies = counted(worker.get("replicas")) or 1
+        yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
+
+
+def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a section ``vllm`` of OPEA's charts, with further arguments (GenAIInfra 1.4)."""
+    section = mapping_of(values.get("vllm"))
+    further, model = section.get(CHARTS["opea_arguments"]), section.get(CHARTS["opea_model"])
+    if further is not None:
+        start = [Token(word, line_of(further)) for word in STARTS["vllm"]]
+        tokens = start if model is None else start_words("vllm", model)
+        yield served([*tokens, *tokens_of(further)], Around(), {})
+
+
+def _ray_serve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engines of a RayService, or of a file of Ray Serve, that applications of Ray's LLMs start."""
+    text = mapping_of(values.get("spec")).get("serveConfigV2")
+    root, above = (values, 0) if text is None else _inner_document(text)
+    for application in items_of(root.get("applications")):
+        arguments = mapping_of(mapping_of(application).get("args"))
+        for config in items_of(arguments.get("llm_configs")):
+            stated = mapping_of(config)
+            model = mapping_of(stated.get("model_loading_config"))
+            source = next((model[key] for key in CHARTS["ray_models"] if scalar_of(model.get(key))), None)
+            if source is None:
+                continue
+            tokens = [*start_words("vllm", source), *_key_words(stated.get("engine_kwargs"))]
+            deployment = mapping_of(stated.get("deployment_config"))
+            scaled = mapping_of(deployment.get("autoscaling_config"))
+            copies = counted(deployment.get("num_replicas")) or counted(scaled.get("min_replicas")) or 1
+            lowered = [replace(token, line=token.line + above) for token in tokens]
+            yield served(lowered, Around(copies), {})
+
+
+def _inner_document(node: yaml.Node) -> tuple[Mapping[str, yaml.Node], int]:
+    """Return the mapping that a block of text holds, and the lines of the manifest above it."""
+    try:
+        inner = yaml.compose(scalar_of(node) or "", Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return {}, 0
+    return mapping_of(inner), line_of(node) - 1
+
+
+def _key_words(node: yaml.Node | None) -> list[Token]:
+    """Return a mapping of an engine's arguments as its words; a switch that is off is left out."""
+    tokens: list[Token] = []
+    for key, value in mapping_of(node).items():
+        text, line = scalar_of(value) or "", line_of(value)
+        if key not in CHARTS["engine_keys_aside"] and text.lower() not in {"false", "null", "~"}:
+            tokens.append(Token(f"--{key.replace('_', '-')}", line))
+            tokens += [] if text.lower() in {"true", ""} else [Token(text, line)]
+    return tokens
+
+
+def _options_in_config_map(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine whose arguments are a section ``vllm`` of a ConfigMap's file (KAITO 0.6)."""
+    held = mapping_of(values.get("data")) if scalar_of(values.get("kind")) == "ConfigMap" else {}
+    for node in held.values():
+        inner, above = _inner_document(node) if isinstance(node, yaml.ScalarNode) else ({}, 0)
+        section = inner.get("vllm")
+        if section is not None and TABLES["vllm"].keys["tp"].removeprefix("--") in mapping_of(section):
+            start = [Token(word, line_of(section)) for word in STARTS["vllm"]]
+            words = [replace(token, line=token.line + above) for token in (*start, *_key_words(section))]
+            yield served(words, Around(), {})
+
+
+def _production_stack(model: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of one model of vllm-project/production-stack."""
+    url = model.get("modelURL")
+    if url is None:
+        return
+    config = mapping_of(model.get("vllmConfig"))
+    tokens = start_words("vllm", url)
+    tokens += option_words("vllm", CHARTS["production_stack"], config)
+    tokens += tokens_of(config["extraArgs"]) if "extraArgs" in config else []
+    transfer = scalar_of(mapping_of(model.get("lmcacheConfig")).get("kvRole"))
+    role = next((ours for ours, name in TABLES["vllm"].data["roles"].items() if name == transfer), None)
+    replicas = counted(model.get("replicaCount")) or 1
+    yield served(tokens, Around(replicas, counted(model.get("requestGPU")), role), {})
+
+
+def _vllm_runtime(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a VLLMRuntime of production-stack's operator."""
+    spec = mapping_of(values.get("spec"))
+    model = mapping_of(spec.get("model"))
+    if scalar_of(values.get("kind")) != "VLLMRuntime" or "modelURL" not in model:
+        return
+    stated = {**model, **mapping_of(spec.get("vllmConfig"))}
+    tokens = [
+        *start_words("vllm", model["modelURL"]),
+        *option_words("vllm", CHARTS["production_stack"], stated),
+    ]
+    tokens += tokens_of(stated["extraArgs"]) if "extraArgs" in stated else []
+    replicas = counted(mapping_of(spec.get("deploymentConfig")).get("replicas")) or 1
+    yield served(tokens, Around(replicas), {})
+
+
+def _gpu_recipe(
+    program: str, model: Mapping[str, yaml.Node], section: Mapping[str, yaml.Node]
+) -> ServedContainer:
+    """Return the engine of a serving recipe of gpu-recipes."""
+    tokens = start_words(program, model["name"]) if "name" in model else []
+    tokens += option_words(program, CHARTS["gpu_recipes"], model)
+    for key, node in mapping_of(section["serverArgs"]).items():
+        line, value = line_of(node), scalar_of(node) or ""
+        if value.lower() != "false":
+            tokens.append(Token(f"--{key}", line))
+            tokens += [] if value.lower() in {"true", ""} else [Token(value, line)]
+    return served(tokens, Around(counted(section.get("replicaCount")) or 1), {})
+
+
+def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a chart of llm-d, whose command adds model and degrees."""
+    artifacts = mapping_of(values.get("modelArtifacts"))
+    name = artifacts.get("name") or artifacts.get("uri")
+    pools = [pool for pool in ("prefill", "decode") if "containers" in mapping_of(values.get(pool))]
+    for pool in pools:
+        section = mapping_of(values.get(pool))
+        listed = section["containers"]
+        for item in listed.value if isinstance(listed, yaml.SequenceNode) else ():
+            container = mapping_of(item)
+            if scalar_of(container.get("modelCommand")) == "vllmServe" and name is not None:
+                tokens = start_words("vllm", name, prefix="hf://")
+                tokens += option_words("vllm", CHARTS["llm_d"], mapping_of(section.get("parallelism")))
+                tokens += list(tokens_of(container["args"])) if "args" in container else []
+                role = pool if len(pools) > 1 else None
+                yield served(tokens, Around(counted(section.get("replicas")) or 1, None, role), {})
+
+
+def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a Model of KubeAI, whose replicas are those of its load."""
+    spec = mapping_of(values.get("spec"))
+    if (
+        scalar_of(values.get("kind")) != "Model"
+        or scalar_of(spec.get("engine")) != "VLLM"
+        or "url" not in spec
+    ):
+        return
+    tokens = start_words("vllm", spec["url"], prefix="hf://")
+    tokens += list(tokens_of(spec["args"])) if "args" in spec else []
+    yield served(tokens, Around(counted(spec.get("replicas")) or 1), {})
+
+
+def _kserve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of an LLMInferenceService of KServe, whose template starts vLLM with the model."""
+    spec = mapping_of(values.get("spec"))
+    model = mapping_of(spec.get("model")).get("uri")
+    if scalar_of(values.get("kind")) != "LLMInferenceService" or model is None:
+        return
+    pools = [("prefill", mapping_of(spec["prefill"]))] if "prefill" in spec else []
+    for role, pool in (*pools, ("decode" if pools else None, spec)):
+        listed = mapping_of(pool.get("template")).get("containers")
+        containers = listed.value if isinstance(listed, yaml.SequenceNode) else ()
+        if any({"command", "args"} & mapping_of(item).keys() for item in containers):
+            continue
+        tokens = start_words("vllm", model, prefix="hf://")
+        degrees = mapping_of(pool.get("parallelism"))
+        tokens += option_words("vllm", CHARTS["kserve"], degrees)
+        if (scalar_of(degrees.get("expert")) or "").lower() == "true":
+            tokens.append(Token(CHARTS["kserve_experts"], line_of(degrees["expert"])))
+        for item in containers:
+            tokens += _further_arguments(mapping_of(item).get("env"))
+        yield served(tokens, Around(counted(pool.get("replicas")) or 1, None, role), {})
+
+
+def _further_arguments(environment: yaml.Node | None) -> Iterator[Token]:
+    """Yield the arguments that a variable of the environment adds to those of KServe's template."""
+    for item in environment.value if isinstance(environment, yaml.SequenceNode) else ():
+        pair = mapping_of(item)
+        if scalar_of(pair.get("name")) == CHARTS["kserve_arguments"] and "value" in pair:
+            line = line_of(pair["value"])
+            yield from (Token(word, line) for word in shlex.split(scalar_of(pair["value"]) or ""))
+
+
+def _srt_slurm(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of a recipe of srt-slurm, whose options are those of its backend."""
+    backend, resources = mapping_of(values.get("backend")), mapping_of(values.get("resources"))
+    for section, program in CHARTS["srt_slurm_backends"].items():
+        for name, node in mapping_of(backend.get(section)).items():
+            if name in CHARTS["srt_slurm"]:
+                model = mapping_of(node).get("served-model-name") or mapping_of(values.get("model")).get(
+                    "path"
+                )
+                tokens, documents = _srt_slurm_words(program, node, model)
+                copies = counted(resources.get(CHARTS["srt_slurm"][name])) or 1
+                role = name if name in ROLES else None
+                yield replace(served(tokens, Around(copies, None, role), {}), documents=documents)
+
+
+def _srt_slurm_words(
+    program: str, node: yaml.Node, model: yaml.Node | None
+) -> tuple[list[Token], dict[str, str]]:
+    """Return the words of one pool of srt-slurm, and the file of options that TensorRT-LLM has.
+
+    A model without a folder or an organisation is a name of the cluster's own configuration: left open.
+    """
+    start = node if model is None or "/" not in (scalar_of(model) or "") else model
+    tokens = start_words(program, start, prefix="hf:")
+    if start is node:
+        tokens = tokens[: 2 if program != "sglang" else 3]
+    if program == "tensorrt-llm":
+        file = f"options_{line_of(node)}.yaml"
+        tokens += [Token(word, line_of(node)) for word in (TABLES["tensorrt-llm"].keys["options"], file)]
+        return tokens, {file: str(yaml.serialize(node, Dumper=yaml.SafeDumper))}
+    for key, value in mapping_of(node).items():
+        text = scalar_of(value) or ""
+        if key not in CHARTS["srt_slurm_aside"] and text.lower() != "false":
+            tokens.append(Token(f"--{key}", line_of(value)))
+            tokens += [] if text.lower() in {"true", ""} else [Token(text, line_of(value))]
+    return tokens, {}

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.emitted_text import manifest_text
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -21,7 +22,6 @@ from autoplan.launch.engines.arguments.engine_settings import (
 from autoplan.launch.engines.serve_script import options_text, program_words
 from autoplan.launch.engines.served_run import EngineGroupToServe, EngineTarget, ServedRun, written_arguments
 from autoplan.launch.target import Emission, EmittedFile
-from autoplan.launch.yaml_manifest import manifest_text
 
 __all__ = ["MANIFEST_TARGETS"]
 

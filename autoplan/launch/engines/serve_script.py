@@ -14,13 +14,13 @@ import yaml
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
     WrittenArguments,
 )
 from autoplan.launch.engines.served_run import EngineTarget, ServedRun, written_arguments
-from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile
 
 __all__ = ["SCRIPT_TARGETS", "options_text", "program_words"]

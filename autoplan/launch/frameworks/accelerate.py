@@ -18,6 +18,7 @@ from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_e
 from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.accelerate_values import (
     ACCELERATE,
     is_accelerate,
@@ -34,7 +35,6 @@ from autoplan.launch.frameworks.missing_parts import (
     stack_note,
     without_pipeline,
 )
-from autoplan.launch.header import as_comment
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

@@ -20,12 +20,12 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields
-from autoplan.launch.frameworks.argument_array import command_script
+from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     model_notes,
     node_counts,
+    refuse_adapter_fields,
     refuse_beyond_data,
     refuse_experts,
     refuse_order,

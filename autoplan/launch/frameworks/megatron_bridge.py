@@ -19,6 +19,7 @@ from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
 from autoplan.launch.frameworks.megatron.emitted_arguments import (
     dropout_values,
@@ -29,7 +30,6 @@ from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import sharded_ranks
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
 from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
-from autoplan.launch.header import as_comment
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Final
 
 from autoplan.catalog.model_names import published_format
 from autoplan.costs.core.sizes import dropout_masks
@@ -16,9 +17,11 @@ __all__ = [
     "microbatches",
     "model_notes",
     "node_counts",
+    "refuse_adapter_fields",
     "refuse_beyond_data",
     "refuse_experts",
     "refuse_order",
+    "refuse_other_bases",
     "refuse_pipeline",
     "refuse_software",
     "stack_note",
@@ -131,3 +134,32 @@ def stack_note(job: Job, prefixes: tuple[str, ...], stack: str, framework: str) 
         return ()
     sentence = f"set `stack: {stack}` in the job to plan for {framework}"
     return (f"the prediction is one for {job.stack.title}: {sentence}",)
+
+
+#: Fields that every target with adapters writes, and what it knows of their products.
+_WRITTEN: Final = ("rank", "targets")
+_TARGETS: Final = ("attention", "all")
+
+
+def refuse_adapter_fields(job: Job, expressed: Collection[str] = (), *, modules: bool = False) -> None:
+    """Raise InexpressibleError for a choice of ``adapters`` that is not ``expressed``: none is dropped.
+
+    Every target writes rank and targets; ``modules`` says whether it writes single products among these.
+    """
+    if job.adapters is None:
+        return
+    for name, field in type(job.adapters).model_fields.items():
+        value = getattr(job.adapters, name)
+        if name not in {*_WRITTEN, *expressed} and value != field.default:
+            raise InexpressibleError(f"the choice adapters.{name}={value}")
+    if not modules and job.adapters.targets not in _TARGETS:
+        raise InexpressibleError(f"adapters at single products (adapters.targets={job.adapters.targets})")
+
+
+def refuse_other_bases(job: Job) -> None:
+    """Raise InexpressibleError for a frozen base other than nf4 whose scales are quantised themselves."""
+    adapters = job.adapters
+    if adapters is None or adapters.base is None or (adapters.base == "nf4" and adapters.doubly_quantized):
+        return
+    scales = "" if adapters.doubly_quantized else " with plain scales"
+    raise InexpressibleError(f"a frozen base in {adapters.base}{scales}")

@@ -19,8 +19,7 @@ from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
-from autoplan.launch.frameworks.argument_array import command_script
+from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
@@ -33,7 +32,9 @@ from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     model_notes,
     node_counts,
+    refuse_adapter_fields,
     refuse_beyond_data,
+    refuse_other_bases,
     refuse_software,
     stack_note,
 )

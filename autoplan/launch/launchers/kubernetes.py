@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.emitted_text import manifest_text
 from autoplan.launch.launchers.torchrun import NodeGroup, job_name, node_group, node_lines, started_program
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
-from autoplan.launch.yaml_manifest import manifest_text
 
 __all__ = ["TARGET", "emit_kubernetes"]
 

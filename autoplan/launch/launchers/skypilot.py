@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from autoplan.errors import UnsupportedError
+from autoplan.launch.emitted_text import manifest_text
 from autoplan.launch.launchers.torchrun import PORT, job_name, node_group, node_lines, started_program
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
-from autoplan.launch.yaml_manifest import manifest_text
 from autoplan.schema.job import Job
 
 __all__ = ["TARGET", "emit_skypilot"]

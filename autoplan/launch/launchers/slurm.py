@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from autoplan.launch.header import as_comment
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.launchers.torchrun import (
     PORT,
     NodeGroup,

@@ -14,7 +14,7 @@ from typing import Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
-from autoplan.launch.header import as_comment
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 
 __all__ = [

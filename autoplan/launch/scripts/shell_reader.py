@@ -15,7 +15,7 @@ from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import arithmetic_assignment
-from autoplan.launch.scripts.expansion import Expander, assign
+from autoplan.launch.scripts.expansion import COMPARISONS, Expander, assign, outcome_of_test
 from autoplan.launch.scripts.pieces import (
     Piece,
     Text,
@@ -26,7 +26,6 @@ from autoplan.launch.scripts.pieces import (
     text_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
-from autoplan.launch.scripts.script_tests import COMPARISONS, outcome_of_test
 from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.syntax.syntax_tree import (

@@ -22,8 +22,8 @@ from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
-from autoplan.launch.frameworks.argument_array import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
@@ -35,7 +35,6 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.own_programs import own_adapters, own_deepspeed, rename
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
@@ -49,8 +48,11 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     optimizer_of,
     packing,
     precision_of,
+    program_adapters,
+    program_deepspeed,
     quantized_base,
     recompute_of,
+    rename,
     rl_of,
     rollouts,
     sharding_values,
@@ -298,7 +300,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     _of_the_program(document, file)
     if (
         values.get("precision", OPEN).default
-        and not stands(document, "own_zero")
+        and not stands(document, "zero_of_program")
         and any(
             written.value != TRAINER.data["dtypes"]["fp32"]
             for name in TRAINER.data["weight_types"]
@@ -402,8 +404,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
-    own_adapters(document, started)
-    own_deepspeed(document, launcher)
+    program_adapters(document, started)
+    program_deepspeed(document, launcher)
     return document, devices, launcher
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 from autoplan.schema.job import Job
@@ -37,9 +39,12 @@ __all__ = [
     "optimizer_of",
     "packing",
     "precision_of",
+    "program_adapters",
+    "program_deepspeed",
     "quantized_base",
     "read_rollouts",
     "recompute_of",
+    "rename",
     "rl_of",
     "rollouts",
     "sharding_values",
@@ -364,7 +369,7 @@ def sharding_values(
     document: WrittenDocument, file: LaunchFile, shipped: Shipped | None = None
 ) -> dict[str, Written]:
     """Return what ``deepspeed``, or ``fsdp`` with ``fsdp_config``, shards; nothing is plain replicas."""
-    if document.given("own_zero") is not None:
+    if document.given("zero_of_program") is not None:
         return _own_program(document)
     if stands(document, "deepspeed"):
         _refuse_both(document)
@@ -380,12 +385,12 @@ def sharding_values(
 
 def _own_program(document: WrittenDocument) -> dict[str, Written]:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
-    stage = document.number("own_zero", least=0)
+    stage = document.number("zero_of_program", least=0)
     values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("own_offload"), document.given("dtype")
+    moved, dtype = document.flag("zero_offload"), document.given("dtype")
     if moved is not None and moved.value:
         values["offload"] = Written("optimizer", moved.line, moved.words)
-    rank = document.number("own_rank", least=0)
+    rank = document.number("deepspeed_rank", least=0)
     if rank is not None and rank.value:
         document.opened.add("adapters")
     named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
@@ -430,3 +435,47 @@ def _resharded(document: WrittenDocument) -> dict[str, Written]:
             return {"zero": Written(stages[name], written.line, written.words)}
         document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
     return {}
+
+
+#: Programs that train adapters, by their names.
+_ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
+
+
+def program_deepspeed(document: WrittenDocument, launcher: Sequence[Word]) -> None:
+    """Leave open what a program that DeepSpeed starts without a file of its configures by itself."""
+    started = any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)
+    if started and not any(stands(document, name) for name in ("deepspeed", "zero_of_program", "fsdp")):
+        said = any(stands(document, name) for name in ("bf16", "fp16"))
+        document.opened |= {"zero"} if said else {"zero", "precision"}
+        document.notes.append("the program configures DeepSpeed by itself: its sharding is left open")
+
+
+def rename(document: WrittenDocument) -> None:
+    """Call arguments of programs of their own as those of the Trainer and of TRL are called."""
+    for ours, names in TRAINER.data["program_names"].items():
+        for name in names:
+            if name in document.entries and ours not in document.entries:
+                document.entries[ours] = document.entries.pop(name)
+    for name in TRAINER.data["program_bits"]:
+        written = document.entries.pop(name, None)
+        switch = TRAINER.data["bits"].get(int(written.value)) if written and _digits(written) else None
+        if switch is not None and written is not None:
+            document.entries.setdefault(switch, replace(written, value="true"))
+
+
+def _digits(written: Written) -> bool:
+    return re.fullmatch(r"\d{1,2}", str(written.value)) is not None
+
+
+def program_adapters(document: WrittenDocument, program: str) -> None:
+    """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
+    switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
+    renamed = switch is not None and not switch.words.startswith("--use_peft ")
+    if switch is None and rank is not None and _ADAPTING.search(program):
+        document.entries["use_peft"] = replace(rank, value="true")
+    elif (renamed and rank is None) or (switch is None and rank is not None):
+        document.entries.pop("use_peft", None)
+        document.opened.add("adapters")
+        document.notes.append(
+            f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
+        )

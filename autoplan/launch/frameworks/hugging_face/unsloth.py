@@ -20,7 +20,7 @@ from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.adapter_fields import refuse_adapter_fields, refuse_other_bases
+from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
 from autoplan.launch.frameworks.hugging_face.training_fields import (
@@ -34,11 +34,12 @@ from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     model_notes,
     node_counts,
+    refuse_adapter_fields,
     refuse_beyond_data,
+    refuse_other_bases,
     refuse_software,
     stack_note,
 )
-from autoplan.launch.header import as_comment
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job

@@ -18,7 +18,7 @@ from typing import Final
 from autoplan.errors import SpecError
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
-from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
+from autoplan.launch.emitted_text import argument_array, torchrun_words
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.megatron.argument_keys import (
     CORE_KEYS,

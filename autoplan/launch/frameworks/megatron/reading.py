@@ -1,4 +1,8 @@
-"""Files with arguments of Megatron-LM, read back."""
+"""Files with arguments of Megatron-LM, read back.
+
+Megatron-DeepSpeed takes its sharding, batches and formats from the file that ``--deepspeed_config`` names,
+which scripts often write themselves.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.errors import Problem, SpecError
+from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
 from autoplan.launch.frameworks.megatron.arguments import (
     FLAGS,
     READ_FLAGS,
     TABLE,
+    Argument,
     Arguments,
     arities,
     parse_arguments,
 )
-from autoplan.launch.frameworks.megatron.deepspeed_file import with_deepspeed_file
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.read_model import ReadModel, read_model
 from autoplan.launch.known_models import named_model, other_architecture
-from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.pieces import Word, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
+
+__all__ = [
+    "configured",
+    "following_values",
+    "is_megatron",
+    "read_megatron",
+    "sharded_ranks",
+    "with_deepspeed_file",
+]
 
 #: Programs around Megatron-LM that do not train.
 _NO_TRAINING: Final = re.compile(
@@ -35,8 +50,6 @@ _NO_TRAINING: Final = re.compile(
 
 #: What a program of Megatron-LM is called, and an argument of its models.
 _OF_MEGATRON: Final = ("pretrain_", FLAGS["hidden_size"])
-
-__all__ = ["configured", "following_values", "is_megatron", "read_megatron", "sharded_ranks"]
 
 
 def is_megatron(file: LaunchFile) -> bool:
@@ -187,3 +200,59 @@ def _elsewhere(arguments: Arguments) -> list[str]:
     return [
         f"{flag}: {sentence}" for flag, sentence in TABLE.data["aside"].items() if flag in arguments.given
     ]
+
+
+_DEEPSPEED: Final = interface("deepspeed")
+#: Arguments of Megatron-LM by the bindings of DeepSpeed that have to say the same.
+_ALIKE: Final[dict[str, str]] = TABLE.data["deepspeed"]["alike"]
+_FILE, _SWITCH = (TABLE.data["deepspeed"][name] for name in ("file", "switch"))
+
+
+def with_deepspeed_file(arguments: Arguments, script: Script, file: LaunchFile) -> None:
+    """Add to ``arguments`` what DeepSpeed's file says of sharding, and a problem for each contradiction.
+
+    A file that lies nowhere, or whose text is not known, leaves them as they are.
+    """
+    named = arguments.given.get(_FILE)
+    if named is None or _SWITCH not in arguments.given or not named.values:
+        return
+    document = _document(named.values[-1], script, file)
+    if document is None:
+        return
+    line = named.line
+    for binding, ours in _ALIKE.items():
+        theirs = document.number(binding, least=0)
+        given = arguments.number(ours, least=0)
+        if theirs is not None and given is not None and theirs.value != given.value:
+            _refuse(arguments, ours, given, f"{document.path(binding)} of its file is {theirs.value}")
+    for ours in ("bf16", "fp16"):
+        other = document.flag("fp16" if ours == "bf16" else "bf16")
+        given = arguments.flag(ours)
+        if given is not None and other is not None and other.value:
+            _refuse(arguments, ours, given, f"{other.words} stands in its file")
+    stage = document.number("zero", least=0)
+    flag = FLAGS["zero_stage"]
+    if stage is not None and flag not in arguments.given:
+        arguments.given[flag] = Argument(flag, (Word(str(stage.value), line),), line)
+        arguments.notes.append(f"ZeRO stage {stage.value} is that of the file in line {line}")
+
+
+def _refuse(arguments: Arguments, name: str, given: Written, why: str) -> None:
+    sentence = f"{given.words} contradicts DeepSpeed's file: {why}"
+    arguments.problems.append(Problem(sentence, FLAGS[name], arguments.file, given.line))
+
+
+def _document(word: Word, script: Script, file: LaunchFile) -> WrittenDocument | None:
+    """Return DeepSpeed's file, as the script writes it or as it lies there; None where it is not known."""
+    written = script.written.get(word.text.rpartition("/")[2])
+    known = written is not None and unknown_of(written) is None
+    text = text_of(written) if written is not None and known else None
+    if written is None and word.unknown is None:
+        text = file.sibling(word.text)
+    if text is None:
+        return None
+    try:
+        document = read_yaml(LaunchFile(word.text, text), _DEEPSPEED)
+    except AutoplanError:
+        return None
+    return document if not document.problems else None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from autoplan.launch.bindings.interface import Binding
 from autoplan.launch.bindings.written_values import plan_values
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
-from autoplan.launch.frameworks.argument_array import argument_array, torchrun_words
+from autoplan.launch.emitted_text import argument_array, torchrun_words
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_order,

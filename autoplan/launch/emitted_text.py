@@ -1,0 +1,111 @@
+"""What is emitted, as text: the header comment, arguments and commands of a shell, YAML documents."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import yaml
+
+from autoplan.launch.target import Target
+from autoplan.results import Plan
+from autoplan.schema.job import Job
+from autoplan.units import format_bytes, format_seconds
+from autoplan.version import __version__
+
+__all__ = [
+    "argument_array",
+    "as_comment",
+    "command_script",
+    "header_lines",
+    "manifest_text",
+    "torchrun_words",
+]
+
+_LONGEST: Final = 400
+
+
+def header_lines(target: Target, job: Job, plan: Plan, command: str) -> tuple[str, ...]:
+    """Return the lines of the header, without a comment sign; ``command`` is what made the file."""
+    predicted = plan.predicted
+    low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
+    memory = format_bytes(predicted.peak_memory_bytes_per_device)
+    fits = "" if predicted.fits else ", which does not fit"
+    step = f"{format_seconds(predicted.step_seconds)} (90 % interval {low} to {high})"
+    devices = "1 device" if job.cluster.devices == 1 else f"{job.cluster.devices} devices"
+    lines = (
+        f"{job.model.name} on {devices} of {job.cluster.node.name}: {plan.layout_string}",
+        f"predicted step time {step}, memory {memory} per device{fits}",
+        f"for {target.framework} {target.version} ({target.check})",
+        f"made by autoplan {__version__}: {command}",
+    )
+    return tuple(_one_line(line) for line in lines)
+
+
+def as_comment(lines: tuple[str, ...], sign: str = "#") -> str:
+    r"""Return ``lines`` as comment lines.
+
+    >>> as_comment(("one", "two"))
+    '# one\n# two\n'
+    """
+    return "".join(f"{sign} {_one_line(line)}\n" for line in lines)
+
+
+def _one_line(text: str) -> str:
+    """Return ``text`` as one printable line, so that nothing of it can end the comment."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper of texts with several lines as blocks; the library quotes what cannot be one."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def manifest_text(document: Mapping[str, Any], header: tuple[str, ...]) -> str:
+    """Return ``document`` as YAML below a comment; lines are never folded."""
+    text: str = yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, width=1_000_000)
+    return f"{as_comment(header)}{text}"
+
+
+def argument_array(
+    name: str,
+    header: tuple[str, ...],
+    groups: Mapping[str, Iterable[tuple[str, ...]]],
+    environment: Mapping[str, str],
+) -> str:
+    """Return a script that defines the array ``name``, with a comment above each group of arguments.
+
+    ``header`` is a comment at its top. Words are quoted for the shell.
+    """
+    exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in environment.items())
+    lines = []
+    for title, group in groups.items():
+        lines.append(f"    # {title}\n")
+        lines += [f"    {shlex.join(words)}\n" for words in group]
+    return f"#!/usr/bin/env bash\n{as_comment(header)}{exports}{name}=(\n{''.join(lines)})\n"
+
+
+def command_script(header: tuple[str, ...], command: str, options: Iterable[tuple[str, ...]]) -> str:
+    """Return a script that runs ``command``, in shell syntax, with a line for each of ``options``.
+
+    Words of ``options`` are quoted; arguments of the script come last, where they override the others.
+    """
+    lines = [f"exec {command}", *(f"    {shlex.join(words)}" for words in options), '    "$@"']
+    body = " \\\n".join(lines)
+    return f"#!/usr/bin/env bash\n{as_comment(header)}set -euo pipefail\n{body}\n"
+
+
+def torchrun_words(job: Job) -> str:
+    """Return the words of ``torchrun`` for the devices of a job."""
+    cluster = job.cluster
+    nodes = f"--nnodes {cluster.nodes} " if cluster.nodes > 1 else ""
+    return f"torchrun {nodes}--nproc-per-node {min(cluster.devices, cluster.node.devices)}"
