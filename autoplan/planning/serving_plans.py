@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -359,13 +360,12 @@ def with_more_changes(
     """
     if front.feasible or front.job.choices:
         return front
+    from autoplan.search.serving.unmet_limits import unqueued_first
+
     changes = list(front.changes)
-    try:
-        with deadline.in_force():
-            changes.extend(_more(front.job, costs))
-    except DeadlineOver:
-        return replace(front, changes=tuple(changes))
-    return replace(front, changes=tuple(changes))
+    with suppress(DeadlineOver), deadline.in_force():
+        changes.extend(_more(front.job, costs))
+    return replace(front, changes=unqueued_first(changes))
 
 
 def _more(job: ServingJob, costs: Callable[[ServingJob], ServingCosts]) -> Iterator[ServingChange]:

@@ -96,7 +96,7 @@ def serving_document_of(question: ServingJobQuestion, front: ServingFront) -> di
         "about": [what, f"{conditions} {screen.dot} {load_words(front.job)}"],
         "verdict": _serving_verdict(front),
         "columns": [list(column) for column in _SERVING_COLUMNS],
-        "plans": [_plan(plan) for plan in front.plans],
+        "plans": [_plan(plan, front.job.longest_request) for plan in front.plans],
         "sentences": serving_sentences(front),
         "conflicts": list(front.conflict),
         "remedies": [_remedy(question, change) for change in front.changes],
@@ -123,8 +123,11 @@ def _serving_verdict(front: ServingFront) -> dict[str, Any]:
     return {"feasible": True, "head": head, "sentences": [*front_ends(front), *cut]}
 
 
-def _plan(plan: ServingPlan) -> dict[str, Any]:
-    """Return a plan as the page shows it: cells of its row, words of its point, and its tables."""
+def _plan(plan: ServingPlan, longest_request: int) -> dict[str, Any]:
+    """Return a plan as the page shows it: cells of its row, words of its point, and its tables.
+
+    ``longest_request`` is that of the job [tokens].
+    """
     layout = " + ".join(f" {Terminal().dot} ".join(parts) for parts in plan_parts(plan))
     cells = [
         layout,
@@ -138,7 +141,7 @@ def _plan(plan: ServingPlan) -> dict[str, Any]:
         "layout": layout,
         "cells": cells,
         "words": served_words(plan),
-        "fits": "; ".join(serving_verdict(plan)),
+        "fits": "; ".join(serving_verdict(plan, longest_request)),
         "tables": [
             {"title": "Predicted", "heads": [], "rows": [list(row) for row in serving_facts(plan)]},
             *_classes(plan),

@@ -149,3 +149,14 @@ def test_a_narrower_format_is_tried_before_more_devices(run):
         assert told[0]["value"] == "int4-awq"
     assert knobs[0]["fits"]
     assert changes[0]["plan"]["predicted"]["fits"]
+
+
+def test_a_format_that_holds_every_client_comes_before_one_that_makes_them_wait(run):
+    """14 B parameters on 24 GB: fp8 leaves room for half of 32 clients, four bits for all of them."""
+    job = ("--model", "phi4", "--hardware", "1x-a10g", "--task", "serve")
+    document = json.loads(run("plan", *job, "--format", "json").stdout)
+    formats = [x for x in document["changes"] if x["key"] == "precision.weights"]
+    screen = run("plan", *job).stdout
+
+    assert [x["value"] for x in formats] == ["int4-awq", "fp8"]
+    assert screen.rstrip().splitlines()[-1].endswith("--task serve --apply 1 > new.yaml")

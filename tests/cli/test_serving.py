@@ -129,7 +129,8 @@ def test_an_engine_that_does_not_start_says_why(run, job):
     code, answer = planned(run, job("devices: 1\n", LOAD, head=head))
 
     assert code == 1
-    assert "no engine starts: loading the weights" in answer["reasons"][0]
+    assert "no engine starts; the nearest, tp=1" in answer["reasons"][0]
+    assert "loading the weights: 131.4 GiB on a device of" in answer["reasons"][0]
     assert {"devices"} <= {change["key"] for change in answer["changes"]}
 
 
@@ -139,7 +140,7 @@ def test_evaluate_shows_a_layout_that_cannot_serve(run, job):
     done = run("evaluate", job("devices: 1\n", LOAD, head=head), "--layout", "tp=1")
 
     assert done.exit_code == 0
-    assert "cannot serve: loading the weights" in done.stdout
+    assert "cannot serve: out of memory while loading the weights: 131.4 GiB" in done.stdout
 
 
 def test_more_requests_than_an_engine_answers(run, job):

@@ -146,5 +146,5 @@ def test_what_has_no_plan_is_explained_as_plan_does(run, explained):
     done = run("explain", file)
 
     assert done.exit_code == 1
-    assert "changes that help" in done.stdout
+    assert "changes that make a plan possible" in done.stdout
     assert run("explain", file, "--format", "html").exit_code != 0

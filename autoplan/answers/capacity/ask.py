@@ -18,13 +18,17 @@ from autoplan.costs.serving.engine_memory import utilization
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import drawn_load
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob, LayoutCapacity
+from autoplan.results.serving.capacity_answer import (
+    CapacityAnswer,
+    CapacityKnob,
+    LayoutCapacity,
+    shortage_sentence,
+)
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
-from autoplan.units import format_bytes, format_share
 
 __all__ = ["capacity", "engine_layouts"]
 
@@ -77,7 +81,7 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
         layout=best.layout,
         predicted=best.predicted,
         chosen=layout is None,
-        reasons=tuple(_reasons(job, best.predicted)),
+        reasons=tuple(filter(None, [shortage_sentence(best.predicted, job.longest_request)])),
         knobs=_ranked(_knobs(job, best.layout), best.predicted),
         most=max((x for x in (best, *capacities) if x.layout.devices <= job.cluster.devices), key=_worth),
         # Degrees of expert parallelism do not change what caches hold, so one of them stands for all.
@@ -193,29 +197,6 @@ def _nothing_runs(job: ServingJob) -> list[str]:
     return [
         f"no layout of the search space can run on {job.cluster.devices} devices: {why}" for why in broken
     ]
-
-
-def _reasons(job: ServingJob, predicted: CapacityPrediction) -> Iterator[str]:
-    """Yield why the engines do not start."""
-    full, longest, pool = predicted.fullest, job.longest_request, predicted.pool
-    weights = format_bytes(full.weights.total)
-    if predicted.shortage == "loading the weights":
-        yield f"out of memory while loading the weights: {weights} on a device of {format_bytes(full.device)}"
-    elif predicted.shortage == "no room for the cache":
-        missing = f"{format_bytes(-full.room)} too much" if full.room < 0 else "less than a block is left"
-        rest = format_bytes(full.activation + full.overhead + full.graphs + full.reserve)
-        yield (
-            f"no room for the cache: weights take {weights} and the engine {rest} of"
-            f" {format_bytes(full.device)}, with a share of {format_share(predicted.utilization)}: {missing}"
-        )
-    elif predicted.shortage == "longest request":
-        yield (
-            f"a request of {longest:,} tokens cannot be admitted: the cache holds one of"
-            f" {pool.largest_context:,} at most"
-        )
-    elif predicted.shortage == "CUDA graphs":
-        outside = format_bytes(full.graphs)
-        yield f"out of memory while capturing CUDA graphs: they take {outside} outside of the engine's share"
 
 
 def _knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:

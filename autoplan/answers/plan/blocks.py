@@ -299,7 +299,7 @@ def _infeasible(front: Front, *, details: bool) -> Iterator[Block]:
         yield from _rejected(front)
     else:
         yield items([f"{proof_sentence(front.certificate)}; --details: what was covered and rejected"])
-    yield from next_change(front)
+    yield from next_change(front.job, front.suggestions)
 
 
 #: Programs, and numbers of devices or batches, that have a row.

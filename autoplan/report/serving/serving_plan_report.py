@@ -35,6 +35,7 @@ from autoplan.report.serving.serving_words import (
     time_words,
 )
 from autoplan.report.wording.part_names import GIB
+from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.schema.serving.serving_limits import ServingObjective
@@ -72,7 +73,7 @@ def serving_plan_blocks(
         *heading((*serving_job_lines(job, terminal), load_words(job))),
         LayoutLine(plan.layout_string),
         GAP,
-        _verdict(plan),
+        _verdict(job, plan),
     ]
     if plan.starts:
         parts += [facts(serving_facts(plan)), GAP]
@@ -91,17 +92,22 @@ def _memories(plan: ServingPlan) -> Iterator[Block]:
         yield _memory(group.predicted, head)
 
 
-def _verdict(plan: ServingPlan) -> Sentence:
-    lines = serving_verdict(plan)
+def _verdict(job: ServingJob, plan: ServingPlan) -> Sentence:
+    lines = serving_verdict(plan, job.longest_request)
     return Sentence("\n".join(lines), "good" if plan.feasible else "bad")
 
 
-def serving_verdict(plan: ServingPlan) -> list[str]:
-    """Return whether a plan holds every limit, or what it breaks."""
+def serving_verdict(plan: ServingPlan, longest_request: int) -> list[str]:
+    """Return whether a plan holds every limit, or what it breaks.
+
+    ``longest_request`` is that of the job [tokens].
+    """
     short = [group for group in plan.groups if group.predicted.shortage is not None]
     if short and (plan.pooled is not None or short[0] is plan.groups[0]):
         whose = f" ({short[0].role})" if short[0].role else ""
-        return [f"cannot serve{whose}: {short[0].predicted.shortage}"]
+        predicted = short[0].predicted
+        why = shortage_sentence(predicted.capacity, longest_request) or predicted.shortage
+        return [f"cannot serve{whose}: {why}"]
     if not plan.fits:
         return ["requests come faster than they are answered: the wait has no end"]
     return [f"breaks a limit: {sentence}" for sentence in plan.broken] or ["holds every limit"]

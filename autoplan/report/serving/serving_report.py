@@ -31,6 +31,7 @@ from autoplan.report.serving.serving_words import (
     time_words,
 )
 from autoplan.report.wording.sentences import number_words
+from autoplan.report.wording.suggestion_words import next_change
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
@@ -72,12 +73,8 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
         parts.append(Sentence(none, "bad"))
         parts.append(items(front.reasons, ""))
         if front.changes:
-            parts += [
-                GAP,
-                Heading("changes that help, each one solved: --apply N > new.yaml"),
-                _changes(front),
-            ]
-        parts += [GAP, items(serving_sentences(front))]
+            parts += [GAP, Heading("changes that make a plan possible, each one solved"), _changes(front)]
+        parts += [GAP, items(serving_sentences(front)), *next_change(front.job, front.changes)]
     return parts
 
 
@@ -202,7 +199,10 @@ def proof_sentences(front: ServingFront) -> Iterator[str]:
             f" ({number_words(proof.solves, 'solve')})"
         )
     elif not proof.stopped:
-        yield f"{proof.units_total} engines, {proof.units} that can run, {proof.options:,} sizes and shares"
+        yield (
+            f"covered: {number_words(proof.units_total, 'engine layout')}, of which {proof.units:,} break no"
+            f" rule; {number_words(proof.options, 'choice')} of sizes and shares can start"
+        )
     if proof.pairs:
         yield f"among them {proof.pairs:,} pairs of pools for prefill and decode, of {proof.roles} engines"
     if proof.between_sizes is None:

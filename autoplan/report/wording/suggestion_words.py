@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from autoplan.catalog.job_option_names import reference_words
@@ -10,6 +10,7 @@ from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Sente
 from autoplan.report.wording.sentences import number_words
 from autoplan.results import Front, Suggestion
 from autoplan.schema.job import Job
+from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["conflict_sentences", "next_change", "suggestion_lines", "suggestion_sentences"]
@@ -39,10 +40,10 @@ def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
     yield GAP
 
 
-def next_change(front: Front) -> Iterator[Block]:
-    """Yield how to go on with the first change, where there is any."""
-    if front.suggestions:
-        yield TypedLines((_next_command(front.job),))
+def next_change(job: Job | ServingJob, changes: Sequence[object]) -> Iterator[Block]:
+    """Yield how to go on with the first of ``changes`` to ``job``, where there is any."""
+    if changes:
+        yield TypedLines((_next_command(job),))
 
 
 def conflict_sentences(front: Front) -> list[str]:
@@ -72,7 +73,7 @@ def _conflicts(front: Front) -> Iterator[Block]:
             yield GAP
 
 
-def _next_command(job: Job) -> str:
+def _next_command(job: Job | ServingJob) -> str:
     """Return how to go on with the first change."""
     if job.source is None:
         return "the job was built by a program: make the edits there"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.units import format_bytes, format_share
 
-__all__ = ["CapacityAnswer", "CapacityKnob", "LayoutCapacity"]
+__all__ = ["CapacityAnswer", "CapacityKnob", "LayoutCapacity", "shortage_sentence"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,27 @@ class CapacityAnswer:
     def fits(self) -> bool:
         """Whether the engines start and admit the longest request."""
         return self.predicted.fits
+
+
+def shortage_sentence(predicted: CapacityPrediction, longest_request: int) -> str:
+    """Return why an engine does not start, with sizes; empty where it starts.
+
+    ``longest_request`` is the longest that the job sends [tokens].
+    """
+    full = predicted.fullest
+    weights, device = format_bytes(full.weights.total), format_bytes(full.device)
+    if predicted.shortage == "loading the weights":
+        return f"out of memory while loading the weights: {weights} on a device of {device}"
+    if predicted.shortage == "no room for the cache":
+        missing = f"{format_bytes(-full.room)} too much" if full.room < 0 else "less than a block is left"
+        rest = format_bytes(full.activation + full.overhead + full.graphs + full.reserve)
+        share = format_share(predicted.utilization)
+        taken = f"weights take {weights} and the engine {rest} of {device}, with a share of {share}"
+        return f"no room for the cache: {taken}: {missing}"
+    if predicted.shortage == "longest request":
+        most = f"the cache holds one of {predicted.pool.largest_context:,} at most"
+        return f"a request of {longest_request:,} tokens cannot be admitted: {most}"
+    if predicted.shortage == "CUDA graphs":
+        graphs = f"{format_bytes(full.graphs)} outside of the engine's share"
+        return f"out of memory while capturing CUDA graphs: they take {graphs}"
+    return ""

@@ -15,6 +15,7 @@ from math import isfinite
 from operator import le
 from typing import Final, Protocol, TypeVar
 
+from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
@@ -141,10 +142,19 @@ class PricedOptions:
                 counts[shortage] = counts.get(shortage, 0) + 1
         return counts
 
+    def nearest_to_start(self) -> tuple[EngineLayout, CapacityPrediction]:
+        """Return the unit whose fullest device lacks least memory with the smallest steps."""
+        held = ((unit, self._capacity(unit)) for unit in self.units)
+        return max(held, key=lambda pair: pair[1].fullest.room)
+
     def _shortage(self, unit: EngineLayout) -> str | None:
         """Return why no size of a step lets the unit start."""
+        return self._capacity(unit).shortage
+
+    def _capacity(self, unit: EngineLayout) -> CapacityPrediction:
+        """Return what the unit holds with the smallest steps."""
         smallest = replace(unit, tokens=tokens_menu(self.job, unit)[0], seqs=seqs_menu(self.job, unit)[0])
-        return predict_capacity(EngineScope(self.job, smallest)).shortage
+        return predict_capacity(EngineScope(self.job, smallest))
 
     def _of_unit(self, unit: EngineLayout) -> Iterator[EngineOption]:
         check_deadline()

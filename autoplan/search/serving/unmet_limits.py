@@ -11,6 +11,7 @@ from math import ceil, floor, inf, isfinite, log10
 from typing import Final
 
 from autoplan.costs.core.serving.served_prediction import Distribution
+from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.request_lengths import RequestClass
@@ -27,6 +28,7 @@ __all__ = [
     "explained",
     "given_limits",
     "relaxed_limits",
+    "unqueued_first",
     "with_options",
     "without_limits",
 ]
@@ -52,7 +54,17 @@ def explained(search: ServingSearch, front: ServingFront) -> ServingFront:
     changes = (*(relaxed_limits(search, conflict) if conflict else ()), *_other_jobs(search))
     if not search.options.all:
         changes = (*_more_memory(search), *changes)
-    return replace(front, reasons=reasons, conflict=tuple(conflict), changes=tuple(changes))
+    return replace(front, reasons=reasons, conflict=tuple(conflict), changes=unqueued_first(changes))
+
+
+def unqueued_first(changes: Iterable[ServingChange]) -> tuple[ServingChange, ...]:
+    """Return ``changes`` in their order, but of values of one key those first in which no request waits.
+
+    fp8 weights that leave room for half of the requests at once come after 4 bits that hold them all.
+    """
+    ordered = tuple(changes)
+    places = {change.key: place for place, change in reversed(tuple(enumerate(ordered)))}
+    return tuple(sorted(ordered, key=lambda change: (places[change.key], change.plan.saturated)))
 
 
 def given_limits(job: ServingJob) -> list[str]:
@@ -69,7 +81,9 @@ def _reasons(search: ServingSearch, conflict: list[str]) -> Iterator[str]:
     elif not search.priced:
         shortages = search.options.shortages
         if len(shortages) and sum(shortages.values()) == len(units.units):
-            yield "no engine starts: " + ", ".join(f"{why} ({n} of them)" for why, n in shortages.items())
+            nearest, held = search.options.nearest_to_start()
+            why = shortage_sentence(held, job.longest_request)
+            yield f"no engine starts; the nearest, tp={nearest.tp},pp={nearest.pp},ep={nearest.ep}: {why}"
             yield from _memory_left_out(job)
         elif job.workload.request_rate is not None:
             yield (
