@@ -28,6 +28,9 @@ _TUNED: Final = re.compile(
     re.IGNORECASE,
 )
 
+#: The folder in which the hub's cache has a checkpoint.
+_CACHED: Final = re.compile(r"(?:.*/)?models--([\w.-]+?)--([\w.-]+?)(?:/snapshots/\w+)?/?")
+
 #: Formats that the publisher's own checkpoint has, where it is not 16 bits, by how names of entries begin:
 #: quantization_config of their config.json.
 _PUBLISHED: Final[tuple[tuple[str, WeightFormat], ...]] = (
@@ -68,11 +71,15 @@ def model_called(name: str) -> str | None:
 def checkpoint_model(checkpoint: str) -> str | None:
     """Return the entry of the model that a checkpoint is of, by its name without what tunes or packs it.
 
-    It may be a copy of another publisher, or a folder.
+    It may be a copy of another publisher, or a folder, such as that of the hub's cache.
 
     >>> checkpoint_model("nvidia/Llama-3.3-70B-Instruct-FP8"), checkpoint_model("Qwen/Qwen3-30B-A3B-FP8")
     ('llama3.1-70b', 'qwen3-30b-a3b')
+    >>> checkpoint_model("cache/models--meta-llama--Llama-3.1-8B-Instruct/snapshots/0e9e39f2")
+    'llama3.1-8b'
     """
+    cached = _CACHED.fullmatch(checkpoint)
+    checkpoint = f"{cached[1]}/{cached[2]}" if cached else checkpoint
     named = model_called(checkpoint)
     if named is not None:
         return named

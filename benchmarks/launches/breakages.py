@@ -35,7 +35,7 @@ _NEEDS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
 #: Files in which a first match stands in a branch of the script that is not taken.
 _UNTAKEN: Final = ("pretrain_gpt_103b.sbatch",)
 #: Fields that are open, or the file refused, where a file that it names is missing.
-_NAMED: Final = ("zero", "devices")
+_NAMED: Final = ("zero", "devices", "adp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ _READ_ENGINES: Final[Later[[LaunchFile, str | None], EngineConfiguration | None]
 #: Largest file of a launch [byte].
 _LARGEST_SCRIPT: Final = 2**20
 #: Endings of files that launch files name, and how many folders above they may be named from.
-_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".env"})
+_SIBLINGS: Final = frozenset({".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".env", ".conf"})
 _MOST_ABOVE: Final = 4
 
 
@@ -110,8 +111,10 @@ def sibling_reader(file: str | Path) -> Callable[[str], str | None]:
 
     def sibling_text(name: str) -> str | None:
         path = Path(name)
-        plain = path.suffix in _SIBLINGS and not path.is_absolute() and ".." not in path.parts
-        places = [place / path for place in above] if plain else []
+        plain = path.suffix in _SIBLINGS and not path.is_absolute() and path.parts.count("..") < _MOST_ABOVE
+        # A name that leads out of the folders above is none of a file beside this one.
+        named = [Path(os.path.normpath(place / path)) for place in above] if plain else []
+        places = [place for place in named if place.is_relative_to(above[-1])]
         for place in (*places, folder / path.name):
             if path.suffix in _SIBLINGS and place.is_file():
                 with contextlib.suppress(AutoplanError):

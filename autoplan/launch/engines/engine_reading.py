@@ -213,6 +213,7 @@ class _CommandReader:
             written = self.documents.get(named.value.rsplit("/", 1)[-1])
             text = self.file.sibling_text(named.value) if written is None else written
             if text is None:
+                arguments.options_away = True
                 arguments.notes.append(
                     f"{named.words} (line {named.line}): the file is not beside this one, or not known,"
                     " what it says stays open"

@@ -30,6 +30,8 @@ ENGINES: Final = ("vllm", "sglang", "tensorrt-llm")
 PROGRAM_OF: Final = {"vllm-v0": "vllm", "vllm-rocm": "vllm"}
 #: Modules that serve, behind ``python -m``.
 _MODULES: Final = {"vllm.entrypoints.openai.api_server": "vllm", "sglang.launch_server": "sglang"}
+#: Modules that are a program of several commands, behind ``python -m``.
+_PROGRAM_MODULES: Final = {"vllm.entrypoints.cli.main": "vllm"}
 #: Programs whose first word is ``serve``.
 _PROGRAMS: Final = {"vllm": "vllm", "sglang": "sglang"}
 _TRTLLM: Final = "trtllm-serve"
@@ -72,7 +74,7 @@ _STARTERS: Final = frozenset(
 #: Image whose entry point takes the arguments of the engine.
 _IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*vllm-openai(?:[:@][\w.:-]+)?")
 _SIGNS: Final = re.compile(
-    r"\bvllm\s+serve\b|vllm\.entrypoints\.openai\.api_server|sglang\.launch_server|\bsglang\s+serve\b"
+    r"\bvllm(?:\.entrypoints\.cli\.main)?\s+serve\b|vllm\.entrypoints\.openai\.api_server|sglang\.launch_server|\bsglang\s+serve\b"
     r"|\btrtllm-serve\b|\bdocker\s+run\b[\s\S]*vllm-openai"
 )
 #: How files say a version: packages, images, and the header of what is emitted.
@@ -143,7 +145,7 @@ def _place(words: Sequence[Word]) -> tuple[str, int] | None:
     texts = [word.text for word in words]
     for at, text in enumerate(texts):
         following = texts[at + 1] if at + 1 < len(texts) else ""
-        program = text.rsplit("/", 1)[-1]
+        program = _PROGRAM_MODULES.get(text, text.rsplit("/", 1)[-1])
         if text in _MODULES and at and texts[at - 1] == "-m":
             return _MODULES[text], at + 1
         if program in _PROGRAMS and following == "serve":

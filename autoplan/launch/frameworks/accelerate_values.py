@@ -14,7 +14,12 @@ from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
-from autoplan.launch.frameworks.deepspeed import named_deepspeed, parameters_on_host, sharding_of
+from autoplan.launch.frameworks.deepspeed import (
+    enabled_precision,
+    named_deepspeed,
+    parameters_on_host,
+    sharding_of,
+)
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, launcher_words
@@ -158,6 +163,10 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
     document.entries.setdefault(ACCELERATE.keys["kind"], Written("NO", default=True))
     for name, word in options.items():
         _set_option(document, name, word)
+    if document.entries[ACCELERATE.keys["kind"]].default and any("deepspeed" in name for name in options):
+        # Only the switch, or a default file of the user, starts DeepSpeed (accelerate, commands/launch.py).
+        document.opened |= {"zero", "precision"} - ({"precision"} if "mixed_precision" in options else set())
+        document.notes.append("options of DeepSpeed without --use_deepspeed: the sharding is left open")
     return document
 
 
@@ -209,6 +218,10 @@ _ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0, "re
 
 def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     written = document.number("devices", least=-1)
+    kind = document.given("kind")
+    if written is None and kind is not None and kind.value == "NO" and not kind.default:
+        # One process, unless the words behind the launcher say more.
+        return {} if file.devices is not None else {"devices": replace(kind, value=1)}
     if written is None or written.value < 1:
         return {}
     if file.devices is not None and file.devices != written.value:
@@ -338,7 +351,7 @@ def _deepspeed_file(
             values.pop(key, None)
         document.opened |= {"zero", "precision", "recompute"}
         return {}
-    return sharding_of(document, inner)
+    return sharding_of(document, inner) | enabled_precision(inner)
 
 
 def _megatron(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:

@@ -40,6 +40,7 @@ __all__ = [
     "deepspeed_document",
     "deepspeed_section",
     "emit_deepspeed",
+    "enabled_precision",
     "inner_document",
     "named_deepspeed",
     "parameters_on_host",
@@ -271,6 +272,12 @@ def inner_document(document: WrittenDocument) -> WrittenDocument:
     }
     inner.check_sections()
     return inner
+
+
+def enabled_precision(inner: WrittenDocument) -> dict[str, Written]:
+    """Return the precision that a file of DeepSpeed turns on by itself."""
+    precision = _precision(inner).get("precision")
+    return {} if precision is None or precision.default else {"precision": precision}
 
 
 def with_software(values: Mapping[str, Written], *others: Mapping[str, Written]) -> dict[str, Written]:

@@ -39,7 +39,7 @@ from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import launched_devices, variable_devices
+from autoplan.launch.scripts.training_command import launched_devices, variable_devices, visible_devices
 from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
@@ -89,10 +89,26 @@ def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
             document.entries[key] = document.entries.pop(earlier)
     devices = variable_devices(script, command, file.variables) or launched_devices(script, command)[0]
     document.notes += [] if module is None else _sharded_elsewhere(document, command)
+    document.notes += _split_layers(document, script, command, devices)
     if devices is None and file.devices is None:
         document.notes.append("no variable says how many processes it starts: give --devices N")
     megatron = bool(module[1]) if module else command.words[at].text.rsplit("/", 1)[-1] == "megatron"
     return document, devices, megatron
+
+
+def _split_layers(
+    document: WrittenDocument, script: Script, command: Command, devices: Written | None
+) -> list[str]:
+    """Leave the devices open that each process splits the layers over, which is no layout of a run.
+
+    Source: ms-swift 3602360, ``swift/utils/env.py`` (``is_mp``): ``device_map`` where more are seen.
+    """
+    seen = visible_devices(script, command)
+    stage = str(getattr(document.given("deepspeed"), "value", ""))
+    if devices is None or seen is None or seen < 2 * devices.value or "3" in stage:
+        return []
+    document.opened |= {"devices", "tp", "pp"}
+    return [f"{devices.words}: each process splits the layers over {seen // devices.value} devices"]
 
 
 def _sharded_elsewhere(document: WrittenDocument, command: Command) -> list[str]:
@@ -125,7 +141,7 @@ def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | Non
     values |= _batches(document, file, values)
     values |= _adapters(document) | _software(document)
     for path, written in document.entries.items():
-        if path not in SWIFT.keys.values() and "." not in path:
+        if path not in (*SWIFT.keys.values(), *SWIFT.data["engine"]) and "." not in path:
             document.leave_open(path, written)
     document.stop_at_problems()
     return _assembled(file, document, without_open(values), document.opened)

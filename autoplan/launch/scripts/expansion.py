@@ -45,6 +45,8 @@ _LONGEST: Final = 2**20
 _LONGEST_EDITED: Final = 2_000
 _MOST_PIECES: Final = 200_000
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
+#: Words that ``echo`` hands to a filter.
+_ECHOED: Final = re.compile(r"\s*echo\s[^|;&]*\|")
 _SHOWN: Final = 60
 #: A here-document that ``cat`` alone puts out.
 _SHOWN_DOCUMENT: Final = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"]?\w+['\"]?\s*\n")
@@ -103,6 +105,8 @@ class Expander:
             yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
         elif isinstance(part, CommandText) and _OWN_FOLDER.fullmatch(part.text):
             yield Piece(".", part.line, part.quoted)
+        elif isinstance(part, CommandText) and (counted := self._filtered(part)) is not None:
+            yield counted
         elif isinstance(part, CommandText) and _SHOWN_DOCUMENT.match(part.text):
             yield from self._shown_document(part)
         elif isinstance(part, CommandText):
@@ -113,6 +117,24 @@ class Expander:
             yield self._arithmetic(part.text, part.line)
         else:
             yield from self._parameter(part)
+
+    def _filtered(self, part: CommandText) -> Piece | None:
+        """Return what ``echo`` puts out behind filters that are read, such as a count of its words."""
+        inner = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1]
+        if not _ECHOED.match(inner):
+            return None
+        group = parse_script(inner, self.file, part.line)
+        commands = [one for one in group.statements if isinstance(one, SimpleCommand)]
+        if len(commands) != len(group.statements) or set(group.joints[1:]) != {"|"}:
+            return None
+        (first, *rest) = [self.fields(command.words) for command in commands]
+        if any(word.unknown for words in (first, *rest) for word in words):
+            return None
+        end = "" if any(word.text == "-n" for word in first) else "\n"
+        text: str | None = " ".join(word.text for word in first[1:] if word.text != "-n") + end
+        for words in rest:
+            text = filtered_text(text, [word.text for word in words]) if text is not None else None
+        return None if text is None else Piece(text.strip("\n"), part.line, part.quoted)
 
     def _shown_document(self, part: CommandText) -> Iterator[Piece]:
         """Yield the text of a here-document that ``cat`` puts out, without the ends of its last lines."""
@@ -250,6 +272,26 @@ class Expander:
         return SpecError([Problem("it expands to too much text", "script", self.file, line)])
 
 
+def filtered_text(text: str, words: Sequence[str]) -> str | None:
+    r"""Return the lines that a filter makes of the lines ``text``; None for one that is not read.
+
+    >>> filtered_text("0,1,2\n", ["awk", "-F,", "{print NF}"]), filtered_text("0 1\n", ["wc", "-w"])
+    ('3\n', '2\n')
+    """
+    match list(words):
+        case ["tr", old, new] if len(old) == 1:
+            return text.replace(old, {"\\n": "\n"}.get(new, new))
+        case ["wc", "-w" | "-l" as what]:
+            return f"{len(text.split()) if what == '-w' else text.count(chr(10))}\n"
+        case ["awk", option, "{print NF}"] if option.startswith("-F") and option[2:]:
+            return f"{len(text.rstrip().split(option[2:]))}\n"
+        case ["awk", "{print NF}"]:
+            return f"{len(text.split())}\n"
+        case ["grep", "-o", sign] if len(sign) == 1 and sign not in ".*^$[\\":
+            return f"{sign}\n" * text.count(sign)
+    return None
+
+
 class _TooLongError(Exception):
     """An expansion would be too much text."""
 
@@ -272,7 +314,7 @@ def assign(expander: Expander, assignment: Assignment) -> None:
             start = {"0": old}
         values[name] = _array(expander, assignment, start)
         return
-    text = expander.text(assignment.value)
+    text = _said_outside(expander, assignment, expander.text(assignment.value))
     if assignment.index is not None:
         array: Array = dict(old) if isinstance(old, dict) else {}
         key = expander.plain(assignment.index) or "0"
@@ -283,6 +325,14 @@ def assign(expander: Expander, assignment: Assignment) -> None:
         values[name] = {**old, first: (*old.get(first, ()), *text) if assignment.append else text}
     else:
         values[name] = (*(old or ()), *text) if assignment.append else text
+
+
+def _said_outside(expander: Expander, assignment: Assignment, text: Text) -> Text:
+    """Return what is said from outside of a variable whose value is the output of a command."""
+    said = expander.scope.outside.get(assignment.name)
+    open_pieces = [piece for piece in text if piece.unknown is not None and not piece.unknown.name]
+    whole = said is not None and not assignment.append and assignment.index is None
+    return (Piece(said or "", assignment.line),) if whole and open_pieces else text
 
 
 def _array(expander: Expander, assignment: Assignment, start: Array) -> Array:

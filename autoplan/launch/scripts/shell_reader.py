@@ -26,7 +26,12 @@ from autoplan.launch.scripts.pieces import (
     text_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
-from autoplan.launch.scripts.slurm_directives import Directive, slurm_directives, slurm_variables
+from autoplan.launch.scripts.slurm_directives import (
+    Directive,
+    pbs_directives,
+    slurm_directives,
+    slurm_variables,
+)
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.syntax.syntax_tree import (
     ArithmeticCommand,
@@ -46,7 +51,7 @@ _DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
-_LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec"})
+_LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed"})
 _TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
 
@@ -71,7 +76,7 @@ def read_script(
     except RecursionError as error:
         raise SpecError([Problem("nested too deeply", "script", file)]) from error
     reader.note_overwritten(variables or {})
-    directives = {**directives, **reader.directives}
+    directives = {**pbs_directives(text), **directives, **reader.directives}
     return Script(
         file,
         tuple(reader.commands),
@@ -338,11 +343,19 @@ def _written_script(reader: _ScriptReader, words: Sequence[Word]) -> None:
             continue
         first = len(reader.commands)
         _inner(reader, reader.written.pop(name))
-        launched = words[:at] if before & _LAUNCHING else ()
-        for place, command in enumerate(reader.commands[first:], first):
-            if any(inner.text.endswith(".py") for inner in command.words):
-                reader.commands[place] = replace(command, words=(*launched, *command.words))
+        _launch(reader, first, words[:at])
         return
+
+
+def _launch(reader: _ScriptReader, first: int, before: Sequence[Word]) -> None:
+    """Put a launcher, which starts a script by a shell, before the programs that the script starts."""
+    names = [word.text.rpartition("/")[2] for word in before]
+    if not _LAUNCHING.intersection(names):
+        return
+    launched = before[: next((at for at, name in enumerate(names) if name in SHELLS), len(before))]
+    for place, command in enumerate(reader.commands[first:], first):
+        if any(inner.text.endswith(".py") for inner in command.words):
+            reader.commands[place] = replace(command, words=(*launched, *command.words))
 
 
 def _environment(reader: _ScriptReader, command: SimpleCommand) -> dict[str, Value]:
@@ -371,7 +384,9 @@ def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: Simple
     """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
     place = script_place(words)
     if place is not None:
+        first = len(reader.commands)
         _inner(reader, _source_of(reader, command, words, place))
+        _launch(reader, first, words[:place])
         return
     if command.document is None or words[0].text not in _TAKING_SCRIPTS:
         return

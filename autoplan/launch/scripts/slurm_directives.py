@@ -1,4 +1,4 @@
-"""Options of Slurm in a script: ``#SBATCH`` lines, and the variables that they set in it."""
+"""Options of Slurm and PBS in a script, and the variables that those of Slurm set in it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Directive", "gpus_in", "slurm_directives", "slurm_variables"]
+__all__ = ["Directive", "gpus_in", "pbs_directives", "slurm_directives", "slurm_variables"]
 
 _LINE: Final = re.compile(r"\s*#SBATCH\s+(.*)")
+#: The request of nodes of PBS, or of a part of them.
+_SELECT: Final = re.compile(r"\s*#PBS\s+-l\s*select=(\d{1,6})((?::\w+=[\w.]+)*)\s*(?:,.*)?$")
 _SHORT: Final = {
     "N": "nodes",
     "n": "ntasks",
@@ -43,6 +45,20 @@ def slurm_directives(text: str, line: int = 1) -> dict[str, Directive]:
             for name, value in _options(match[1]):
                 directives[name] = Directive(value, number)
     return directives
+
+
+def pbs_directives(text: str) -> dict[str, Directive]:
+    r"""Return the nodes and the GPUs of each that ``#PBS -l select=`` asks for, by Slurm's names.
+
+    >>> pbs_directives("#PBS -l select=32:ncpus=8:ngpus=8")["nodes"]
+    Directive(value='32', line=1)
+    """
+    for number, content in enumerate(text.splitlines(), start=1):
+        match = _SELECT.match(content)
+        gpus = re.search(r":ngpus=(\d{1,4})\b", match[2]) if match else None
+        if match and gpus:
+            return {"nodes": Directive(match[1], number), "gpus-per-node": Directive(gpus[1], number)}
+    return {}
 
 
 def _options(text: str) -> list[tuple[str, str]]:

@@ -11,7 +11,14 @@ from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
-__all__ = ["SHOWING", "launched_devices", "launcher_words", "training_command", "variable_devices"]
+__all__ = [
+    "SHOWING",
+    "launched_devices",
+    "launcher_words",
+    "training_command",
+    "variable_devices",
+    "visible_devices",
+]
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
@@ -94,12 +101,16 @@ def _seen_by_deepspeed(before: Sequence[Word], script: Script, command: Command)
     told = _option(before, _PER_NODE | _NODES | {"--hostfile", "-H", "--exclude", "-e"})
     if told is not None or not any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in before):
         return None
+    count = visible_devices(script, command)
+    return None if count is None else Written(count, command.line, f"{count} of CUDA_VISIBLE_DEVICES")
+
+
+def visible_devices(script: Script, command: Command) -> int | None:
+    """Return how many devices CUDA_VISIBLE_DEVICES shows a command; None where it is not said."""
     name = "CUDA_VISIBLE_DEVICES"
     visible = command.environment.get(name) or script.variables.get(name)
     text = text_of(visible) if isinstance(visible, tuple) and unknown_of(visible) is None else ""
-    if not re.fullmatch(r"\d+(?:,\d+)*", text):
-        return None
-    return Written(text.count(",") + 1, command.line, f"{name}={text}")
+    return text.count(",") + 1 if re.fullmatch(r"\d+(?:,\d+)*", text) else None
 
 
 def _ranks_of_mpi(before: Sequence[Word]) -> Written | None:

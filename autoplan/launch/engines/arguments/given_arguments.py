@@ -69,6 +69,8 @@ class GivenArguments:
     notes: list[str] = field(default_factory=list)
     #: Degrees that the output of a command decides, which is not known.
     opened: set[str] = field(default_factory=set)
+    #: Whether a file of options is named that lies nowhere.
+    options_away: bool = False
     #: What a file of options has that is no argument, by path, with lines.
     document: dict[str, Written] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
@@ -410,18 +410,25 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
-    """Add the keys of a YAML file that ``--config`` names, which arguments go over."""
-    for at, word in enumerate(words[:-1]):
-        if word.text != TRAINER.data["file"] or words[at + 1].unknown is not None:
-            continue
-        text = file.sibling(words[at + 1].text)
+    """Add the keys of the files that ``--config`` or the first word names, which arguments go over.
+
+    Parsers like that of the alignment handbook take a file as their first word.
+    """
+    behind = [b for a, b in pairwise(words) if a.text == TRAINER.data["file"]]
+    for name in (word.text for word in (*_first_file(words), *behind) if word.unknown is None):
+        text = file.sibling(name)
         if text is None:
             document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
-            document.notes.append(f"{words[at + 1].text} is not read: what it says is left open")
+            document.notes.append(f"{name} is not read: what it says is left open")
             continue
-        inner = read_yaml(LaunchFile(words[at + 1].text, text), TRAINER)
+        inner = read_yaml(LaunchFile(name, text), TRAINER)
         document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
-        document.notes += [*inner.notes, f"{words[at + 1].text}: read with this file"]
+        document.notes += [*inner.notes, f"{name}: read with this file"]
+
+
+def _first_file(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the first word where it is a file of keys."""
+    return words[:1] if words and words[0].text.endswith((".yaml", ".yml", ".json")) else ()
 
 
 def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:

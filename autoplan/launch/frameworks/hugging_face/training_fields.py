@@ -75,9 +75,14 @@ _ALONE: Final[Mapping[str, Any]] = {
 
 
 def with_defaults(document: WrittenDocument, *names: str) -> None:
-    """Give the keys that a document lacks the defaults of their bindings."""
+    """Give the keys that a document lacks the defaults of their bindings.
+
+    A microbatch has none beside a batch under a name that is not read: its program divides that one.
+    """
     for name in names:
         binding = document.table[name]
+        if name == "mbs" and binding.key not in document.entries and "global_batch_size" in document.opened:
+            continue
         document.entries.setdefault(binding.key, Written(binding.default, default=True))
 
 

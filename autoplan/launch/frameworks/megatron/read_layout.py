@@ -283,7 +283,8 @@ def _optimizer(arguments: Arguments) -> Written:
     written = arguments.text("optimizer")
     name = written.value if written else "adam"
     states = arguments.text("moments")
-    ours = "muon" if name == "dist_muon" else TABLE["optimizer"].ours(name) or name
+    spelt = TABLE.data["earlier_optimizers"].get(name, name)
+    ours = TABLE["optimizer"].ours(spelt) or spelt
     moments = TABLE["moments"].ours(states.value) if states is not None else None
     if ours == "adamw" and states is not None and moments is not None:
         return Written(moments, states.line, states.words)
