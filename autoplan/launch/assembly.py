@@ -25,6 +25,8 @@ _LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
 _NEEDED: Final = tuple(key.name for key in LAYOUT_KEYS if key.launched)
 #: Values that a layout string leaves out.
 _USUAL: Final[Mapping[str, Any]] = {key.name: key.usual for key in LAYOUT_KEYS if key.usual is not None}
+#: Frameworks whose stages have as many layers each, unless a file says how many.
+_EVEN: Final = frozenset({"llama-factory", "ms-swift"})
 _JOB: Final = ("devices", "precision", "optimizer", "adapters", "rl", "routing", "software")
 _WORKLOAD: Final = ("sequence_length", "global_batch_size")
 
@@ -80,6 +82,8 @@ def assembled(
     layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
     sizes = _sizes_of(model)
     problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
+    if framework in _EVEN:
+        problems += _even_problems(file, values, layers)
     problems += [*_expert_problems(file, values, sizes), *_head_problems(file, values, sizes)]
     problems += _sequence_problems(file, values)
     if problems:
@@ -172,6 +176,15 @@ def _stage_problems(file: LaunchFile, values: Values, layers: int | None) -> Ite
         yield Problem(sentence, "stages", file.name, stages.line or pp.line)
     if vpp is not None and vpp.value > 1 and pp.value == 1:
         yield Problem(f"{_shown('vpp', vpp)} needs pp > 1", "vpp", file.name, vpp.line)
+
+
+def _even_problems(file: LaunchFile, values: Values, layers: int | None) -> Iterator[Problem]:
+    """Yield the problem of layers that stages, which have as many each, do not divide."""
+    pp, vpp = values.get("pp"), values.get("vpp")
+    chunks = (pp.value if pp else 1) * (vpp.value if vpp else 1)
+    if pp is not None and layers is not None and "stages" not in values and layers % chunks:
+        sentence = f"{chunks} stages ({_shown('pp', pp)}) do not divide the {layers} layers of the model"
+        yield Problem(sentence, "pp", file.name, pp.line)
 
 
 def _sizes_of(model: Mapping[str, Any] | str | None) -> Mapping[str, int | None]:

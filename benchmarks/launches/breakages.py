@@ -33,7 +33,9 @@ _NEEDS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     "expert degree divides nothing": lambda values: values.get("ep", 1) > 1,
 }
 #: Files in which a first match stands in a branch of the script that is not taken.
-_UNTAKEN: Final = ("pretrain_gpt_103b.sbatch",)
+_UNTAKEN: Final = ("pretrain_gpt_103b.sbatch", "pretrain_llama2_distributed.sh")
+#: A breakage of keys alone: a shell reads its text as a command.
+_BRACKET: Final = "bracket that is not closed"
 #: Fields that are open, or the file refused, where a file that it names is missing.
 _NAMED: Final = ("zero", "devices", "adp")
 
@@ -72,6 +74,7 @@ def _variants(entry: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[tu
             pattern, put = pattern.replace("LINE", _LINE, 1), rf"\g<head>{put}"
         changed, count = re.subn(pattern, put, text, count=1)
         needed = _NEEDS.get(breakage, bool)(entry["values"])
+        needed = needed and not (breakage == _BRACKET and entry["path"].endswith(".sh"))
         if count and changed != text and needed and not entry["path"].endswith(_UNTAKEN):
             yield breakage, {**texts, entry["path"]: changed}
     if entry.get("beside"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -186,6 +187,18 @@ def _refuse_uneven(
         arguments.refuse(f"{layout.pp} stages of {spec.layers} layers", words, pp.line if pp else None)
 
 
+def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Mapping[str, Written]) -> None:
+    """Refuse an engine of one node with more devices than its environment shows it."""
+    seen, taken = one.command.visible, layout.devices_per_engine
+    several = any(re.search(r"nnodes|\bray\b|data-parallel-address", w.text) for w in one.command.words)
+    if seen is None or several or taken <= seen:
+        return
+    degree = values.get("pp") or values.get("tp")
+    words, line = (degree.words, degree.line) if degree else ("layout", one.command.line)
+    sentence = f"the engine takes {taken} devices ({layout}), and CUDA_VISIBLE_DEVICES shows {seen}"
+    one.given.refuse(sentence, words, line)
+
+
 def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     arguments = one.given
@@ -208,6 +221,7 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
         layout = replace(layout, ep=layout.tp * layout.adp)
     line = one.command.line
     _consistent(layout, arguments, line)
+    _refuse_hidden(layout, one, values)
     if isinstance(spec, ModelSpec):
         _refuse_uneven(layout, spec, arguments, values)
     role = values.get("role")

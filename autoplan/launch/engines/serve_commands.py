@@ -12,7 +12,7 @@ from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.arguments.argument_list import listed_versions
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
-from autoplan.launch.scripts.training_command import SHOWING
+from autoplan.launch.scripts.training_command import SHOWING, visible_devices
 
 __all__ = [
     "ENGINES",
@@ -97,7 +97,8 @@ _VERSIONS: Final = {
 class ServeCommand:
     """One command that serves: its engine, the words of its arguments, and its line.
 
-    ``replicas`` says how many of it a manifest starts, and ``role`` in which pool they are, where it says so.
+    ``replicas`` says how many of it a manifest starts, and ``role`` in which pool they are, where it says so;
+    ``visible`` how many devices its own environment shows it.
     """
 
     engine: str
@@ -106,6 +107,7 @@ class ServeCommand:
     doubt: str = ""
     replicas: int = 1
     role: str | None = None
+    visible: int | None = None
 
 
 def serves(text: str) -> bool:
@@ -137,7 +139,9 @@ def _commands(script: Script) -> Iterator[tuple[ServeCommand, bool]]:
             engine, start = place
             first = command.words[0].text.rsplit("/", 1)[-1]
             recognised = first in _STARTERS or first.startswith("python")
-            yield ServeCommand(engine, tuple(command.words[start:]), command.line, command.doubt), recognised
+            words, shown_devices = tuple(command.words[start:]), visible_devices({}, command)
+            made = ServeCommand(engine, words, command.line, command.doubt, visible=shown_devices)
+            yield made, recognised
 
 
 def _place(words: Sequence[Word]) -> tuple[str, int] | None:

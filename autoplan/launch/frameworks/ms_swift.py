@@ -103,7 +103,7 @@ def _split_layers(
 
     Source: ms-swift 3602360, ``swift/utils/env.py`` (``is_mp``): ``device_map`` where more are seen.
     """
-    seen = visible_devices(script, command)
+    seen = visible_devices(script.variables, command)
     stage = str(getattr(document.given("deepspeed"), "value", ""))
     if devices is None or seen is None or seen < 2 * devices.value or "3" in stage:
         return []

@@ -45,8 +45,13 @@ _LONGEST: Final = 2**20
 _LONGEST_EDITED: Final = 2_000
 _MOST_PIECES: Final = 200_000
 _INTEGER: Final = re.compile(r"\s*-?[0-9]{1,18}\s*")
+#: Parts of a path, by the programs that put them out.
+_OF_A_PATH: Final[dict[str, Callable[[str], str]]] = {
+    "dirname": lambda path: path.rstrip("/").rpartition("/")[0] or ".",
+    "basename": lambda path: path.rstrip("/").rpartition("/")[2],
+}
 #: Words that ``echo`` hands to a filter.
-_ECHOED: Final = re.compile(r"\s*echo\s[^|;&]*\|")
+_ECHOED: Final = re.compile(r"\s*(?:echo\s[^|;&]*\||(?:dir|base)name\s[^|;&]*$)")
 _SHOWN: Final = 60
 #: A here-document that ``cat`` alone puts out.
 _SHOWN_DOCUMENT: Final = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"]?\w+['\"]?\s*\n")
@@ -57,6 +62,10 @@ _DIRNAME: Final = r"dirname\s+(?:--\s+)?\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"
 _OWN_FOLDER: Final = re.compile(
     rf"(?:\$\(|`)\s*{_DIRNAME}\s*(?:\)|`)"
     rf"|\$\(\s*pwd\s*\)|\$\(\s*cd\s+(?:--\s+)?\"?\$\(\s*{_DIRNAME}\s*\)\"?[^;]*?(?:&&|;)\s*pwd\b[^)]*\)"
+)
+#: The script's own path.
+_OWN_PATH: Final = re.compile(
+    r"(?:\$\(|`)\s*(?:realpath|readlink)\s+(?:-\w+\s+)*\"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?\"?\s*(?:\)|`)"
 )
 
 
@@ -105,6 +114,8 @@ class Expander:
             yield self._arithmetic((Literal(text, part.line, quoted=True),), part.line)
         elif isinstance(part, CommandText) and _OWN_FOLDER.fullmatch(part.text):
             yield Piece(".", part.line, part.quoted)
+        elif isinstance(part, CommandText) and _OWN_PATH.fullmatch(part.text):
+            yield Piece(f"./{self.file.rpartition('/')[2]}", part.line, part.quoted)
         elif isinstance(part, CommandText) and (counted := self._filtered(part)) is not None:
             yield counted
         elif isinstance(part, CommandText) and _SHOWN_DOCUMENT.match(part.text):
@@ -119,7 +130,7 @@ class Expander:
             yield from self._parameter(part)
 
     def _filtered(self, part: CommandText) -> Piece | None:
-        """Return what ``echo`` puts out behind filters that are read, such as a count of its words."""
+        """Return what ``echo`` puts out behind filters that are read, or a part of a path."""
         inner = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1]
         if not _ECHOED.match(inner):
             return None
@@ -130,6 +141,9 @@ class Expander:
         (first, *rest) = [self.fields(command.words) for command in commands]
         if any(word.unknown for words in (first, *rest) for word in words):
             return None
+        if first[0].text in _OF_A_PATH:
+            named = _OF_A_PATH[first[0].text](first[-1].text) if len(first) == 2 else None
+            return None if named is None else Piece(named, part.line, part.quoted)
         end = "" if any(word.text == "-n" for word in first) else "\n"
         text: str | None = " ".join(word.text for word in first[1:] if word.text != "-n") + end
         for words in rest:

@@ -296,6 +296,10 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
             assign(expander, assignment)
         return True
     name = words[0].text
+    if name == "eval":
+        joint = [p for word in command.words[1:] for p in (*expander.text(word), Piece(" ", command.line))]
+        _inner(reader, tuple(joint))
+        return None
     builtin = _BUILTINS.get(name)
     if builtin is not None:
         return builtin(reader, words, command.line)
@@ -442,7 +446,10 @@ def _end(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | Non
 def _source(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
     """Follow a file that is read where it lies there; else note that it may set anything."""
     name = words[1].text if len(words) > 1 else "a file"
-    text = reader.sibling(name.removeprefix("./")) if len(words) > 1 and words[1].unknown is None else None
+    # Of a folder that is not known, what lies beside this script is read.
+    below = name.startswith("/") and "//" not in name
+    asked = name.removeprefix("./") if len(words) > 1 and words[1].unknown is None else name[1:]
+    text = reader.sibling(asked) if len(words) > 1 and (below or words[1].unknown is None) else None
     if text is not None and reader.depth < _DEEPEST // 2:
         reader.notes.append(f"line {line} reads {name}, which is followed")
         return _sourced(reader, text, line)
@@ -466,13 +473,9 @@ def _sourced(reader: _ScriptReader, text: str, line: int) -> bool | None:
     return None
 
 
-def _evaluated(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Follow what ``eval`` and ``exec`` run."""
-    if words[0].text != "eval":
-        reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
-        return None
-    joint = [piece for word in words[1:] for piece in (*as_text(word), Piece(" ", word.line))]
-    _inner(reader, tuple(joint))
+def _executed(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
+    """Follow what ``exec`` runs."""
+    reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
     return None
 
 
@@ -524,8 +527,7 @@ _BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool |
     "return": _end,
     "source": _source,
     ".": _source,
-    "eval": _evaluated,
-    "exec": _evaluated,
+    "exec": _executed,
     "unset": _unset,
     "read": _read,
     "mapfile": _read,

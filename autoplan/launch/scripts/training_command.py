@@ -101,14 +101,14 @@ def _seen_by_deepspeed(before: Sequence[Word], script: Script, command: Command)
     told = _option(before, _PER_NODE | _NODES | {"--hostfile", "-H", "--exclude", "-e"})
     if told is not None or not any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in before):
         return None
-    count = visible_devices(script, command)
+    count = visible_devices(script.variables, command)
     return None if count is None else Written(count, command.line, f"{count} of CUDA_VISIBLE_DEVICES")
 
 
-def visible_devices(script: Script, command: Command) -> int | None:
+def visible_devices(variables: Mapping[str, object], command: Command) -> int | None:
     """Return how many devices CUDA_VISIBLE_DEVICES shows a command; None where it is not said."""
     name = "CUDA_VISIBLE_DEVICES"
-    visible = command.environment.get(name) or script.variables.get(name)
+    visible = command.environment.get(name) or variables.get(name)
     text = text_of(visible) if isinstance(visible, tuple) and unknown_of(visible) is None else ""
     return text.count(",") + 1 if re.fullmatch(r"\d+(?:,\d+)*", text) else None
 
