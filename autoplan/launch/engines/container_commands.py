@@ -147,6 +147,8 @@ def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
     named = [scalar_of(values.get(key)) for key in CHARTS["role_keys"]]
     named += [scalar_of(values.get("name"))] if "template" in values else []
     role = next((name for name in (*named, *_labelled_roles(values)) if name in ROLES), around.role)
+    if scalar_of(values.get("kind")) == "StatefulSet":
+        around = replace(around, numbered=True)
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
 

@@ -107,6 +107,12 @@ class Around:
     outside: Mapping[str, str] = field(default_factory=dict)
     #: Copies of the whole service that has several roles.
     services: int = 1
+    #: Whether pods have numbers, by which engines on several nodes are started.
+    numbered: bool = False
+
+
+#: The nodes of an engine, each of which is a pod.
+_NODES: Final = re.compile(r"--nnodes[ =]+0*([1-9]\d{0,3})\b")
 
 
 def counted(node: yaml.Node | None) -> int | None:
@@ -129,7 +135,8 @@ def tokens_of(node: yaml.Node) -> Iterator[Token]:
 def served(tokens: Sequence[Token], around: Around, variables: Mapping[str, str]) -> ServedContainer:
     """Return the container of such words; those of a worker of Dynamo are those of its engine."""
     words, role, documents = _engine_words(tokens, {**variables, **around.outside})
-    copies = around.replicas * around.services
+    nodes = _NODES.search(" ".join(token.text for token in words)) if around.numbered else None
+    copies = max(1, around.replicas // (int(nodes[1]) if nodes else 1)) * around.services
     return ServedContainer(
         tuple(words), copies, around.devices, role or around.role, dict(variables), documents
     )

@@ -21,7 +21,7 @@ from autoplan.launch.known_models import other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
-__all__ = ["CommandValues", "configured"]
+__all__ = ["OF_OPTIONS", "CommandValues", "configured"]
 
 _READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
     "vllm": vllm_values,
@@ -33,7 +33,7 @@ _READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
 #: Arguments that name what is served, besides the first word.
 _LAYOUT: Final = ("tp", "pp", "replicas", "ep", "adp", "dcp", "weights", "kv", "seqs", "tokens", "spec")
 #: Fields that a file of options decides, where it lies nowhere.
-_OF_OPTIONS: Final = ("tp", "pp", "ep", "adp", "dcp")
+OF_OPTIONS: Final = frozenset({"tp", "pp", "ep", "adp", "dcp"})
 #: Settings of an engine by key of the section ``search`` of a job.
 _SEARCH: Final = ("gpu_memory_utilization", "block_tokens", "cache_tokens")
 #: Those of them that each pool has for itself.
@@ -139,8 +139,8 @@ def _left_open(engine: _StartedEngine, commands: Sequence[CommandValues]) -> tup
     values = engine.values
     opened = [] if "weights" in values else ["weights"]
     opened += sorted({name for one in commands for name in one.given.opened})
-    if any(one.given.options_away for one in commands):
-        opened += [key for key in _OF_OPTIONS if key not in values or values[key].default]
+    elsewhere = sorted({name for one in commands for name in one.given.elsewhere})
+    opened += [key for key in elsewhere if key not in values or values[key].default]
     if commands[0].command.words or "checkpoint" in values:
         return tuple(opened)
     opened += [key for key in ("tp", "pp", "ep", "dcp") if key not in values]

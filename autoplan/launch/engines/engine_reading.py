@@ -19,7 +19,7 @@ from autoplan.launch.engines.arguments.argument_list import argument_list, liste
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
-from autoplan.launch.engines.engine_assembly import CommandValues, configured
+from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,
@@ -213,7 +213,7 @@ class _CommandReader:
             written = self.documents.get(named.value.rsplit("/", 1)[-1])
             text = self.file.sibling_text(named.value) if written is None else written
             if text is None:
-                arguments.options_away = True
+                arguments.elsewhere |= OF_OPTIONS
                 arguments.notes.append(
                     f"{named.words} (line {named.line}): the file is not beside this one, or not known,"
                     " what it says stays open"

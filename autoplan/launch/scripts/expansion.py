@@ -136,7 +136,7 @@ class Expander:
             return None
         group = parse_script(inner, self.file, part.line)
         commands = [one for one in group.statements if isinstance(one, SimpleCommand)]
-        if len(commands) != len(group.statements) or set(group.joints[1:]) != {"|"}:
+        if len(commands) != len(group.statements) or set(group.joints[1:]) - {"|"}:
             return None
         (first, *rest) = [self.fields(command.words) for command in commands]
         if any(word.unknown for words in (first, *rest) for word in words):

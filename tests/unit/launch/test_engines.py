@@ -441,3 +441,53 @@ def test_a_saved_answer_is_emitted(tmp_path):
     assert autoplan.emit(plan, "vllm", job=job) == autoplan.emit(front, "vllm")
     with pytest.raises(UnsupportedError, match=rf"no plan 99 in .*: plans are 1 to {len(front.plans)}"):
         saved_engines(saved, 99)
+
+
+def read_serve(text, name="serve.sh", beside=None):
+    """Return what a text says as a launch file of an engine, with the texts of files beside it."""
+    return read_engines(EngineFile(LaunchFile(name, text), (beside or {}).get))
+
+
+def test_an_engine_gets_no_more_devices_than_it_is_shown():
+    """Degrees of more devices than CUDA_VISIBLE_DEVICES shows are refused with both."""
+    text = "CUDA_VISIBLE_DEVICES=0,1,2,3 vllm serve Qwen/Qwen2.5-72B-Instruct -tp 4 -pp {}\n"
+    assert read_serve(text.format(1)).layout.devices == 4
+    with pytest.raises(SpecError, match=r"serve\.sh:1: .*8 devices .*CUDA_VISIBLE_DEVICES shows 4"):
+        read_serve(text.format(2))
+
+
+def test_what_a_missing_file_of_options_decides_stays_open():
+    """TensorRT-LLM has attention data parallelism in its file of options alone."""
+    text = "trtllm-serve m --backend pytorch --tp_size 8 --extra_llm_api_options options.yaml\n"
+    found = read_serve(text)
+    assert {"ep", "adp"} <= set(found.unspecified)
+    assert "tp" not in found.unspecified
+    whole = read_serve(text, beside={"options.yaml": "enable_attention_dp: true\n"})
+    assert whole.layout.adp == 8
+    assert "adp" not in whole.unspecified
+
+
+def test_the_module_of_vllms_commands_serves():
+    """The module behind the program ``vllm`` is read like it."""
+    text = "python -m vllm.entrypoints.cli.main serve Qwen/Qwen3-32B --tensor-parallel-size 8\n"
+    assert (read_serve(text).layout.tp, read_serve(text).job["model"]) == (8, "qwen3-32b")
+
+
+def test_pods_with_numbers_are_nodes_of_one_engine():
+    """Replicas of a StatefulSet are the nodes of engines; an earlier switch leaves experts open."""
+    text = """apiVersion: apps/v1
+kind: StatefulSet
+spec:
+  replicas: 4
+  template:
+    spec:
+      containers:
+      - image: lmsysorg/sglang:latest
+        command: [/bin/bash, -c]
+        args:
+        - python3 -m sglang.launch_server --model-path m --tp 16 --nnodes 2 --node-rank $RANK --enable-ep-moe
+        resources: {limits: {nvidia.com/gpu: 8}}
+"""
+    found = read_serve(text, "engines.yaml")
+    assert (found.layout.replicas, found.layout.devices) == (2, 32)
+    assert "ep" in found.unspecified

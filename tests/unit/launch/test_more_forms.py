@@ -436,3 +436,116 @@ def test_no_text_ends_in_a_traceback(tmp_path, name, text):
         refused.append(error)
 
     assert all(name in str(error) for error in refused)
+
+
+STARTED = """torchrun --nproc_per_node 4 train.py {} \\
+    --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 \\
+    --gradient_accumulation_steps 1 --bf16 True
+"""
+SIZES = (
+    " --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024"
+    " --max-position-embeddings 1024"
+)
+
+
+def script_of(tmp_path, text, name="run.sh"):
+    """Return a file with ``text`` in a folder."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_file_as_the_first_word_of_a_program_is_read(tmp_path):
+    """A recipe is read as under ``--config``, and what it says is open where it is missing."""
+    text = STARTED.format("recipe.yaml")
+    missing = read(script_of(tmp_path, text))
+    assert missing.layout_fields["recompute"] is None
+    assert "recompute" in missing.unspecified
+    script_of(tmp_path, "gradient_checkpointing: true\nmax_length: 1024\nbf16: true\n", "recipe.yaml")
+    found = read(tmp_path / "run.sh")
+    assert found.layout_fields["recompute"] == "full"
+    assert found.job["workload"]["sequence_length"] == 1024
+    assert found.layout_fields["mbs"] == 2
+
+
+def test_a_microbatch_beside_another_batch_is_no_default(tmp_path):
+    """A launcher divides a batch of its own, so that the default microbatch is not what runs."""
+    text = "model_name_or_path: Qwen/Qwen3-1.7B\nstage: sft\nfinetuning_type: full\nbf16: true\n{}"
+    opened = read(script_of(tmp_path, text.format("global_batch_size: 64\n"), "a.yaml"))
+    assert opened.layout_fields["mbs"] is None
+    assert read(script_of(tmp_path, text.format(""), "b.yaml")).layout_fields["mbs"] == 8
+
+
+def test_layers_that_processes_split_leave_the_devices_open(tmp_path):
+    """Fewer processes than devices split the layers over these, which no layout has."""
+    text = SWIFT.replace("VISIBLE_DEVICES=0,1", "VISIBLE_DEVICES=0,1,2,3").replace(" --deepspeed zero2", "")
+    found = read(script_of(tmp_path, text))
+    assert "devices" in found.unspecified
+    assert any("splits the layers over 2 devices" in note for note in found.warnings)
+    assert read(script_of(tmp_path, SWIFT)).job["devices"] == 2
+
+
+def test_the_engine_that_computes_completions_has_degrees_of_its_own(tmp_path):
+    """A tensor degree of vLLM is none of the run."""
+    text = SWIFT.replace("swift sft", "swift rlhf --rlhf_type grpo --tensor_parallel_size 4")
+    assert read(script_of(tmp_path, text)).layout_fields["tp"] == 1
+
+
+def test_options_of_deepspeed_need_their_switch(tmp_path):
+    """A file of DeepSpeed alone starts nothing: the sharding is open."""
+    text = STARTED.replace("torchrun --nproc_per_node 4", "accelerate launch {}")
+    unsaid = read(script_of(tmp_path, text.format("--deepspeed_config_file ds.json", "")))
+    assert "zero" in unsaid.unspecified
+    assert read(script_of(tmp_path, text.format("--num_processes 4", ""))).layout_fields["zero"] == 0
+
+
+def test_a_file_of_deepspeed_says_the_precision(tmp_path):
+    """Precision and stage are those of the file that accelerate names."""
+    configs = tmp_path / "configs"
+    configs.mkdir()
+    script_of(tmp_path, '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 1}}', "ds.json")
+    text = "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+    text += "deepspeed_config: {deepspeed_config_file: ../ds.json}\n"
+    found = read(script_of(configs, text, "accelerate.yaml"))
+    assert (found.job["precision"], found.layout_fields["zero"], found.job["devices"]) == ("bf16", 1, 2)
+
+
+def test_no_file_above_the_folders_of_a_script_is_read(tmp_path):
+    """A name may lead up, but not out of the folders that are looked in."""
+    below = tmp_path.joinpath(*"abcdef")
+    below.mkdir(parents=True)
+    script_of(tmp_path, '{"zero_optimization": {"stage": 1}}', "ds.json")
+    text = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {{deepspeed_config_file: {}}}\n"
+    found = read(script_of(below, text.format("../../../../../../ds.json"), "accelerate.yaml"))
+    assert "zero" in found.unspecified
+
+
+def test_one_process_is_one_device(tmp_path):
+    """A file without distribution starts one process."""
+    found = read(script_of(tmp_path, "distributed_type: 'NO'\nmixed_precision: fp8\n", "accelerate.yaml"))
+    assert found.job["devices"] == 1
+
+
+def test_pbs_says_the_devices(tmp_path):
+    """Ranks by a command leave the devices to the request of PBS."""
+    text = "#!/bin/bash\n#PBS -l select=4:ncpus=8:mpiprocs=8:ngpus=8\nN=$(wc -l < $PBS_NODEFILE)\n"
+    run = "mpirun -np $N python pretrain_gpt.py --micro-batch-size 1 --global-batch-size 64 --bf16 \\\n"
+    assert read(script_of(tmp_path, f"{text}{run}{SIZES}\n")).job["devices"] == 32
+
+
+def test_a_launcher_before_a_shell_counts(tmp_path):
+    """DeepSpeed starts a shell on each device."""
+    text = (
+        'CMD="python pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16 --num-layers 8 --bf16 \\\n'
+    )
+    text += ' --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"\n'
+    text += 'deepspeed --num_nodes 1 --num_gpus 8 --no_python bash -c "$CMD"\n'
+    assert read(script_of(tmp_path, text)).job["devices"] == 8
+
+
+def test_layers_that_stages_do_not_divide_are_refused(tmp_path):
+    """Stages of Megatron have as many layers each."""
+    text = "model_name_or_path: Qwen/Qwen3-30B-A3B\nstage: sft\nfinetuning_type: full\n"
+    text += "pipeline_model_parallel_size: 7\n"
+    with pytest.raises(SpecError, match=r"llama\.yaml:4: .*do not divide the 48 layers"):
+        read(script_of(tmp_path, text, "llama.yaml"))

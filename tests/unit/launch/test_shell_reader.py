@@ -33,6 +33,10 @@ def texts(text, **variables):
         ),
         ("A=(\n  --tp 2  # degree\n  # --pp 4\n  --sp\n)\nrun ${A[@]}", ["--tp", "2", "--sp"]),
         ('A=()\nrun "${A[@]}" end', ["end"]),
+        ("G=0,1,2\nrun $(echo $G | tr ',' '\\n' | wc -l) $(echo \"$G\" | awk -F, '{print NF}')", ["3", "3"]),
+        ("G=0,1\nrun $(echo $G | tr ',' ' ' | wc -w) $(($(echo $G | grep -o , | wc -l) + 1))", ["2", "2"]),
+        ("M=org/model\nrun $(basename ${M}) `dirname $M`", ["model", "org"]),
+        ('P=$(realpath "$0")\nrun $(dirname "$P")/a', ["./a"]),
         ("declare -A S=([7b]=32 [13b]=40)\nM=13b\nrun ${S[$M]}", ["40"]),
         ('OPTS="--a 1 \\\n  --b 2"\nrun $OPTS "$OPTS"', ["--a", "1", "--b", "2", "--a 1   --b 2"]),
         ("run --a \\\n  --b # comment\n", ["--a", "--b"]),
@@ -206,3 +210,22 @@ def test_no_word_is_made_before_it_is_measured():
         tracemalloc.stop()
 
     assert most < 64 * 2**20
+
+
+def test_what_is_said_goes_over_the_output_of_a_command():
+    """``--set`` says what a command would put out, and not what a script sets itself."""
+    assert texts("N=`nvidia-smi -L | wc -l`\nrun $N", N="4") == ["4"]
+    assert texts("N=2\nrun $N", N="4") == ["2"]
+
+
+def test_eval_keeps_what_is_known_beside_what_is_not():
+    """A file of logs by the date leaves the arguments known."""
+    words = words_of('L=$(date)\nC="run --tp 2"\neval "$C > \\"$L\\" &"')
+    assert [(word.text, word.unknown) for word in words[:2]] == [("--tp", None), ("2", None)]
+
+
+def test_a_file_of_a_folder_that_is_not_known_is_read_where_it_lies():
+    """A folder by a command is looked for beside the script."""
+    found = {"base/params.sh": "TP=4"}
+    script = read_script('D=$(pwd -P)\nsource "$D/base/params.sh"\nrun $TP', "run.sh", {}, found.get)
+    assert [word.text for word in script.commands[-1].words] == ["run", "4"]

@@ -69,8 +69,8 @@ class GivenArguments:
     notes: list[str] = field(default_factory=list)
     #: Degrees that the output of a command decides, which is not known.
     opened: set[str] = field(default_factory=set)
-    #: Whether a file of options is named that lies nowhere.
-    options_away: bool = False
+    #: Fields that a file which lies nowhere or an earlier argument decides, where no other argument does.
+    elsewhere: set[str] = field(default_factory=set)
     #: What a file of options has that is no argument, by path, with lines.
     document: dict[str, Written] = field(default_factory=dict)
 
@@ -213,6 +213,11 @@ def _unknown_flag(made: GivenArguments, flag: str, line: int | None, following: 
     """Note a flag that the list lacks; returns how many words are its value."""
     listed, near = made.known, made.known.nearest(flag)
     name = f"{listed.engine} {listed.version}"
+    earlier = listed.table.data.get("earlier", {}).get(flag)
+    if earlier is not None:
+        made.elsewhere.add(earlier)
+        made.notes.append(f"{flag} (line {line}) is one of earlier versions, and may decide {earlier}")
+        return 0
     if near is not None:
         made.refuse(f"{name} has no such argument: did you mean {near}?", flag, line)
     elif listed.complete or may_decide(flag, following[0].text if following else "true"):

@@ -52,8 +52,16 @@ _NO_TRAINING: Final = re.compile(
 _OF_MEGATRON: Final = ("pretrain_", FLAGS["hidden_size"])
 
 
+#: A script that starts the program of Megatron-LM, and reads files with its arguments.
+_STARTED: Final = re.compile(
+    r"\A(?=[\s\S]*^\s*(?:source|\.)\s)[\s\S]*?^(?!\s*#).*\bpretrain_gpt\.py\b", re.MULTILINE
+)
+
+
 def is_megatron(file: LaunchFile) -> bool:
-    """Return whether a file has arguments of Megatron-LM."""
+    """Return whether a file has arguments of Megatron-LM, or starts its program with those of other files."""
+    if _STARTED.search(file.text) is not None and not file.name.endswith((".py", ".md")):
+        return True
     found = {name for name in TABLE.data["signs"] if _spelt(FLAGS[name], file.text)}
     # A microbatch and a sequence are arguments of other programs, too.
     sized = found - {"mbs", "sequence_length"} or any(word in file.text for word in _OF_MEGATRON)
