@@ -26,7 +26,7 @@ _NEEDED: Final = tuple(key.name for key in LAYOUT_KEYS if key.launched)
 #: Values that a layout string leaves out.
 _USUAL: Final[Mapping[str, Any]] = {key.name: key.usual for key in LAYOUT_KEYS if key.usual is not None}
 #: Frameworks whose stages have as many layers each, unless a file says how many.
-_EVEN: Final = frozenset({"llama-factory", "ms-swift"})
+_EVEN: Final = frozenset({"llama-factory"})
 _JOB: Final = ("devices", "precision", "optimizer", "adapters", "rl", "routing", "software")
 _WORKLOAD: Final = ("sequence_length", "global_batch_size")
 
