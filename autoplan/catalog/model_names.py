@@ -23,7 +23,7 @@ _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTA
 _NAME: Final = re.compile(r"[\w.-]*\w/?[\w.-]*\w")
 #: Words of names that say how a model was tuned or packed, and not what it is.
 _TUNED: Final = re.compile(
-    r"[-_.](?:instruct|chat|it|thinking|base|hf|(?:fp8|nvfp4|fp4)(?:-v\d)?|mxfp4|awq|gptq|int4|int8|bf16|fp16|block"
+    r"[-_.](?:instruct|chat|it|terminus|thinking|base|hf|(?:fp8|nvfp4|fp4)(?:-v\d)?|mxfp4|awq|gptq|int4|int8|bf16|fp16|block"
     r"|gguf|bnb-4bit|4bit|dynamic|quantized|w8a8|w4a16|(?:0[1-9]|1[0-2])[0-3]\d|25\d\d|v0\.\d)(?=[-_.]|$)",
     re.IGNORECASE,
 )
@@ -77,9 +77,12 @@ def checkpoint_model(checkpoint: str) -> str | None:
     ('llama3.1-70b', 'qwen3-30b-a3b')
     >>> checkpoint_model("cache/models--meta-llama--Llama-3.1-8B-Instruct/snapshots/0e9e39f2")
     'llama3.1-8b'
+    >>> checkpoint_model("hub/Qwen/Qwen2___5-7B-Instruct"), checkpoint_model("/data/DeepSeek-V3.1-Terminus")
+    ('qwen2.5-7b', 'deepseek-v3')
     """
     cached = _CACHED.fullmatch(checkpoint)
-    checkpoint = f"{cached[1]}/{cached[2]}" if cached else checkpoint
+    # Folders of ModelScope have three underscores for a point.
+    checkpoint = (f"{cached[1]}/{cached[2]}" if cached else checkpoint).replace("___", ".")
     named = model_called(checkpoint)
     if named is not None:
         return named

@@ -14,7 +14,7 @@ from typing import Final
 
 from autoplan.launch.configuration import Written
 
-__all__ = ["extends", "fields_named", "following", "known_alone", "may_decide", "misnamed"]
+__all__ = ["extends", "fields_named", "following", "known_alone", "may_decide", "misnamed", "speaks_beside"]
 
 #: Words of a name, by the fields that it may decide; the first that fits counts.
 _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
@@ -57,6 +57,8 @@ _BESIDE: Final = re.compile(
     r"patch|invariant|drop|shuffle|sort\w*|group(ed)? by|rank|method"
     r"|strategy(?! )|type|mode|style|variable)\b"
 )
+#: Words of names that speak of evaluation, logs and files alone.
+_ASIDE: Final = re.compile(r"\b(eval\w*|valid\w*|log\w*|save|saving|hub|push|report|output|overwrite)\b")
 #: Fields that are computed from others where a file does not give them.
 _FOLLOWING: Final[Mapping[str, tuple[str, ...]]] = {
     "tp": ("sp", "dp"),
@@ -79,10 +81,23 @@ def fields_named(name: str) -> tuple[str, ...]:
     >>> fields_named("step_batch_size_schedule"), fields_named("eval_batch_size")
     (('global_batch_size', 'mbs'), ())
     """
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", " ", name).strip().lower()
+    words = _words(name)
     if _BESIDE.search(words):
         return ()
     return next((fields for pattern, fields in _SPEAKING if pattern.search(words)), ())
+
+
+def speaks_beside(name: str) -> bool:
+    """Return whether a key or argument of this name speaks of evaluation, logs or files, not of the run.
+
+    >>> speaks_beside("eval_step"), speaks_beside("gradient_accumulation_step")
+    (True, False)
+    """
+    return _ASIDE.search(_words(name)) is not None
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", " ", name).strip().lower()
 
 
 def extends(name: str, other: str) -> bool:

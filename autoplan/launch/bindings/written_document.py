@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
+from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -176,6 +176,8 @@ class WrittenDocument:
     ) -> None:
         """Refuse misspelt keys of ``section`` and list other unknown ones, which ``strict`` refuses.
 
+        Those of evaluation, logs and files are never misspelt: they decide nothing.
+
         A program that has names of its own besides may call most things as it likes: only what is all but one
         of ``others``, which decide a layout, counts as misspelt there.
         """
@@ -188,7 +190,7 @@ class WrittenDocument:
             near = [
                 n for n in difflib.get_close_matches(name, named, 1, alike) if not extends(name, n)
             ] or self._misnamed(name, written.value, listed)
-            if near or strict:
+            if strict or (near and not speaks_beside(name)):
                 hint = f": did you mean {near[0]}?" if near else ""
                 self.refuse_key(f"{_shown(name)} is no key of {framework}{hint}", path, written.line)
             else:

@@ -43,6 +43,8 @@ _LAUNCHES: Final = re.compile(r"(?m)^(?!\s*#).*\baccelerate\s+launch\b")
 _MODES: Final = re.compile(
     r"(?i)(?:ring|ulysses|zigzag|usp|context|sequence|tensor)\w*[_-](?:attn|attention|parallel)"
 )
+#: The section of DeepSpeed's file that says the stage, where a section of accelerate has it by mistake.
+_DEEPSPEEDS: Final = "deepspeed_config.zero_optimization."
 _PRECISIONS: Final = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 
@@ -118,7 +120,7 @@ def read_accelerate(file: LaunchFile) -> Configuration:
 def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return devices, precision, degrees and sharding of a file, or of the options of the launcher."""
     document.check_sections()
-    kind = document.text("kind")
+    kind = _kind(document)
     sections = {"fsdp": _fsdp, "deepspeed": _deepspeed, "megatron": _megatron}
     readers = {name: sections[section] for name, section in ACCELERATE.data["kinds"].items()}
     if kind is None:
@@ -140,6 +142,15 @@ def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, 
         document.opened.add("recompute")
         document.notes.append("the training program, which is not read, may recompute: left open")
     return values
+
+
+def _kind(document: WrittenDocument) -> Written | None:
+    """Return the kind of distribution; YAML reads a bare ``NO`` as false."""
+    path = document.path("kind")
+    written = document.entries.get(path)
+    if written is not None and written.value is False:
+        document.entries[path] = replace(written, value="NO")
+    return document.text("kind")
 
 
 def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocument | None:
@@ -324,6 +335,9 @@ def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: Laun
     if other is not None:
         return fields | _deepspeed_file(document, values, file, other)
     stage = document.number("zero", least=0) or Written(2, default=True)
+    if stage.default and any(path.startswith(_DEEPSPEEDS) for path in document.entries):
+        document.opened.add("zero")
+        document.notes.append("keys of DeepSpeed's file are none of deepspeed_config: the stage is left open")
     if stage.value > 3:
         document.refuse(f"{stage.value} is no ZeRO stage", "zero")
     device = document.text("optimizer_offload", ("none", "cpu", "nvme"))

@@ -549,3 +549,25 @@ def test_layers_that_stages_do_not_divide_are_refused(tmp_path):
     text += "pipeline_model_parallel_size: 7\n"
     with pytest.raises(SpecError, match=r"llama\.yaml:4: .*do not divide the 48 layers"):
         read(script_of(tmp_path, text, "llama.yaml"))
+
+
+def test_a_bare_no_is_a_kind_of_accelerate(tmp_path):
+    """YAML reads ``NO`` without quotes as false."""
+    found = read(script_of(tmp_path, "distributed_type: NO\nnum_processes: 1\n", "accelerate.yaml"))
+    assert (found.job["devices"], found.layout_fields["zero"]) == (1, 0)
+
+
+def test_keys_of_deepspeeds_file_say_no_stage_to_accelerate(tmp_path):
+    """The plugin has a default of its own, which whoever wrote these keys did not mean."""
+    text = (
+        "distributed_type: DEEPSPEED\nnum_processes: 4\ndeepspeed_config:\n  zero_optimization: {stage: 1}\n"
+    )
+    assert "zero" in read(script_of(tmp_path, text, "accelerate.yaml")).unspecified
+
+
+def test_a_misspelt_key_of_evaluation_decides_nothing(tmp_path):
+    """Keys of evaluation and logs are listed as unknown, and those of the run refused."""
+    found = read(script_of(tmp_path, f"{TRL}eval_step: 100\n", "trl.yaml"))
+    assert any("eval_step" in note for note in found.warnings)
+    with pytest.raises(SpecError, match="did you mean gradient_accumulation_steps"):
+        read(script_of(tmp_path, f"{TRL}gradient_accumulation_step: 100\n", "other.yaml"))
