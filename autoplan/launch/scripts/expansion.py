@@ -116,7 +116,7 @@ class Expander:
             yield Piece(".", part.line, part.quoted)
         elif isinstance(part, CommandText) and _OWN_PATH.fullmatch(part.text):
             yield Piece(f"./{self.file.rpartition('/')[2]}", part.line, part.quoted)
-        elif isinstance(part, CommandText) and (counted := self._filtered(part)) is not None:
+        elif isinstance(part, CommandText) and (counted := _filtered(self, part)) is not None:
             yield counted
         elif isinstance(part, CommandText) and _SHOWN_DOCUMENT.match(part.text):
             yield from self._shown_document(part)
@@ -128,27 +128,6 @@ class Expander:
             yield self._arithmetic(part.text, part.line)
         else:
             yield from self._parameter(part)
-
-    def _filtered(self, part: CommandText) -> Piece | None:
-        """Return what ``echo`` puts out behind filters that are read, or a part of a path."""
-        inner = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1]
-        if not _ECHOED.match(inner):
-            return None
-        group = parse_script(inner, self.file, part.line)
-        commands = [one for one in group.statements if isinstance(one, SimpleCommand)]
-        if len(commands) != len(group.statements) or set(group.joints[1:]) - {"|"}:
-            return None
-        (first, *rest) = [self.fields(command.words) for command in commands]
-        if any(word.unknown for words in (first, *rest) for word in words):
-            return None
-        if first[0].text in _OF_A_PATH:
-            named = _OF_A_PATH[first[0].text](first[-1].text) if len(first) == 2 else None
-            return None if named is None else Piece(named, part.line, part.quoted)
-        end = "" if any(word.text == "-n" for word in first) else "\n"
-        text: str | None = " ".join(word.text for word in first[1:] if word.text != "-n") + end
-        for words in rest:
-            text = filtered_text(text, [word.text for word in words]) if text is not None else None
-        return None if text is None else Piece(text.strip("\n"), part.line, part.quoted)
 
     def _shown_document(self, part: CommandText) -> Iterator[Piece]:
         """Yield the text of a here-document that ``cat`` puts out, without the ends of its last lines."""
@@ -316,6 +295,28 @@ class _UnknownNumberError(Exception):
     def __init__(self, unknown: Unknown) -> None:
         super().__init__(unknown.reason)
         self.unknown = unknown
+
+
+def _filtered(expander: Expander, part: CommandText) -> Piece | None:
+    """Return what ``echo`` puts out behind filters that are read, or a part of a path."""
+    inner = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1]
+    if not _ECHOED.match(inner):
+        return None
+    group = parse_script(inner, expander.file, part.line)
+    commands = [one for one in group.statements if isinstance(one, SimpleCommand)]
+    if len(commands) != len(group.statements) or set(group.joints[1:]) - {"|"}:
+        return None
+    (first, *rest) = [expander.fields(command.words) for command in commands]
+    if any(word.unknown for words in (first, *rest) for word in words):
+        return None
+    if first[0].text in _OF_A_PATH:
+        named = _OF_A_PATH[first[0].text](first[-1].text) if len(first) == 2 else None
+        return None if named is None else Piece(named, part.line, part.quoted)
+    end = "" if any(word.text == "-n" for word in first) else "\n"
+    text: str | None = " ".join(word.text for word in first[1:] if word.text != "-n") + end
+    for words in rest:
+        text = filtered_text(text, [word.text for word in words]) if text is not None else None
+    return None if text is None else Piece(text.strip("\n"), part.line, part.quoted)
 
 
 def assign(expander: Expander, assignment: Assignment) -> None:
