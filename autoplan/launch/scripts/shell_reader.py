@@ -474,8 +474,9 @@ def _sourced(reader: _ScriptReader, text: str, line: int) -> bool | None:
 
 
 def _executed(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Follow what ``exec`` runs."""
-    reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
+    """Follow what ``exec`` runs, which is nothing where it redirects alone."""
+    if len(words) > 1:
+        reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
     return None
 
 

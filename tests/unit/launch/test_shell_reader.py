@@ -218,6 +218,11 @@ def test_what_is_said_goes_over_the_output_of_a_command():
     assert texts("N=2\nrun $N", N="4") == ["2"]
 
 
+def test_a_redirection_of_the_shell_runs_nothing():
+    """``exec`` with files alone is no command."""
+    assert read_script("exec > >(tee log) 2>&1\nrun", "run.sh").commands[0].words[0].text == "run"
+
+
 def test_eval_keeps_what_is_known_beside_what_is_not():
     """A file of logs by the date leaves the arguments known."""
     words = words_of('L=$(date)\nC="run --tp 2"\neval "$C > \\"$L\\" &"')
