@@ -53,6 +53,8 @@ _PROGRAM: Final = re.compile(
 #: Programs of it by their files, and those of its second version.
 _MODULE: Final = re.compile(r"(?:.*/)?swift/cli/(_megatron/)?(?:sft|pt|rlhf)\.py|(?:.*/)?llm_(?:sft|pt)\.py")
 _SIGNS: Final[Sequence[str]] = SWIFT.data["signs"]
+#: Fields that stay open where each process splits the layers over several devices.
+_SPLIT: Final = frozenset({"devices", "tp", "pp"})
 #: Trainings whose memory is that of a model alone.
 _FULL: Final = frozenset({"full"})
 
@@ -107,7 +109,7 @@ def _split_layers(
     stage = str(getattr(document.given("deepspeed"), "value", ""))
     if devices is None or seen is None or seen < 2 * devices.value or "3" in stage:
         return []
-    document.opened |= {"devices", "tp", "pp"}
+    document.opened |= _SPLIT
     return [f"{devices.words}: each process splits the layers over {seen // devices.value} devices"]
 
 
@@ -138,7 +140,7 @@ def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | Non
     values["recompute"] = Written("full", default=True)
     values |= recompute_of(document, "recompute")
     with_defaults(document, "mbs")
-    values |= _batches(document, file, values)
+    values |= _split_batches(document, file, values)
     values |= _adapters(document) | _software(document)
     for path, written in document.entries.items():
         if path not in (*SWIFT.keys.values(), *SWIFT.data["engine"]) and "." not in path:
@@ -170,6 +172,17 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values
+
+
+def _split_batches(
+    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
+) -> dict[str, Written]:
+    """Return microbatch and batch; where processes split layers, they are the data-parallel ranks."""
+    split = _SPLIT & document.opened if "devices" in values else frozenset()
+    document.opened -= split
+    fields = _batches(document, file, values)
+    document.opened |= split
+    return {**fields, "dp": values["devices"]} if split else fields
 
 
 def _batches(

@@ -61,12 +61,18 @@ _SPECIAL: Final = {
 }
 
 
+#: Sections of verl, whose engine for rollouts has degrees by NeMo's names.
+_ROLLOUTS: Final = re.compile(r"(?m)^(?:actor_rollout_ref|rollout)\s*:")
+
+
 def is_nemo(file: LaunchFile) -> bool:
     """Return whether a file is one of NeMo: a YAML file, or a script that starts its programs."""
     if is_python(file):
         return "megatron.bridge" not in file.text
     if _is_script(file):
         return _SCRIPT.search(file.text) is not None and re.search(r"[\w.]+\.\w+=", file.text) is not None
+    if _ROLLOUTS.search(file.text) is not None:
+        return False
     signs = _YAML.search(file.text) or (_MODEL.search(file.text) and _MANAGED.search(file.text))
     return signs is not None and re.search(r"(?m)^\s*trainer[.:]", file.text) is not None
 

@@ -482,6 +482,7 @@ def test_layers_that_processes_split_leave_the_devices_open(tmp_path):
     found = read(script_of(tmp_path, text))
     assert "devices" in found.unspecified
     assert any("splits the layers over 2 devices" in note for note in found.warnings)
+    assert (found.layout_fields["dp"], found.job["workload"]["global_batch_size"]) == (2, 16)
     assert read(script_of(tmp_path, SWIFT)).job["devices"] == 2
 
 

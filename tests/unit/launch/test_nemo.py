@@ -154,3 +154,12 @@ def test_edits_are_keys_of_the_file_or_overrides_of_the_script():
     path = "trainer.strategy.tensor_model_parallel_size"
     assert key == FileEdit(f"{path}: 2", f"{path}: 4", 4, f"MODEL_ARGS.{path}")
     assert (word.before, word.after, word.line, word.path) == (f"{path}=8", f"{path}=4", 4, "")
+
+
+def test_degrees_of_rollouts_are_none_of_nemo(tmp_path):
+    """Configurations of verl name the degree of their engine as NeMo names that of the run."""
+    path = tmp_path / "ppo_trainer.yaml"
+    engine = "  rollout: {tensor_model_parallel_size: 2}\n"
+    path.write_text(f"actor_rollout_ref:\n  model: {{path: m}}\n{engine}trainer: {{nnodes: 1}}\n", "utf-8")
+    with pytest.raises(SpecError, match="the framework is not clear"):
+        autoplan.read(path)
