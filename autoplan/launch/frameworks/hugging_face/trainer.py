@@ -427,8 +427,9 @@ def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile
 
 
 def _first_file(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the first word where it is a file of keys."""
-    return words[:1] if words and words[0].text.endswith((".yaml", ".yml", ".json")) else ()
+    """Return the first word where it is a file of keys: one of JSON only where it is the only word."""
+    endings = (".yaml", ".yml", ".json") if len(words) == 1 else (".yaml", ".yml")
+    return words[:1] if words and words[0].text.endswith(endings) else ()
 
 
 def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
