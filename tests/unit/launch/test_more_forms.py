@@ -572,3 +572,23 @@ def test_a_misspelt_key_of_evaluation_decides_nothing(tmp_path):
     assert any("eval_step" in note for note in found.warnings)
     with pytest.raises(SpecError, match="did you mean gradient_accumulation_steps"):
         read(script_of(tmp_path, f"{TRL}gradient_accumulation_step: 100\n", "other.yaml"))
+
+
+def test_chunks_switched_off_are_open_with_attention_on_ranks_too(tmp_path):
+    """A size of a step that is open has no share of a rank."""
+    command = (
+        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 "
+        "--enable-dp-attention --chunked-prefill-size -1\n"
+    )
+    found = read(script_of(tmp_path, command))
+    assert found.layout.adp == 8
+    assert any("size of a step is open" in note for note in found.warnings)
+
+
+def test_a_file_of_data_as_first_word_opens_nothing(tmp_path):
+    """Programs take a JSON file for keys only as their one argument."""
+    command = (
+        "torchrun --nproc_per_node 4 train.py data.json --model_name_or_path meta-llama/Llama-2-7b-hf "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir out\n"
+    )
+    assert read(script_of(tmp_path, command)).layout_fields["mbs"] == 2

@@ -125,7 +125,7 @@ def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[st
     values |= {key: arguments.count(key) for key in _STEP if not _unlimited(arguments, key)}
     if groups is not None and groups.value > 1:
         for key in ("tp", *_STEP):
-            values[key] = _shared_out(arguments, values[key], groups.value, key)
+            values[key] = _shared_out(arguments, values.get(key), groups.value, key)
     values["longest_request"] = arguments.count("longest_request")
     values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
     values["block_tokens"] = arguments.count("block_tokens")
