@@ -69,6 +69,7 @@ _CALLED: Final = {
 J = TypeVar("J", Job, "ServingJob")
 
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
+_NODES: Final = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def option_job(reference: str) -> OptionJob:
     ]
     if unfit:
         raise SpecError(unfit)
-    values = {JOB_OPTIONS[name].key: value for name, value in given.items() if name != "--task"}
+    values = {key: value for name, value in given.items() if (key := JOB_OPTIONS[name].key)}
+    if "--nodes" in given:
+        values["devices"] = _devices_of_nodes(given)
     writer = _JobWriter(values, task)
     writer.assume()
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
@@ -169,6 +172,20 @@ def _given(reference: str) -> dict[str, str]:
     return given
 
 
+def _devices_of_nodes(given: Mapping[str, str]) -> str:
+    """Return the devices of ``--nodes``; raises SpecError beside ``--devices`` and for no whole numbers."""
+    nodes, name = given["--nodes"], given["--hardware"]
+    if "--devices" in given:
+        raise SpecError([Problem(f"says the devices again, after --devices {given['--devices']}", "--nodes")])
+    if not _NODES.fullmatch(nodes):
+        raise SpecError([Problem(f"{nodes!r} is no number of nodes, such as 4, or several, 2,4", "--nodes")])
+    try:
+        each = hardware(name, Path())[0].devices
+    except AutoplanError:
+        return nodes  # Whoever reads the file tells what is wrong with the hardware.
+    return ",".join(str(int(number) * each) for number in nodes.split(","))
+
+
 def _task(values: Mapping[str, str]) -> str:
     word = values.get("--task", TASKS[0]).casefold()
     task = _CALLED.get(word, word)
@@ -216,7 +233,8 @@ class _JobWriter:
         self._assume(
             "workload.sequence_length", length, f"sequences of {length:,} tokens", "--sequence-length"
         )
-        devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
+        # Whoever reads the file refuses a number of devices below one.
+        devices = max(1, clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices)
         batch = _ADAPTED_SEQUENCES * devices
         if self.task == "train":
             given = self.values["workload.sequence_length"]

@@ -57,6 +57,14 @@ def test_the_next_command_of_a_line_runs_as_printed(run):
     assert autoplan.load_job(LORA).source.assumed[0].startswith("sequences of 1,024")
 
 
+def test_nodes_are_all_of_their_devices():
+    """Two nodes of two devices are four; the line that was typed stays as it was."""
+    job = autoplan.load_job(f"{LORA} --nodes 2")
+    assert job.cluster.devices == 4
+    assert [x.cluster.devices for x in autoplan.load_job(f"{TRAIN} --nodes 1,2").choices] == [2, 4]
+    assert job.source.reference == f"{LORA} --nodes 2"
+
+
 def test_a_line_asks_for_engines(run, tmp_path):
     """A task of serving has tokens, clients and an engine, which are assumed and verified too."""
     saved = tmp_path / "served.json"
@@ -91,6 +99,10 @@ def test_a_line_asks_for_engines(run, tmp_path):
         (f"{LORA} --concurrency 3", "--concurrency: belongs to --task serve, not lora"),
         (f"{LORA} --sequence-length 4k", "--sequence-length: '4k' is not a whole number: write 4096"),
         (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),
+        (f"{LORA} --devices 0", "--devices: 0 must be at least 1"),
+        (f"{TRAIN} --devices 0", "--devices: 0 must be at least 1"),
+        (f"{LORA} --nodes 2 --devices 4", "--nodes: says the devices again, after --devices 4"),
+        (f"{LORA} --nodes 0", "--nodes: '0' is no number of nodes, such as 4, or several, 2,4"),
         (f"{LORA} --precision float8", "--precision: 'float8' is not one of"),
         ("job.yaml --task lora", "job.yaml is a whole job: leave out --task, or it"),
         ("job.yaml --program trl", "leave out --program and set `program: trl` in it (and remove `stack`"),
