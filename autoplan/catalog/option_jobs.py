@@ -238,7 +238,9 @@ class _JobWriter:
         batch = _ADAPTED_SEQUENCES * devices
         if self.task == "train":
             given = self.values["workload.sequence_length"]
-            batch = assumed_batch(int(given) if _NUMBERS.fullmatch(given) and int(given) else length, devices)
+            # Whoever reads the file refuses what is no number of tokens.
+            said = int(given) if re.fullmatch(r"[0-9]{1,18}", given) else 0
+            batch = assumed_batch(said or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")

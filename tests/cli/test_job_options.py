@@ -101,6 +101,7 @@ def test_a_line_asks_for_engines(run, tmp_path):
         (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),
         (f"{LORA} --devices 0", "--devices: 0 must be at least 1"),
         (f"{TRAIN} --devices 0", "--devices: 0 must be at least 1"),
+        (f"{TRAIN} --sequence-length 1,2", "--sequence-length: [1, 2] is a list"),
         (f"{LORA} --nodes 2 --devices 4", "--nodes: says the devices again, after --devices 4"),
         (f"{LORA} --nodes 0", "--nodes: '0' is no number of nodes, such as 4, or several, 2,4"),
         (f"{LORA} --precision float8", "--precision: 'float8' is not one of"),
