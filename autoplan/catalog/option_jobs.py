@@ -242,6 +242,7 @@ class _JobWriter:
             said = int(given) if re.fullmatch(r"[0-9]{1,18}", given) else 0
             batch = assumed_batch(said or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
+        self._assume_fp16()
         if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
         if self.task != "train" and spec.moe is not None:
@@ -255,6 +256,7 @@ class _JobWriter:
         published = published_format(spec.name)
         if published != "bf16":
             self._assume("precision", published, f"weights in {published}, as published", "--precision")
+        self._assume_fp16()
         # A job of serving that leaves its devices out asks for the fewest that serve its load.
         devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
         self.values.setdefault("devices", str(devices))
@@ -262,6 +264,13 @@ class _JobWriter:
         name = _ENGINES.get(device(node.device).vendor, _ENGINE)
         newest = f"{name}@{list(engine_entry(name).versions)[-1]}"
         self._assume("stack", newest, f"the engine {newest}", "--stack")
+
+    def _assume_fp16(self) -> None:
+        """Assume fp16 where the devices have no bf16, such as V100 and T4."""
+        node, _ = hardware(self.values["hardware"], Path())
+        of_node = device(node.device)
+        if of_node.peak_flops("bf16") is None:
+            self._assume("precision", "fp16", f"fp16, as {of_node.title} has no bf16", "--precision")
 
     def _assume_load(self, spec: ModelSpec) -> None:
         tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)
