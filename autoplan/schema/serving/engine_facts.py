@@ -270,13 +270,13 @@ class StepFacts(Frozen):
     )
     query_tile: SourcedCount | None = Field(
         default=None,
-        description="queries that attention computes at once in steps with prompts, on devices before Hopper,"
+        description="queries that attention computes at once in steps with prompts, in FlashAttention 2,"
         " of which a decode fills one; left out: decodes beside prompts take as long as alone",
     )
     sinks_share: SourcedRatio | None = Field(
         default=None,
         description="rate of attention of prompts in models with attention sinks over that of others, on"
-        " devices before Hopper, where it runs in Triton; left out: 1",
+        " devices with FlashAttention 2, where it runs in Triton; left out: 1",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")
     triton_experts: str | None = Field(
