@@ -42,7 +42,14 @@ from autoplan.schema.serving.request_lengths import (
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
 from benchmarks.serving.clients import early_ends, hit_rate
-from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, sorting_seconds, template_seconds
+from benchmarks.serving.served_jobs import (
+    ServedJob,
+    bench_of,
+    has_threaded_tokenizer,
+    served_job,
+    sorting_seconds,
+    template_seconds,
+)
 from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -172,7 +179,7 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         raise Skipped("the load is not known", "clients of the closed loop")
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, served.job, clients, own)
-    load = replace(load, front_end_busy=served.layout.adp * front_end_busy(served.job))
+    load = replace(load, front_end_busy=served.layout.adp * _busy(run, served))
     result = simulate(load, _rules(run, served), iteration)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
@@ -234,6 +241,16 @@ def _front_end(run: ServedRun, job: ServingJob) -> float:
     return front_end_seconds(job, run.workload.input_len or 1, pools=pools)
 
 
+def _busy(run: ServedRun, served: ServedJob) -> float:
+    """Return the time that a request has the front end of an engine to itself [s]."""
+    return front_end_busy(served.job, _read_in_turn(run))
+
+
+def _read_in_turn(run: ServedRun) -> int:
+    """Return the tokens of a prompt that a front end reads while others wait [1]."""
+    return 0 if has_threaded_tokenizer(run) else run.workload.input_len or 1
+
+
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
     """Whether more requests come than the cache or a step holds."""
     length = (run.workload.input_len or 1) + (run.workload.output_len or 1)
@@ -269,7 +286,7 @@ def _open(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         request_rate=float(rate) / parts,
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
-    rules, busy = _rules(run, served), served.layout.adp * front_end_busy(served.job)
+    rules, busy = _rules(run, served), served.layout.adp * _busy(run, served)
     loads = [replace(drawn_load(workload, requests, seed), front_end_busy=busy) for seed in _SEEDS]
     draws = [_values(run, simulate(load, rules, iteration), parts) for load in loads]
     values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
@@ -306,7 +323,7 @@ def _at_once(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     parts = served.layout.replicas * served.layout.adp
     requests = ceil((run.workload.batch or 1) / parts)
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
-    busy, sizes = parts * front_end_busy(served.job), ((inputs,) * requests, (outputs,) * requests)
+    busy, sizes = parts * _busy(run, served), ((inputs,) * requests, (outputs,) * requests)
     result = simulate(
         RequestLoad(*sizes, (0.0,) * requests, front_end_busy=busy), _rules(run, served), iteration
     )
@@ -414,7 +431,8 @@ def _disaggregated(run: ServedRun) -> Served:
     prefill = replace(pair.prefill, engine=replace(pair.prefill.engine, rules=rules))
     parts = gcd(pair.senders, pair.receivers)
     own = max(1, ceil(clients / parts))
-    load = replace(_rounds_of_clients(run, job, clients, own), front_end_busy=pair.front_end_busy(job, parts))
+    load = _rounds_of_clients(run, job, clients, own)
+    load = replace(load, front_end_busy=pair.front_end_busy(job, _read_in_turn(run), parts))
     result = simulate_pools(
         load,
         (prefill, pair.senders // parts),

@@ -92,11 +92,11 @@ def test_frameworks_of_rows_name_versions_of_engines(framework, engine):
 
 def test_a_row_of_medians_is_predicted_by_the_middle_request():
     """Of Poisson arrivals some wait behind others: their mean is later than the middle one."""
-    load = {"request_rate": 10, "input_len": 2048, "output_len": 16, "mode": "online open loop"}
+    load = {"request_rate": 5, "input_len": 2048, "output_len": 16, "mode": "online open loop"}
     rows = ({**RUN, "workload": load, "measured": {"ttft_ms": 9, "medians": x}} for x in (False, True))
     mean, median = (predicted(ServedRun.model_validate(row)) for row in rows)
 
-    assert median.values[METRICS[0]] < 0.95 * mean.values[METRICS[0]]
+    assert median.values[METRICS[0]] < 0.98 * mean.values[METRICS[0]]
     assert median.values[METRICS[2]] == mean.values[METRICS[2]]
 
 

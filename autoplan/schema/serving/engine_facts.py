@@ -238,6 +238,10 @@ class StepFacts(Frozen):
         description="time of it that no other request can have: one over the requests a second that one front"
         " end holds; left out: 0",
     )
+    front_end_busy_per_token: SourcedSeconds | None = Field(
+        default=None,
+        description="the same for each token of its prompt: a tokenizer in one thread; left out: 0",
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
