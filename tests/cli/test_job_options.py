@@ -67,7 +67,7 @@ def test_nodes_are_all_of_their_devices():
 
 @pytest.mark.parametrize("task", ["train", "lora", "serve"])
 def test_devices_without_bf16_take_fp16(run, task):
-    """vLLM and PyTorch's matrix products refuse bf16 on V100 and T4; a job file that says it is told so."""
+    """On V100 and T4 vLLM and PyTorch's matrix products refuse bf16."""
     line = ("--model", "openai-community/gpt2", "--hardware", "1x-t4", "--task", task)
     assert "fp16, as NVIDIA T4 has no bf16 (--precision)" in " ".join(run("plan", *line).stdout.split())
     assert "no bf16" not in run("plan", *line, "--precision", "fp16").stdout
