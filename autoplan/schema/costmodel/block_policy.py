@@ -55,6 +55,11 @@ class BlockPolicy(Frozen):
         description="the packed qkv output is saved in addition to rotated q and k"
     )
     packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
+    keys_values_held: bool = Field(
+        default=False,
+        description="keys and values of layers with full recompute stay until backward, in the model's output"
+        " (transformers' use_cache, where layers are recomputed by a wrapper)",
+    )
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm saves in addition to its input, an element"
     )
