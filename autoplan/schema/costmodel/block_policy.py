@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from autoplan.schema.base import Frozen, PositiveShare
+from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
 __all__ = ["BlockPolicy"]
@@ -55,7 +55,7 @@ class BlockPolicy(Frozen):
         description="the packed qkv output is saved in addition to rotated q and k"
     )
     packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
-    keys_values_held: bool = Field(
+    keys_values_held: Annotated[bool, LeftOutAtDefault()] = Field(
         default=False,
         description="keys and values of layers with full recompute stay until backward, in the model's output"
         " (transformers' use_cache, where layers are recomputed by a wrapper)",
