@@ -61,7 +61,7 @@ from autoplan.costs.layer.gemm_shapes import (
 )
 from autoplan.costs.layer.linear_attention_time import linear_gemms, linear_kernels, linear_seconds
 from autoplan.costs.layer.mla import head_widths, mla_gemms
-from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
+from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_tensors, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_module_times
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
@@ -269,7 +269,10 @@ def _hook_launches(job: Job, candidates: Candidates) -> Array:
     DeepSpeed's ZeRO-3 gathers and releases each parameter in Python hooks of its module, both ways.
     """
     hooks = job.stack.overlap.hook_launches
-    launches: Array = (candidates.zero == 3) * (hooks.value * layer_tensors(job.model) if hooks else 0.0)
+    if hooks is None:
+        return np.zeros(len(candidates))
+    tensors = layer_tensors(job.model) + expert_tensors(job, candidates)
+    launches: Array = (candidates.zero == 3) * hooks.value * tensors
     return launches
 
 
