@@ -60,3 +60,38 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
 
         seconds = json.loads(priced.stdout)["predicted"]["step_seconds"]
         assert seconds == pytest.approx(improvement["predicted"]["step_seconds"])
+
+
+SCRIPT = """accelerate launch --config_file fsdp.yaml train.py --model_name_or_path Qwen/Qwen2.5-7B \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps 1 --max_length 2048 --bf16 True \\
+    --gradient_checkpointing True
+"""
+FSDP = """distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+
+
+def test_the_sharding_of_a_script_is_edited_in_the_file_of_its_launcher(run, tmp_path):
+    """Without --fsdp the Trainer leaves --fsdp_config aside, so that edits are those of another file."""
+    script, beside, job = tmp_path / "run.sh", tmp_path / "fsdp.yaml", tmp_path / "job.yaml"
+    script.write_text(SCRIPT)
+    beside.write_text(FSDP)
+    assert run("read", str(script), "--hardware", "dgx-h100", "--output", str(job)).exit_code == 0
+    told = run("evaluate", str(job), "--from", str(script), "--format", "json")
+    best = json.loads(told.stdout)["comparison"]["improvements"][-1]
+
+    assert {edit["file"] for edit in best["edits"]} == {"", "fsdp.yaml"}
+    for edit in best["edits"]:
+        file = beside if edit["file"] else script
+        text = file.read_text()
+        before = edit["before"].replace("True", "true") if edit["file"] else edit["before"]
+        assert before in text
+        file.write_text(text.replace(before, edit["after"]))
+    read = json.loads(run("read", str(script), "--format", "json").stdout)
+    assert read["layout_string"] == best["layout_string"]

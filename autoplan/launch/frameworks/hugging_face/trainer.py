@@ -23,7 +23,8 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
+from autoplan.launch.frameworks.accelerate import accelerate_edits
+from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document, launcher_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
@@ -35,7 +36,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
@@ -114,10 +115,27 @@ def emit_trainer(run: PlannedRun) -> Emission:
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    document, _, launcher = read_arguments(file)
+    inner = None if is_key_file(file) else _launcher_file(document, launcher, file)
+    if inner is not None:
+        recompute = document.given("recompute") or document.given("earlier_recompute")
+        made = accelerate_edits(inner, job, old, new)
+        return edits_beside(
+            document.entries, (old, new), partial(_document, job), (inner.name, made, recompute)
+        )
     edits = training_edits if is_key_file(file) else script_edits
-    made = edits(read_arguments(file)[0].entries, (old, new), partial(_document, job))
+    made = edits(document.entries, (old, new), partial(_document, job))
     section = _SECTION if is_key_file(file) and re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
     return tuple(replace(edit, path=f"{section}{edit.path}") for edit in made)
+
+
+def _launcher_file(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile
+) -> LaunchFile | None:
+    """Return the file of ``accelerate launch`` that decides the sharding; None where arguments do."""
+    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
+    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
+    return launcher_file(launcher, file) if launched and not decided else None
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
