@@ -151,16 +151,34 @@ def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
     >>> first.tolist(), numbers.tolist()
     ([0, 1], [0, 1, 0])
     """
-    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    numbers, count = np.zeros(len(columns[0]), dtype=np.int64), min(1, len(columns[0]))
     for column in columns:
-        values = distinct(column)
-        if len(values) > 1:
+        ranks, several = _ranks(column)
+        if count <= 1:
+            numbers, count = ranks, several
+        elif several > 1:
             # Numbered anew after each column, so that no key exceeds the square of the rows.
-            keys = numbers * len(values) + np.searchsorted(values, column)
-            numbers = np.searchsorted(distinct(keys), keys)
-    first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+            numbers, count = _ranks(numbers * several + ranks)
+    first = np.zeros(count, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]
     return first, numbers
+
+
+def _ranks(codes: NDArray[Any]) -> tuple[Ints, int]:
+    """Return for each integer how many distinct smaller ones ``codes`` [C] has, and how many there are."""
+    if not len(codes):
+        return codes.astype(np.int64), 0
+    least, most = int(codes.min()), int(codes.max())
+    if least == most:
+        return np.zeros(len(codes), dtype=np.int64), 1
+    if most - least > len(codes):
+        values = distinct(codes)
+        return np.searchsorted(values, codes), len(values)
+    places = np.subtract(codes, least, dtype=np.int64)
+    present = np.zeros(most - least + 1, dtype=np.int64)
+    present[places] = 1
+    ranks = np.cumsum(present)
+    return ranks.take(places) - 1, int(ranks[-1])
 
 
 def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[int, int, int]:
@@ -254,8 +272,10 @@ class Candidates:
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or indices)."""
-        arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
-        return Candidates(pp=self.pp, **arrays)
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        pp, *columns = _values_of(Candidates)(self)
+        return Candidates(pp, *[column.take(index) for column in columns])
 
     def layout(self, i: int, layers: Sequence[int], recomputed: Mapping[str, Sequence[int]]) -> Layout:
         """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.

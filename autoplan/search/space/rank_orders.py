@@ -19,6 +19,7 @@ from autoplan.schema.user_rules.expression import Node
 __all__ = [
     "distinct_orders",
     "equality_numbers",
+    "first_of_classes",
     "order_classes",
     "orders_of",
     "rank_order_counts",
@@ -84,10 +85,15 @@ def _node_shards(job: Job, candidates: Candidates) -> tuple[NDArray[np.int64], N
 
 def order_classes(candidates: Candidates) -> NDArray[np.int64]:
     """Return a group number for each candidate: neighbours that differ in rank order alone share one."""
-    names = (field.name for field in fields(candidates) if field.name not in {"pp", "order"})
-    columns = np.array([getattr(candidates, name) for name in names])
-    numbers: NDArray[np.int64] = np.cumsum(np.r_[0, (columns[:, 1:] != columns[:, :-1]).any(axis=0)])
-    return numbers
+    differ = np.zeros(len(candidates), dtype=bool)
+    for column in (getattr(candidates, f.name) for f in fields(candidates) if f.name not in {"pp", "order"}):
+        differ[1:] |= column[1:] != column[:-1]
+    return np.cumsum(differ)
+
+
+def first_of_classes(classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first candidate of each of ``order_classes``."""
+    return np.flatnonzero(np.diff(classes, prepend=-1))
 
 
 def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:
