@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum, IntFlag
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
@@ -210,14 +210,15 @@ def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidates:
     """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
 
     Layers per stage and recompute are not part of a candidate: they are chosen, or given, for it.
     ``dp_shard`` is the size of a shard group, 0 for all data-parallel ranks; ``schedule`` indexes
     ``autoplan.schema.layout.SCHEDULES``; ``offload``, ``uniform_recompute`` and ``offload_every`` are a
-    ``host_choice``; ``order`` indexes ``autoplan.schema.layout.ORDERS``.
+    ``host_choice``; ``order`` indexes ``autoplan.schema.layout.ORDERS``. Many formulas ask for the same
+    degrees and strides: they are computed once, so that no array of a candidate may change.
     """
 
     pp: int
@@ -241,7 +242,12 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.tp)
 
-    @property
+    @cached_property
+    def strides(self) -> dict[tuple[str, str], Array]:
+        """Strides of axes, as they were computed (``rank_strides``)."""
+        return {}
+
+    @cached_property
     def edp(self) -> Ints:
         """Expert data-parallel degree: tp dp cp / (ep etp) [1]."""
         degree: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
@@ -253,7 +259,7 @@ class Candidates:
         single: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
         return single
 
-    @property
+    @cached_property
     def expert_shard(self) -> Ints:
         """Ranks of a shard group of experts: tp dp_shard / (ep etp), or edp without dp_shard [1]."""
         ranks = np.maximum(self.tp * self.dp_shard // (self.ep * self.etp), 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +51,12 @@ def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
     """
     orders = np.array([ORDERS.index(order) for order in orders_of(job)])
     origin = np.repeat(np.arange(len(candidates)), len(orders))
-    repeated = candidates.take(origin)
-    repeated.order[:] = np.tile(orders, len(candidates))
+    repeated = replace(candidates.take(origin), order=np.tile(orders, len(candidates)))
     of_node = repeated.dp_shard == ShardCode.NODE
     if not of_node.any():
         return repeated
     data_ranks_of_node, cuts_groups = _node_shards(job, repeated)
-    repeated.dp_shard[of_node] = data_ranks_of_node[of_node]
+    repeated = replace(repeated, dp_shard=np.where(of_node, data_ranks_of_node, repeated.dp_shard))
     index = np.lexsort((repeated.order, repeated.dp_shard, origin))
     return repeated.take(index[(~of_node | cuts_groups)[index]])
 
@@ -70,8 +69,8 @@ def rank_order_counts(job: Job, candidates: Candidates) -> NDArray[np.int64]:
     if len(of_node):
         node_sharded, valid = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
         for order in orders:
-            node_sharded.order[:] = order
-            valid += _node_shards(job, node_sharded)[1]
+            in_order = replace(node_sharded, order=np.full(len(of_node), order))
+            valid += _node_shards(job, in_order)[1]
         counts[of_node] = valid
     return counts
 
