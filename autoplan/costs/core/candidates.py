@@ -60,8 +60,12 @@ def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever nu
 def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
     """Return a dataclass of arrays, or of such dataclasses, with ``function`` applied to every array.
 
-    Arrays by recompute mode are a mapping.
+    What there is for each recompute mode, an array or a dataclass, is a mapping.
     """
+
+    def of_mode(x: Any) -> Any:  # noqa: ANN401 - an array, or a dataclass of arrays
+        return function(x) if isinstance(x, np.ndarray) else mapped(x, function)
+
     values = _values_of(cast("Hashable", type(record)))(record)
     # Nearly all records within records are linear costs: a call less for each.
     return type(record)(
@@ -70,7 +74,7 @@ def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
             if isinstance(x, np.ndarray)
             else Linear(function(x.fixed), function(x.layer))
             if type(x) is Linear
-            else {mode: function(array) for mode, array in x.items()}
+            else {mode: of_mode(of_x) for mode, of_x in x.items()}
             if type(x) is dict
             else mapped(x, function)
             for x in values

@@ -95,8 +95,8 @@ def floors_fit(
 ) -> NDArray[np.bool_]:
     """Return whether lower bounds of memory leave the stages at ``index`` space for all layers, shape [C].
 
-    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / min b_k layers, a
-    multiple of its virtual stages. Each stage must take the fewest layers of a stage, at least one, and all
+    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / min b_k layers,
+    a multiple of its virtual stages. Each stage must take the fewest layers of a stage, at least one, and all
     together all layers. With several types, a stage has at most (limit - a) / b_k layers of a type, and all
     together must take those of each type, and their bytes. ``limit`` is a number, or [C, 1].
     """

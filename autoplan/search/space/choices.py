@@ -150,7 +150,7 @@ def _distinct_shards(table: Table, shards: int) -> Table:
 
 def _candidates(pp: int, tables: Sequence[Table]) -> Candidates:
     columns = np.concatenate(tables, axis=1)
-    return Candidates(pp, *columns, np.zeros_like(columns[0]))
+    return Candidates(pp, *[*columns, np.zeros_like(columns[0])])
 
 
 def _combined(choices: Sequence[Choices]) -> Table:
