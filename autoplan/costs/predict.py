@@ -10,7 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,8 @@ from autoplan.costs.layer.layer_time import LayerTimes, mean_keys
 from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of
-from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
+from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions, scopes_of_types
+from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import bubble_seconds, pipeline_seconds
@@ -208,13 +209,20 @@ class _Prices:
         """
         counts, types, machine = StageCounts.of(layouts), _layer_types(job), machines[0]
         stage_layers = layers_by_type(types, candidates, counts)
+        scope = scope_of(job, candidates)
+        scopes = scopes_of_types(scope)
+        timelines = [timeline_of(of_type) for of_type in scopes]
+        footprints = [footprint_of(*pair) for pair in zip(scopes, timelines, strict=True)]
         type_stages, parts = zip(
-            *price_layer_types_with_parts(job, candidates, machine, blocks[0]), strict=True
+            *price_layer_types_with_parts(job, candidates, machine, blocks[0], footprints), strict=True
         )
         stages = mixed_stages_of(type_stages, stage_layers)
-        step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.recomputed
-        memory = [x.memory for x in type_stages]
+        both = stage_forward(stages, counts.layers) + stage_backward(stages, *numbers)
+        end, m = end_of_step(stages, *numbers), microbatches(job, candidates)
+        pipeline = _pipeline(stages, counts, job, candidates)
+        step = pipeline + end.total.max(axis=-1)
+        memory, events = [x.memory for x in type_stages], [of_type for of_type, _ in timelines]
         bounds = [
             _step(
                 mixed_stages_of(price_layer_types(job, candidates, other, memory, times), stage_layers),
@@ -230,18 +238,18 @@ class _Prices:
             machine=machine,
             stage_layers=stage_layers,
             parts=parts,
-            microbatch_seconds=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
-            end=end_of_step(stages, *numbers),
-            m=microbatches(job, candidates),
+            microbatch_seconds=both,
+            end=end,
+            m=m,
             step=step,
-            bubble=_bubble(stages, counts, job, candidates),
+            bubble=bubble_seconds(both, m, pipeline),
             # Rounding may take the step past a bound by a unit in the last place.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
             modelled=modelled_compute(job, candidates, blocks[0], blocks[3] if len(blocks) > 3 else ()),
             tensor_span=_span(tensor_group(candidates)),
             model_flops=model_flops_per_step(job),
-            memory=memory_predictions(scope_of(job, candidates), counts, memory),
+            memory=memory_predictions(scope, counts, memory, events),
         )
 
     def prediction(self, row: int) -> Prediction:
@@ -385,20 +393,13 @@ def _layer_types(job: Job) -> LayerTypes:
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T, the pipeline time plus the longest end of step of each layout [s], shape [C]."""
     end = end_of_step(stages, counts.layers, counts.recomputed).total
-    seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + end.max(axis=-1)
+    seconds: Array = _pipeline(stages, counts, job, candidates) + end.max(axis=-1)
     return seconds
 
 
-def _bubble(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
-    """Return the bubble of each layout, the idle time of its slowest stage [s], shape [C]."""
-    return _pipeline(bubble_seconds, stages, counts, job, candidates)
-
-
-def _pipeline(
-    seconds: Callable[..., Array], stages: Stages, counts: StageCounts, job: Job, candidates: Candidates
-) -> Array:
-    """Return ``seconds`` (makespan or idle time) of the pipeline of each layout [s], shape [C]."""
+def _pipeline(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
+    """Return the makespan of the pipeline of each layout [s], shape [C]."""
     forward = stage_forward(stages, counts.layers)
     backward = stage_backward(stages, counts.layers, counts.recomputed)
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
-    return seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))
+    return pipeline_seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))

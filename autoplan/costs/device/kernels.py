@@ -132,6 +132,8 @@ def gemm_seconds_at_rate(
     flops, hbm_bytes = gemm_work((m, n, k), element_bytes, g)
     m = g * m
     if isinstance(rate.table, GemmGrid):
+        if rate.beyond and gemm_inside(m, n, k, rate.table).all():
+            return np.zeros(m.shape)
         # The launch counts with memory traffic: compute hides it in large GEMMs.
         compute = flops / (rate.peak * gemm_efficiency(m, n, k, rate.table))
         seconds = smooth_maximum(compute, hbm_bytes / bandwidth + rate.launch, _BLEND)

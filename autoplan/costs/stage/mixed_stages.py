@@ -140,11 +140,16 @@ def price_layer_types(
 
 
 def price_layer_types_with_parts(
-    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[LayerTimes] | None = None
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    blocks: Sequence[LayerTimes] | None = None,
+    memory: Sequence[Footprint] | None = None,
 ) -> tuple[tuple[Stages, StageParts], ...]:
     """Return the stage coefficients and the breakdown of seconds of every layer type of the job [s].
 
-    ``blocks`` has the times of a layer of each type at the job's precision, computed if not given.
+    ``blocks`` has the times of a layer of each type at the job's precision, ``memory`` the footprint of each,
+    computed if not given.
 
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
@@ -153,10 +158,11 @@ def price_layer_types_with_parts(
     (0.0, True)
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
+    footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
     times: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
     return tuple(
-        price_with_parts(layer_job, candidates, machine, block=block)
-        for layer_job, block in zip(jobs, times, strict=True)
+        price_with_parts(layer_job, candidates, machine, memory=footprint, block=block)
+        for layer_job, footprint, block in zip(jobs, footprints, times, strict=True)
     )
 
 

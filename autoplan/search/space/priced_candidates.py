@@ -141,7 +141,7 @@ class PricedCandidates(CandidateGroup):
 
     def requires_uniform_recompute(self, position: int) -> bool:
         """Return whether a rule of the user requires uniform recompute of the stages of a candidate."""
-        return bool(self.rules) and self.uniform_part(position) in self.rules[position]
+        return bool(self.rules) and _has_part(self.rules[position], self.uniform_part(position))
 
     def by_uniform_cases(self, position: int) -> bool:
         """Return whether a candidate is solved once per uniform recompute mix of its stages.
@@ -217,6 +217,12 @@ def _with_prices(job: Job, sized: SizedCandidates, kinds: tuple[Stages, ...]) ->
         rules=open_conjuncts(job, c, own_rules(job)),
         places=sized.places,
     )
+
+
+@lru_cache(maxsize=1024)
+def _has_part(parts: tuple[Node, ...], part: Node) -> bool:
+    # Trees hash once, but are compared from the top each time.
+    return part in parts
 
 
 @lru_cache(maxsize=256)
