@@ -311,7 +311,7 @@ def _priced(
     shape = (len(candidates), candidates.pp)
 
     def wide(array: Array) -> Array:
-        return np.broadcast_to(array, shape)
+        return array if array.shape == shape else np.broadcast_to(array, shape)
 
     def linear(fixed: Array, per_layer: Array) -> Linear:
         return Linear(wide(fixed), wide(per_layer))
