@@ -27,7 +27,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.layer.layer_time import LayerTimes, mean_keys
 from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
-from autoplan.costs.memory.footprint import Footprint, footprint_of
+from autoplan.costs.memory.footprint import Footprint, footprint_of, footprint_without_transient
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions, scopes_of_types
 from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.network.collectives import Group
@@ -139,10 +139,12 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
 
     Leaves out: the end of the step; waiting for other microbatches.
     """
-    candidates, counts = Candidates.of([layout]), StageCounts.of([layout])
+    candidates, counts, types = Candidates.of([layout]), StageCounts.of([layout]), _layer_types(job)
+    # Time does not depend on memory.
+    memory = [footprint_without_transient(scope_of(kind, candidates)) for kind in types.jobs(job)]
     stages = mixed_stages_of(
-        price_layer_types(job, candidates, machine_of(job)),
-        layers_by_type(_layer_types(job), candidates, counts),
+        price_layer_types(job, candidates, machine_of(job), memory),
+        layers_by_type(types, candidates, counts),
     )
     forward = stage_forward(stages, counts.layers)
     both = forward + stage_backward(stages, counts.layers, counts.recomputed)

@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Candidates, taken
+from autoplan.costs.core.prediction import StageMemory
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
@@ -188,7 +189,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
             f"{job.cluster.device.title} that may be used"
         )
-        return memory_reason, _state_sentence(job, layout)
+        return memory_reason, _state_sentence(job, fullest)
     most = step_limit(job)
     allowed = most[1] if most else "no limit is set"
     time_reason = (
@@ -197,9 +198,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
     return (time_reason,)
 
 
-def _state_sentence(job: Job, layout: Layout) -> str:
-    predicted = predict(job, layout)
-    memory = max(predicted.memory.stages, key=lambda stage: stage.total)
+def _state_sentence(job: Job, memory: StageMemory) -> str:
     state = memory.parameters + memory.gradients + memory.optimizer
     return (
         f"of these, parameters, gradients and optimizer state are {format_bytes(state)} "
