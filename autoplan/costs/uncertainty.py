@@ -48,7 +48,13 @@ MEASURED_PRECISIONS = ("bf16", "fp16")
 
 
 def unmeasured(job: Job, machine: Machine) -> Machine | None:
-    """Return ``machine`` with measured kernels that take no time; None where no kernel was measured."""
+    """Return ``machine`` with measured kernels that take no time; None where no kernel was measured.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> machine = machine_of(job)
+    >>> unmeasured(job, machine).gemm.beyond, unmeasured(replace(job, precision="fp32"), machine)
+    (True, None)
+    """
     if job.precision not in MEASURED_PRECISIONS or job.cluster.device.name not in job.kernels.devices:
         return None
     return replace(
@@ -72,8 +78,7 @@ def modelled_compute(
     >>> job = load_job("llama3-8b-8x-a100")
     >>> machine = machine_of(job)
     >>> actual, modelled = ([layer_times(job, one, x)] for x in (machine, unmeasured(job, machine)))
-    >>> unmeasured(replace(job, precision="fp32"), machine)  # measured at 16 bits
-    >>> modelled_compute(job, one, actual, ()).tolist()
+    >>> modelled_compute(job, one, actual, ()).tolist()  # where nothing was measured
     [1.0]
     >>> bool(0.05 < modelled_compute(job, one, actual, modelled)[0] < 0.3)  # norms, additions, rotary
     True

@@ -163,7 +163,13 @@ def _table_of(categories: _Categories) -> _Table:
 
 
 def scopes_of_types(scope: Scope) -> list[Scope]:
-    """Return ``scope`` with the layers of each type of its job."""
+    """Return ``scope`` with the layers of each type of its job.
+
+    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> dense, experts = scopes_of_types(scope_of(load_job("deepseek-v3-256x-h100"), one))
+    >>> dense.job.model.moe is None, experts.job.model.moe is None
+    (True, False)
+    """
     kinds = layer_types_of(scope.job.model, scope.job.workload.sequence_length)
     if not kinds.several:
         return [scope]

@@ -367,6 +367,8 @@ def _layer_times_of_groups(job: Job, groups: Sequence[Candidates], machine: Mach
 
     Of the depth they depend on strides of groups alone. Most time of few candidates is that of calls.
     """
+    if not groups:
+        return []
     classes = [_alike(group) for group in groups]
     several = [group.take(first) for group, (first, _) in zip(groups, classes, strict=True)]
     sizes = [len(group) for group in several]
