@@ -31,7 +31,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import layer_tensors
-from autoplan.costs.core.rank_parameters import weights_of
+from autoplan.costs.core.rank_parameters import layer_weights
 from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
@@ -406,7 +406,7 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     Every microbatch reads and writes all gradients, independent of its tokens: 8 bytes per parameter with
     fp32 main gradients, more where a 16-bit gradient is written first.
     """
-    trained = weights_of(job, candidates).layer.trained[:, 0]
+    trained = layer_weights(job, candidates).trained[:, 0]
     traffic_bytes = at_precision(job).stack.memory.accumulation_traffic * trained
     return memory_bound_seconds(traffic_bytes, machine, calls=0)
 
