@@ -35,6 +35,7 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     ),
     "--task": JobOption("", TASKS, "TASK", "train (all of the model), lora, qlora or serve."),
     "--devices": JobOption("devices", TASKS, "N", "Devices to use; all if left out."),
+    "--nodes": JobOption("", TASKS, "N", "Nodes to use with all of their devices, instead of --devices."),
     "--stack": JobOption(
         "stack", TASKS, "NAME", "What prices the job, or the engine; left out: each program's own stack."
     ),

@@ -69,6 +69,7 @@ _CALLED: Final = {
 J = TypeVar("J", Job, "ServingJob")
 
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
+_NODES: Final = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def option_job(reference: str) -> OptionJob:
     ]
     if unfit:
         raise SpecError(unfit)
-    values = {JOB_OPTIONS[name].key: value for name, value in given.items() if name != "--task"}
+    values = {key: value for name, value in given.items() if (key := JOB_OPTIONS[name].key)}
+    if "--nodes" in given:
+        values["devices"] = _devices_of_nodes(given)
     writer = _JobWriter(values, task)
     writer.assume()
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
@@ -169,6 +172,20 @@ def _given(reference: str) -> dict[str, str]:
     return given
 
 
+def _devices_of_nodes(given: Mapping[str, str]) -> str:
+    """Return the devices of ``--nodes``; raises SpecError beside ``--devices`` and for no whole numbers."""
+    nodes, name = given["--nodes"], given["--hardware"]
+    if "--devices" in given:
+        raise SpecError([Problem(f"says the devices again, after --devices {given['--devices']}", "--nodes")])
+    if not _NODES.fullmatch(nodes):
+        raise SpecError([Problem(f"{nodes!r} is no number of nodes, such as 4, or several, 2,4", "--nodes")])
+    try:
+        each = hardware(name, Path())[0].devices
+    except AutoplanError:
+        return nodes  # Whoever reads the file tells what is wrong with the hardware.
+    return ",".join(str(int(number) * each) for number in nodes.split(","))
+
+
 def _task(values: Mapping[str, str]) -> str:
     word = values.get("--task", TASKS[0]).casefold()
     task = _CALLED.get(word, word)
@@ -216,12 +233,16 @@ class _JobWriter:
         self._assume(
             "workload.sequence_length", length, f"sequences of {length:,} tokens", "--sequence-length"
         )
-        devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
+        # Whoever reads the file refuses a number of devices below one.
+        devices = max(1, clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices)
         batch = _ADAPTED_SEQUENCES * devices
         if self.task == "train":
             given = self.values["workload.sequence_length"]
-            batch = assumed_batch(int(given) if _NUMBERS.fullmatch(given) and int(given) else length, devices)
+            # Whoever reads the file refuses what is no number of tokens.
+            said = int(given) if re.fullmatch(r"[0-9]{1,18}", given) else 0
+            batch = assumed_batch(said or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
+        self._assume_fp16()
         if self.task != "train":
             self._assume("adapters.rank", _ASSUMED_RANK, f"adapters of rank {_ASSUMED_RANK}", "--rank")
         if self.task != "train" and spec.moe is not None:
@@ -235,6 +256,7 @@ class _JobWriter:
         published = published_format(spec.name)
         if published != "bf16":
             self._assume("precision", published, f"weights in {published}, as published", "--precision")
+        self._assume_fp16()
         # A job of serving that leaves its devices out asks for the fewest that serve its load.
         devices = clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices
         self.values.setdefault("devices", str(devices))
@@ -242,6 +264,13 @@ class _JobWriter:
         name = _ENGINES.get(device(node.device).vendor, _ENGINE)
         newest = f"{name}@{list(engine_entry(name).versions)[-1]}"
         self._assume("stack", newest, f"the engine {newest}", "--stack")
+
+    def _assume_fp16(self) -> None:
+        """Assume fp16 where the devices have no bf16, such as V100 and T4."""
+        node, _ = hardware(self.values["hardware"], Path())
+        of_node = device(node.device)
+        if of_node.peak_flops("bf16") is None:
+            self._assume("precision", "fp16", f"fp16, as {of_node.title} has no bf16", "--precision")
 
     def _assume_load(self, spec: ModelSpec) -> None:
         tokens = min(_ASSUMED_TOKENS, (spec.max_positions or 2 * _ASSUMED_TOKENS) // 2)

@@ -10,7 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,19 +20,21 @@ from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.reference import forward_passes
-from autoplan.costs.core.scope import at_precision, microbatches, scope_of
+from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.layer.layer_time import layer_times, mean_keys
+from autoplan.costs.layer.layer_time import LayerTimes, mean_keys
 from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
-from autoplan.costs.memory.footprint import Footprint, footprint_of
-from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
+from autoplan.costs.memory.footprint import Footprint, footprint_of, footprint_without_transient
+from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions, scopes_of_types
+from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import tensor_group
 from autoplan.costs.pipeline.schedules import bubble_seconds, pipeline_seconds
 from autoplan.costs.stage.mixed_stages import (
+    block_times,
     layers_by_type,
     mixed_stages_of,
     parts_of_microbatch,
@@ -48,7 +50,13 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
-from autoplan.costs.uncertainty import half_widths, modelled_compute, slow_link_seconds, within_tables
+from autoplan.costs.uncertainty import (
+    half_widths,
+    modelled_compute,
+    slow_link_seconds,
+    unmeasured,
+    within_tables,
+)
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -99,9 +107,10 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     [128, 128]
     """
     predictions: dict[int, Prediction] = {}
-    for depth in sorted({layout.pp for layout in layouts}):
-        index = [i for i, layout in enumerate(layouts) if layout.pp == depth]
-        prices = _Prices.of(job, [layouts[i] for i in index])
+    depths = sorted({layout.pp for layout in layouts})
+    numbers = [[i for i, layout in enumerate(layouts) if layout.pp == depth] for depth in depths]
+    groups = [[layouts[i] for i in index] for index in numbers]
+    for index, prices in zip(numbers, _Prices.of_groups(job, groups, machine_of(job)), strict=True):
         predictions.update((i, prices.prediction(k)) for k, i in enumerate(index))
     return [predictions[i] for i in range(len(layouts))]
 
@@ -115,7 +124,7 @@ def time_on(job: Job, layout: Layout, machine: Machine) -> TimePrediction:
 
     Leaves out: what ``predict`` leaves out.
     """
-    return _Prices.of(job, [layout], machine).time(0)
+    return _Prices.of_groups(job, [[layout]], machine)[0].time(0)
 
 
 def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
@@ -130,10 +139,12 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
 
     Leaves out: the end of the step; waiting for other microbatches.
     """
-    candidates, counts = Candidates.of([layout]), StageCounts.of([layout])
+    candidates, counts, types = Candidates.of([layout]), StageCounts.of([layout]), _layer_types(job)
+    # Time does not depend on memory.
+    memory = [footprint_without_transient(scope_of(kind, candidates)) for kind in types.jobs(job)]
     stages = mixed_stages_of(
-        price_layer_types(job, candidates, machine_of(job)),
-        layers_by_type(_layer_types(job), candidates, counts),
+        price_layer_types(job, candidates, machine_of(job), memory),
+        layers_by_type(types, candidates, counts),
     )
     forward = stage_forward(stages, counts.layers)
     both = forward + stage_backward(stages, counts.layers, counts.recomputed)
@@ -173,25 +184,55 @@ class _Prices:
     memory: Sequence[MemoryPrediction]
 
     @staticmethod
-    def of(job: Job, layouts: Sequence[Layout], machine: Machine | None = None) -> _Prices:
-        """Return the prices of ``layouts`` on ``machine``, by default that of ``job``."""
-        candidates, counts = Candidates.of(layouts), StageCounts.of(layouts)
-        machine, types = machine or machine_of(job), _layer_types(job)
+    def of_groups(job: Job, groups: Sequence[Sequence[Layout]], machine: Machine) -> list[_Prices]:
+        """Return the prices of ``groups`` of layouts on ``machine``, one of each depth after the other."""
+        candidates = [Candidates.of(layouts) for layouts in groups]
+        modelled = unmeasured(job, machine)
+        machines = [machine, ideal(machine, job), serial(machine), *([modelled] if modelled else [])]
+        # By group: the times of a layer of each type on each of the machines.
+        blocks = zip(*(block_times(job, candidates, each) for each in machines), strict=True)
+        return [
+            _Prices.of(job, layouts, of_group, machines, times)
+            for layouts, of_group, times in zip(groups, candidates, blocks, strict=True)
+        ]
+
+    @staticmethod
+    def of(
+        job: Job,
+        layouts: Sequence[Layout],
+        candidates: Candidates,
+        machines: Sequence[Machine],
+        blocks: Sequence[Sequence[LayerTimes]],
+    ) -> _Prices:
+        """Return the prices of ``layouts``, which are ``candidates`` and what their stages hold.
+
+        ``machines`` are the machine, those of the bounds and, if any kernel was measured, the unmeasured one;
+        ``blocks`` has for each of them the times of a layer of each type.
+        """
+        counts, types, machine = StageCounts.of(layouts), _layer_types(job), machines[0]
         stage_layers = layers_by_type(types, candidates, counts)
-        blocks = [layer_times(layer_job, candidates, machine) for layer_job in types.jobs(at_precision(job))]
-        type_stages, parts = zip(*price_layer_types_with_parts(job, candidates, machine, blocks), strict=True)
+        scope = scope_of(job, candidates)
+        scopes = scopes_of_types(scope)
+        timelines = [timeline_of(of_type) for of_type in scopes]
+        footprints = [footprint_of(*pair) for pair in zip(scopes, timelines, strict=True)]
+        type_stages, parts = zip(
+            *price_layer_types_with_parts(job, candidates, machine, blocks[0], footprints), strict=True
+        )
         stages = mixed_stages_of(type_stages, stage_layers)
-        step = _step(stages, counts, job, candidates)
         numbers = counts.layers, counts.recomputed
-        memory = [x.memory for x in type_stages]
+        both = stage_forward(stages, counts.layers) + stage_backward(stages, *numbers)
+        end, m = end_of_step(stages, *numbers), microbatches(job, candidates)
+        pipeline = _pipeline(stages, counts, job, candidates)
+        step = pipeline + end.total.max(axis=-1)
+        memory, events = [x.memory for x in type_stages], [of_type for of_type, _ in timelines]
         bounds = [
             _step(
-                mixed_stages_of(price_layer_types(job, candidates, other, memory), stage_layers),
+                mixed_stages_of(price_layer_types(job, candidates, other, memory, times), stage_layers),
                 counts,
                 job,
                 candidates,
             )
-            for other in (ideal(machine, job), serial(machine))
+            for other, times in zip(machines[1:3], blocks[1:3], strict=True)
         ]
         return _Prices(
             job=job,
@@ -199,18 +240,18 @@ class _Prices:
             machine=machine,
             stage_layers=stage_layers,
             parts=parts,
-            microbatch_seconds=stage_forward(stages, counts.layers) + stage_backward(stages, *numbers),
-            end=end_of_step(stages, *numbers),
-            m=microbatches(job, candidates),
+            microbatch_seconds=both,
+            end=end,
+            m=m,
             step=step,
-            bubble=_bubble(stages, counts, job, candidates),
+            bubble=bubble_seconds(both, m, pipeline),
             # Rounding may take the step past a bound by a unit in the last place.
             lower=np.minimum(bounds[0], step),
             upper=np.maximum(bounds[1], step),
-            modelled=modelled_compute(job, candidates, machine, blocks),
+            modelled=modelled_compute(job, candidates, blocks[0], blocks[3] if len(blocks) > 3 else ()),
             tensor_span=_span(tensor_group(candidates)),
             model_flops=model_flops_per_step(job),
-            memory=memory_predictions(scope_of(job, candidates), counts, memory),
+            memory=memory_predictions(scope, counts, memory, events),
         )
 
     def prediction(self, row: int) -> Prediction:
@@ -354,20 +395,13 @@ def _layer_types(job: Job) -> LayerTypes:
 def _step(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
     """Return T, the pipeline time plus the longest end of step of each layout [s], shape [C]."""
     end = end_of_step(stages, counts.layers, counts.recomputed).total
-    seconds: Array = _pipeline(pipeline_seconds, stages, counts, job, candidates) + end.max(axis=-1)
+    seconds: Array = _pipeline(stages, counts, job, candidates) + end.max(axis=-1)
     return seconds
 
 
-def _bubble(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
-    """Return the bubble of each layout, the idle time of its slowest stage [s], shape [C]."""
-    return _pipeline(bubble_seconds, stages, counts, job, candidates)
-
-
-def _pipeline(
-    seconds: Callable[..., Array], stages: Stages, counts: StageCounts, job: Job, candidates: Candidates
-) -> Array:
-    """Return ``seconds`` (makespan or idle time) of the pipeline of each layout [s], shape [C]."""
+def _pipeline(stages: Stages, counts: StageCounts, job: Job, candidates: Candidates) -> Array:
+    """Return the makespan of the pipeline of each layout [s], shape [C]."""
     forward = stage_forward(stages, counts.layers)
     backward = stage_backward(stages, counts.layers, counts.recomputed)
     m, v = microbatches(job, candidates), candidates.vpp.astype(np.float64)
-    return seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))
+    return pipeline_seconds(forward, backward, m, v, candidates.schedule, stage_weight(stages, counts.layers))

@@ -22,9 +22,9 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.costs.core.scope import at_precision, microbatches
+from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.layer.layer_time import LayerTimes, layer_times
+from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.network.mesh import pipeline_group
 from autoplan.costs.stage.per_microbatch import boundary_bytes
 from autoplan.schema.costmodel.interval_spec import UncertaintySpec
@@ -37,6 +37,7 @@ __all__ = [
     "half_widths",
     "modelled_compute",
     "slow_link_seconds",
+    "unmeasured",
     "within_tables",
 ]
 
@@ -46,39 +47,50 @@ _MOST_BELOW = 0.95
 MEASURED_PRECISIONS = ("bf16", "fp16")
 
 
-def modelled_compute(
-    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[LayerTimes]
-) -> Array:
-    """Return the modelled share of the layers' compute [1], shape [C].
+def unmeasured(job: Job, machine: Machine) -> Machine | None:
+    """Return ``machine`` with measured kernels that take no time; None where no kernel was measured.
 
-    The time of the layers on a machine whose measured kernels take no time, over their time. ``blocks`` has
-    the times of one layer of every type [s].
-
-    >>> from autoplan.costs.layer.layer_time import layer_times
-    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
     >>> job = load_job("llama3-8b-8x-a100")
     >>> machine = machine_of(job)
-    >>> blocks = [layer_times(job, one, machine)]
-    >>> modelled_compute(replace(job, precision="fp32"), one, machine, blocks).tolist()  # measured at 16 bits
-    [1.0]
-    >>> bool(0.05 < modelled_compute(job, one, machine, blocks)[0] < 0.3)  # norms, additions, rotary
-    True
-
-    Leaves out: interpolation error, which varies over a table.
+    >>> unmeasured(job, machine).gemm.beyond, unmeasured(replace(job, precision="fp32"), machine)
+    (True, None)
     """
     if job.precision not in MEASURED_PRECISIONS or job.cluster.device.name not in job.kernels.devices:
-        return np.ones(len(candidates))
-    unmeasured = replace(
+        return None
+    return replace(
         machine,
         gemm=replace(machine.gemm, beyond=True),
         attention_forward=replace(machine.attention_forward, beyond=True),
         attention_backward=replace(machine.attention_backward, beyond=True),
     )
+
+
+def modelled_compute(
+    job: Job, candidates: Candidates, blocks: Sequence[LayerTimes], modelled_blocks: Sequence[LayerTimes]
+) -> Array:
+    """Return the modelled share of the layers' compute [1], shape [C].
+
+    The time of the layers on the ``unmeasured`` machine, over their time. ``blocks`` has the times of one
+    layer of every type [s], ``modelled_blocks`` those on the unmeasured machine, if there is one.
+
+    >>> from autoplan.costs.layer.layer_time import layer_times
+    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> machine = machine_of(job)
+    >>> actual, modelled = ([layer_times(job, one, x)] for x in (machine, unmeasured(job, machine)))
+    >>> modelled_compute(job, one, actual, ()).tolist()  # where nothing was measured
+    [1.0]
+    >>> bool(0.05 < modelled_compute(job, one, actual, modelled)[0] < 0.3)  # norms, additions, rotary
+    True
+
+    Leaves out: interpolation error, which varies over a table.
+    """
+    if not modelled_blocks:
+        return np.ones(len(candidates))
     types = layer_types_of(job.model, job.workload.sequence_length)
     count = Counter(types.sequence)
     total_seconds = modelled_seconds = np.zeros(())
-    for k, (layer_job, layer) in enumerate(zip(types.jobs(at_precision(job)), blocks, strict=True)):
-        modelled = layer_times(layer_job, candidates, unmeasured)
+    for k, (modelled, layer) in enumerate(zip(modelled_blocks, blocks, strict=True)):
         layers = count[k] if types.several else 1
         total_seconds = total_seconds + layers * (layer.forward + layer.backward)
         modelled_seconds = modelled_seconds + layers * (modelled.forward + modelled.backward)

@@ -91,13 +91,15 @@ class FileEdit:
     """One edit of a file: the words that stand there, with their line, and what to write instead.
 
     ``before`` is empty for words to add, whose line is None, and ``after`` for words to remove. ``path`` is
-    the key in a JSON or YAML file, such as ``zero_optimization.stage``.
+    the key in a JSON or YAML file, such as ``zero_optimization.stage``. ``file`` is the name of another file
+    that was read with this one, where the edit is one of that.
     """
 
     before: str
     after: str
     line: int | None = None
     path: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)

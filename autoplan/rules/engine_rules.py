@@ -6,10 +6,12 @@ Rules of pools for prefill and decode: of each pool's engines, and of both toget
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.weight_formats import WeightFormat
 from autoplan.schema.user_rules.expression import Known, decided
 
 __all__ = ["broken_engine_rules"]
@@ -17,7 +19,26 @@ __all__ = ["broken_engine_rules"]
 
 def broken_engine_rules(job: ServingJob, layout: EngineLayout) -> list[str]:
     """Return a sentence for each rule that ``layout`` breaks; none where it can run."""
-    return [*_of_the_model(job, layout), *_of_the_cache(job, layout), *_of_the_job(job, layout)]
+    rules = (_of_the_model, _of_the_device, _of_the_cache, _of_the_job)
+    return [sentence for rule in rules for sentence in rule(job, layout)]
+
+
+def _of_the_device(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
+    """Yield that the kernels of a format do not run on an old architecture.
+
+    Source: vLLM 0.32, docs/features/quantization, supported hardware; fp8 as Marlin from compute capability
+    7.5 on (llm_compressor/fp8.md); bf16 from 8.0 on (platforms/cuda.py, check_if_supports_dtype).
+    """
+    device = job.cluster.device
+    if layout.weights in _LACKED.get(device.architecture, ()):
+        yield f"{device.title} has no kernels for weights in {layout.weights}: use fp16"
+
+
+#: Formats of weights whose kernels do not run on an architecture.
+_LACKED: Final[dict[str, tuple[WeightFormat, ...]]] = {
+    "volta": ("bf16", "fp8", "fp8-block", "int8", "int4-awq", "nvfp4", "mxfp4"),
+    "turing": ("bf16", "nvfp4", "mxfp4"),
+}
 
 
 def _of_the_model(job: ServingJob, layout: EngineLayout) -> Iterator[str]:

@@ -423,7 +423,7 @@ def memory_rules(job: Job) -> Iterator[Rule]:
             )
         yield Rule(
             f"offloaded optimizer states of a node fit in its host memory of {format_bytes(host)}",
-            lambda c: (c.optimizer_offload == 0) | (_host_bytes_of_node(job, c) <= host),
+            lambda c: _states_fit(job, c, host),
         )
     if OPTIMIZERS[job.optimizer].paged or stack.memory.offload_parameters:
         held = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
@@ -469,6 +469,14 @@ def _activation_rules(job: Job, host: float) -> Iterator[Rule]:
         f"offloaded states and activations of a node fit in its host memory of {format_bytes(host)}",
         lambda c: _activations_fit(job, c, host),
     )
+
+
+def _states_fit(job: Job, candidates: Candidates, host: float) -> Mask:
+    fits: Mask = candidates.optimizer_offload == 0
+    offloaded = np.flatnonzero(~fits)
+    if len(offloaded):
+        fits[offloaded] = _host_bytes_of_node(job, candidates.take(offloaded)) <= host
+    return fits
 
 
 def _activations_fit(job: Job, candidates: Candidates, host: float) -> Mask:

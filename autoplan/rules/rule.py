@@ -30,11 +30,19 @@ class Rule:
 
 def among(values: Ints, allowed: Sequence[int]) -> Mask:
     """Return which ``values`` are among those ``allowed``."""
-    mask: Mask = np.isin(values, np.asarray(allowed, dtype=np.int64))
+    mask: Mask = np.zeros(len(values), dtype=bool)
+    for value in allowed:
+        mask |= values == value
     return mask
 
 
 def divides(number: int, degree: Ints) -> Mask:
     """Return which degrees divide ``number``."""
-    mask: Mask = number % degree == 0
-    return mask
+    most = int(degree.max(initial=1))
+    if most > len(degree):
+        mask: Mask = number % degree == 0
+        return mask
+    # Most degrees are small: a table of all takes less than a division of each.
+    table: Mask = np.ones(most + 1, dtype=bool)
+    table[1:] = number % np.arange(1, most + 1) == 0
+    return table[degree]

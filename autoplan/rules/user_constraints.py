@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows
+from autoplan.costs.core.candidates import Candidates, Ints, distinct_rows
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
@@ -134,13 +134,15 @@ def remainders_of(job: Job, relation: Node, candidates: Candidates) -> tuple[lis
     pp, names = candidates.pp, names_in(relation)
     columns = _columns(job, candidates, names)
     # Layers of stages are the same for all where the relation is not about stages.
-    vpp = candidates.vpp if _is_of_stages(relation) else np.zeros_like(candidates.vpp)
+    of_stages = _is_of_stages(relation)
+    vpp = candidates.vpp if of_stages else np.zeros_like(candidates.vpp)
     first, numbers = distinct_rows([vpp, *(column.codes for column in columns.values())])
     fixed = [(name, value) for name, value in (_job_names(job) | {"pp": pp}).items() if name in names]
-    counts = {v: tuple(_fixed_counts(job, pp, v).items()) if v else () for v in distinct(vpp).tolist()}
-    rows = zip(vpp[first].tolist(), *(x.at(first) for x in columns.values()), strict=True)
+    modes, virtual = recompute_menu(job) if of_stages else None, vpp[first].tolist()
+    splits = {v: _only_split(job, pp, v) if of_stages else () for v in set(virtual)}
+    rows = zip(virtual, *(x.at(first) for x in columns.values()), strict=True)
     remainders = [
-        _remainder(relation, (*fixed, *zip(columns, values, strict=True)), pp, counts[v])
+        _remainder(relation, (*fixed, *zip(columns, values, strict=True)), pp, modes, splits[v])
         for v, *values in rows
     ]
     return remainders, numbers
@@ -148,10 +150,17 @@ def remainders_of(job: Job, relation: Node, candidates: Candidates) -> tuple[lis
 
 @lru_cache(maxsize=2**14)
 def _remainder(
-    relation: Node, names: tuple[tuple[str, Value], ...], stages: int, counts: tuple[tuple[Place, int], ...]
+    relation: Node,
+    names: tuple[tuple[str, Value], ...],
+    stages: int,
+    modes: tuple[RecomputeMode, ...] | None,
+    split: tuple[int, ...],
 ) -> Node:
     # Candidates are asked for several times, and programs share rules.
-    return left_of(relation, Known(dict(names), stages, dict(counts)))
+    counts: dict[Place, int] = {("layers", i): n for i, n in enumerate(split)}
+    if modes is not None:
+        counts |= without_layers(modes, stages)
+    return left_of(relation, Known(dict(names), stages, counts))
 
 
 def breaks(job: Job, relation: Node, layout: Layout) -> bool:
@@ -242,18 +251,21 @@ def _job_names(job: Job) -> dict[str, Value]:
     }
 
 
-def _fixed_counts(job: Job, pp: int, vpp: int) -> Mapping[Place, int]:
-    """Return the layers of each stage if only one split is possible, and the modes that no layer may use."""
-    layers, unused = job.model.layers, without_layers(recompute_menu(job), pp)
-    counted = embedding_and_loss_counted(job, pp, vpp)
+def _only_split(job: Job, pp: int, vpp: int) -> tuple[int, ...]:
+    """Return the layers of each stage if only one split is possible, else nothing."""
+    layers, counted = job.model.layers, embedding_and_loss_counted(job, pp, vpp)
     if pp > 1 and not (even_only(job) or counted):
-        return unused
+        return ()
     if not counted and (pp * vpp > layers or layers % vpp):
-        return unused
-    return unused | {("layers", i): n for i, n in enumerate(even_stages(layers, pp, vpp))}
+        return ()
+    return even_stages(layers, pp, vpp)
 
 
+@lru_cache(maxsize=256)
 def without_layers(modes: Collection[str], stages: int) -> dict[Place, int]:
-    """Return the counts of recompute modes that no layer has where a search is of ``modes``: all 0."""
+    """Return the counts of recompute modes that no layer has where a search is of ``modes``: all 0.
+
+    The answer is one for all who ask for it, and not to be changed.
+    """
     unused = {mode.name for mode in MODES} - set(listed_modes(modes))
     return {(mode, i): 0 for mode in sorted(unused) for i in range(stages)}

@@ -93,6 +93,7 @@ MODES: Final = (
     _of_modules("layernorm", "moe"),
     Recompute("full", "all but the input of the layer, or of a unit of layers", units=True),
 )
+_IN_ORDER: Final = tuple(mode.name for mode in MODES)
 #: The mode whose layers form recompute units.
 FULL: Final[str] = next(mode.name for mode in MODES if mode.units)
 #: What layers may use where a job leaves recompute open.
@@ -148,7 +149,7 @@ def in_order(counts: Mapping[str, _Layers]) -> list[tuple[str, _Layers]]:
     >>> in_order({"full": 4, "selective": 2})
     [('selective', 2), ('full', 4)]
     """
-    return [(mode.name, counts[mode.name]) for mode in MODES if mode.name in counts]
+    return [(name, counts[name]) for name in _IN_ORDER if name in counts]
 
 
 def total(counts: Mapping[str, _Layers], nothing: _Layers) -> _Layers:

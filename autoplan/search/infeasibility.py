@@ -7,7 +7,8 @@ from math import inf
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Candidates, distinct_rows, joined, taken
+from autoplan.costs.core.candidates import Array, ByMode, Candidates, taken
+from autoplan.costs.core.prediction import StageMemory
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import footprint_without_transient, stage_needed
 from autoplan.costs.memory.mixed_layers import mixed_footprint
@@ -30,8 +31,8 @@ from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
 from autoplan.search.space.candidate_space import Space, conflicting_rules, space_of
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.layout_totals import layout_counts
-from autoplan.search.space.rank_orders import order_classes
-from autoplan.search.space.sized_candidates import SizedCandidates, sized
+from autoplan.search.space.rank_orders import first_of_classes, order_classes
+from autoplan.search.space.sized_candidates import SizedCandidates, sized, sized_parts
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["fits_memory", "fitting_candidates", "least_needed", "reasons_of", "smallest_layout"]
@@ -57,8 +58,8 @@ def fitting_candidates(
         for group in sized(job, possible, modes, even=even) if len(possible) else ():
             check_deadline()
             # Memory does not depend on the order of ranks.
-            first, inverse = distinct_rows([order_classes(group.candidates)])
-            fits = can_fit(group.take(first), limit)[inverse]
+            classes = order_classes(group.candidates)
+            fits = can_fit(group.take(first_of_classes(classes)), limit)[classes]
             if not fits.all():
                 rejected += layout_counts(job, group.candidates.take(~fits)).total()
             if fits.any():
@@ -73,13 +74,15 @@ def _without_too_large(job: Job, block: Candidates, limit: float, *, even: bool)
 
     Most candidates need more than the limit without any transient memory.
     """
-    possible, rejected = [], 0
-    for group in sized(job, block, recompute_modes(job), even=even, footprint=footprint_without_transient):
-        may_fit = floors_fit(group, memory_floors(group), limit)
-        possible.append(group.candidates.take(may_fit))
-        if not may_fit.all():
-            rejected += layout_counts(job, group.candidates.take(~may_fit)).total()
-    return joined(possible), rejected
+    classes = order_classes(block)
+    one_order = block.take(first_of_classes(classes))
+    may_fit = np.zeros(len(one_order), dtype=bool)
+    modes = recompute_modes(job)
+    for index, group in sized_parts(job, one_order, modes, even=even, footprint=footprint_without_transient):
+        may_fit[index] = floors_fit(group, memory_floors(group), limit)
+    possible = may_fit[classes]
+    rejected = 0 if possible.all() else layout_counts(job, block.take(~possible)).total()
+    return block.take(possible), rejected
 
 
 def _blocks(space: Space) -> Iterator[Candidates]:
@@ -186,7 +189,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
             f"{format_bytes(missing)} more than the {format_bytes(limit)} of "
             f"{job.cluster.device.title} that may be used"
         )
-        return memory_reason, _state_sentence(job, layout)
+        return memory_reason, _state_sentence(job, fullest)
     most = step_limit(job)
     allowed = most[1] if most else "no limit is set"
     time_reason = (
@@ -195,9 +198,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
     return (time_reason,)
 
 
-def _state_sentence(job: Job, layout: Layout) -> str:
-    predicted = predict(job, layout)
-    memory = max(predicted.memory.stages, key=lambda stage: stage.total)
+def _state_sentence(job: Job, memory: StageMemory) -> str:
     state = memory.parameters + memory.gradients + memory.optimizer
     return (
         f"of these, parameters, gradients and optimizer state are {format_bytes(state)} "

@@ -10,7 +10,8 @@ from autoplan.schema.costmodel.software import SoftwareSpec
 
 __all__ = ["Experts", "Hardware", "Lora", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
 
-PeakKind = Literal["allocated", "reserved", "device", "unstated"]
+#: ``cached`` is reserved memory after batches whose lengths vary, with blocks of other lengths.
+PeakKind = Literal["allocated", "reserved", "cached", "device", "unstated"]
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Wide = Annotated[int, Field(ge=1, le=1_000_000_000)]

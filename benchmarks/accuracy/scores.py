@@ -221,6 +221,7 @@ def memory_errors(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
         bytes_of = {
             "allocated": predicted.peak_allocated_bytes,
             "reserved": predicted.peak_reserved_bytes,
+            "cached": predicted.peak_reserved_bytes,
         }
         said = bytes_of.get(kind, predicted.peak_memory_bytes_per_device)
         errors.setdefault(kind, []).append(said / (measured * _GIB) - 1.0)

@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from math import exp, expm1
+from statistics import fmean
 
 import numpy as np
 
@@ -84,15 +85,14 @@ def _sessions() -> tuple[_Session, ...]:
 def hit_rate(run: ServedRun, engines: int, capacity: int) -> float:
     """Return the share of a run's prompt tokens that earlier runs of its session left in the caches [1].
 
+    A row that stands for several runs, which its session has more than once, has their mean.
     ``capacity``: tokens of each of the ``engines`` that compute prompts.
     """
     for session in _sessions():
-        ends = [end for end, _, _ in session.runs]
-        end = run.id.removeprefix(session.prefix)
-        if end in ends:
-            prompts = PromptCache(engines, capacity)
-            until = ends.index(end) + 1
-            return [prompts.run(count, n, session.tests) for _, n, count in session.runs[:until]][-1]
+        end, prompts = run.id.removeprefix(session.prefix), PromptCache(engines, capacity)
+        if run.id.startswith(session.prefix) and any(end == one for one, _, _ in session.runs):
+            rates = [(one, prompts.run(count, n, session.tests)) for one, n, count in session.runs]
+            return fmean(rate for one, rate in rates if one == end)
     return 0.0
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "engine_name",
     "engine_of",
     "facts_of_runs",
+    "has_threaded_tokenizer",
     "is_odd",
     "is_plain",
     "served_job",
@@ -361,6 +362,11 @@ def is_plain(run: ServedRun) -> bool:
 def is_odd(run: ServedRun) -> bool:
     """Whether a run's machine is known to be unlike others of its name."""
     return any(re.search(x["rows"], run.id) for x in _facts()["odd_machines"])
+
+
+def has_threaded_tokenizer(run: ServedRun) -> bool:
+    """Whether the front end of a run reads several prompts at once."""
+    return any(re.search(x["rows"], run.id) for x in _facts()["threaded_tokenizers"])
 
 
 def template_seconds(run: ServedRun) -> float:

@@ -8,10 +8,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 from statistics import fmean
 from typing import Final
+
+import numpy as np
 
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.core.serving.capacity import CapacityPrediction
@@ -39,7 +42,14 @@ from autoplan.schema.serving.request_lengths import (
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
 from benchmarks.serving.clients import early_ends, hit_rate
-from benchmarks.serving.served_jobs import ServedJob, bench_of, served_job, sorting_seconds, template_seconds
+from benchmarks.serving.served_jobs import (
+    ServedJob,
+    bench_of,
+    has_threaded_tokenizer,
+    served_job,
+    sorting_seconds,
+    template_seconds,
+)
 from benchmarks.serving.served_pools import pools_of
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
@@ -169,7 +179,7 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         raise Skipped("the load is not known", "clients of the closed loop")
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, served.job, clients, own)
-    load = replace(load, front_end_busy=served.layout.adp * front_end_busy(served.job))
+    load = replace(load, front_end_busy=served.layout.adp * _busy(run, served))
     result = simulate(load, _rules(run, served), iteration)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
@@ -209,10 +219,20 @@ def _loop_values(
     The first round, in which all come at once, counts as often as a run had it.
     """
     clients, own, parts = shares
-    values, rounds, front = _values(result, parts), _rounds(run, clients), _front_end(run, job)
+    values, rounds, front = _values(run, result, parts), _rounds(run, clients), _front_end(run, job)
     waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
-    values["time_to_first_token_seconds"] = (fmean(waits[:own]) + (rounds - 1) * fmean(waits[own:])) / rounds
+    later = (rounds - 1) / (len(waits) / own - 1)
+    values[METRICS[0]] = _middle(run, waits, [1.0] * own + [later] * (len(waits) - own))
     return values
+
+
+def _middle(run: ServedRun, values: Sequence[float], weights: Sequence[float] | None = None) -> float:
+    """Return the median or the mean of the requests' times, whichever the row has [s]."""
+    if run.measured.medians:
+        order = np.argsort(values)
+        total = np.cumsum(np.ones(len(values)) if weights is None else np.asarray(weights)[order])
+        return float(np.asarray(values)[order][np.searchsorted(total, 0.5 * total[-1])])
+    return float(np.average(values, weights=weights))
 
 
 def _front_end(run: ServedRun, job: ServingJob) -> float:
@@ -221,13 +241,23 @@ def _front_end(run: ServedRun, job: ServingJob) -> float:
     return front_end_seconds(job, run.workload.input_len or 1, pools=pools)
 
 
+def _busy(run: ServedRun, served: ServedJob) -> float:
+    """Return the time that a request has the front end of an engine to itself [s]."""
+    return front_end_busy(served.job, _read_in_turn(run))
+
+
+def _read_in_turn(run: ServedRun) -> int:
+    """Return the tokens of a prompt that a front end reads while others wait [1]."""
+    return 0 if has_threaded_tokenizer(run) else run.workload.input_len or 1
+
+
 def _is_saturated(run: ServedRun, clients: int, capacity: CapacityPrediction) -> bool:
     """Whether more requests come than the cache or a step holds."""
     length = (run.workload.input_len or 1) + (run.workload.output_len or 1)
     return clients > capacity.max_num_seqs or clients * length > capacity.pool.tokens
 
 
-def _values(result: SimulatedRun, parts: int) -> dict[str, float | None]:
+def _values(run: ServedRun, result: SimulatedRun, parts: int) -> dict[str, float | None]:
     load = result.load
     gaps = [
         (last - first) / (output - 1)
@@ -236,8 +266,8 @@ def _values(result: SimulatedRun, parts: int) -> dict[str, float | None]:
     ]
     span = max(result.last) - min(result.queued)
     values = (
-        fmean(first - queued for first, queued in zip(result.first, result.queued, strict=True)),
-        fmean(gaps) if gaps else None,
+        _middle(run, [first - queued for first, queued in zip(result.first, result.queued, strict=True)]),
+        _middle(run, gaps) if gaps else None,
         parts * sum(load.outputs) / span,
         fmean(last - queued for last, queued in zip(result.last, result.queued, strict=True)),
     )
@@ -256,9 +286,9 @@ def _open(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
         request_rate=float(rate) / parts,
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
-    rules, busy = _rules(run, served), served.layout.adp * front_end_busy(served.job)
+    rules, busy = _rules(run, served), served.layout.adp * _busy(run, served)
     loads = [replace(drawn_load(workload, requests, seed), front_end_busy=busy) for seed in _SEEDS]
-    draws = [_values(simulate(load, rules, iteration), parts) for load in loads]
+    draws = [_values(run, simulate(load, rules, iteration), parts) for load in loads]
     values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
     for metric in (METRICS[0], METRICS[3]):
         values[metric] = (values[metric] or 0.0) + _front_end(run, served.job)
@@ -280,7 +310,7 @@ def _static(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     load = RequestLoad((inputs,) * batch, (outputs,) * batch, (0.0,) * batch)
     rules = _rules(run, served, grow=True)
     result = simulate(load, replace(rules, asynchronous=False), iteration)
-    values = _values(result, parts)
+    values = _values(run, result, parts)
     values["request_latency_seconds"] = max(result.last)
     return Served(values, _is_saturated(run, batch, predict_capacity(served.scope)), fits=True)
 
@@ -293,11 +323,11 @@ def _at_once(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     parts = served.layout.replicas * served.layout.adp
     requests = ceil((run.workload.batch or 1) / parts)
     inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
-    busy, sizes = parts * front_end_busy(served.job), ((inputs,) * requests, (outputs,) * requests)
+    busy, sizes = parts * _busy(run, served), ((inputs,) * requests, (outputs,) * requests)
     result = simulate(
         RequestLoad(*sizes, (0.0,) * requests, front_end_busy=busy), _rules(run, served), iteration
     )
-    values = _values(result, parts)
+    values = _values(run, result, parts)
     # One loop of events parses the templates of all requests that are there before it goes on with one.
     front = _front_end(run, served.job) + parts * requests * template_seconds(run)
     values["time_to_first_token_seconds"] = front + fmean(result.first)
@@ -401,7 +431,8 @@ def _disaggregated(run: ServedRun) -> Served:
     prefill = replace(pair.prefill, engine=replace(pair.prefill.engine, rules=rules))
     parts = gcd(pair.senders, pair.receivers)
     own = max(1, ceil(clients / parts))
-    load = replace(_rounds_of_clients(run, job, clients, own), front_end_busy=pair.front_end_busy(job, parts))
+    load = _rounds_of_clients(run, job, clients, own)
+    load = replace(load, front_end_busy=pair.front_end_busy(job, _read_in_turn(run), parts))
     result = simulate_pools(
         load,
         (prefill, pair.senders // parts),

@@ -85,6 +85,8 @@ class RunMeasured(_Part):
     latency_ms: float | None = None
     output_tokens_per_s: float | None = None
     output_tokens_scope: str | None = None
+    #: Whether first tokens and times per token are medians of the requests.
+    medians: bool = False
     oom: bool | None = None
 
 

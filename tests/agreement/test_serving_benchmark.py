@@ -10,6 +10,7 @@ from benchmarks.serving import served_jobs
 from benchmarks.serving.__main__ import DEFAULT_RUNS, main
 from benchmarks.serving.outcomes import ServedOutcome
 from benchmarks.serving.served_jobs import engine_name
+from benchmarks.serving.served_predictions import predicted
 from benchmarks.serving.served_runs import METRICS, RunEngine, ServedRun, read_served_runs
 from benchmarks.serving.served_summary import spreads_of
 from benchmarks.skips import Skipped
@@ -87,6 +88,16 @@ def test_more_clients_than_the_cache_holds_are_said_to_saturate(tmp_path, capsys
 def test_frameworks_of_rows_name_versions_of_engines(framework, engine):
     """A version that is not known stands for the newest that is not newer."""
     assert engine_name(framework) == engine
+
+
+def test_a_row_of_medians_is_predicted_by_the_middle_request():
+    """Of Poisson arrivals some wait behind others: their mean is later than the middle one."""
+    load = {"request_rate": 5, "input_len": 2048, "output_len": 16, "mode": "online open loop"}
+    rows = ({**RUN, "workload": load, "measured": {"ttft_ms": 9, "medians": x}} for x in (False, True))
+    mean, median = (predicted(ServedRun.model_validate(row)) for row in rows)
+
+    assert median.values[METRICS[0]] < 0.98 * mean.values[METRICS[0]]
+    assert median.values[METRICS[2]] == mean.values[METRICS[2]]
 
 
 def test_a_sample_of_runs_is_predicted_no_worse_than_recorded(capsys):

@@ -68,3 +68,20 @@ def test_answers_that_end_early_have_the_mean_of_their_row_and_no_more_than_thei
 def test_answers_of_runs_that_ignore_the_end_are_all_alike():
     """A row without such a fact has the lengths that it tells."""
     assert early_ends(run_named("x"), 8) == ()
+
+
+def test_a_row_of_several_runs_has_the_mean_of_their_shares():
+    """2,048 tokens after 512 of the same prompts: a quarter; twice more, all of them: 0.75 on average."""
+    run = run_named("css-qwen2.5-7b-a100pcie-tp1-medium")
+
+    assert hit_rate(run, engines=1, capacity=10**6) == pytest.approx((0.2575 + 1 + 1) / 3)
+
+
+def test_a_client_that_sends_more_prompts_begins_with_those_of_the_run_before():
+    """60, then 120 of 1,024 tokens: half of them; 240 in a cache of 120: half; 480 in that of 240: none."""
+    rates = [
+        hit_rate(run_named(f"oi-qwen3-4b-5090-0.24-{end}"), engines=1, capacity=120 * 1024)
+        for end in ("q1", "q2", "q4", "q8")
+    ]
+
+    assert rates == [0.0, 0.5, 0.5, 0.0]

@@ -505,6 +505,14 @@ def test_llama_keeps_12h_and_its_gates():
     assert kept(LLAMA, fused_activation=False, packed_qkv_saved=True).none[0] == plain + 2 * (H + K)
 
 
+def test_an_output_that_holds_keys_and_values_keeps_them_where_layers_are_recomputed():
+    """2h of the input of a recomputed layer, and 2k each of keys and values; else they are saved anyway."""
+    held = kept(LLAMA, keys_values_held=True)
+
+    assert held.recomputed["full"][0] == 2 * H + 4 * K
+    assert held.none[0] == kept(LLAMA).none[0]
+
+
 def test_llama_with_heads_wider_than_the_model():
     """The general form 8h + 2(q+2k) + 2q + 8f + 4a + 8 where queries are not as wide as the model."""
     wide = LLAMA.model_copy(update={"head_dim": 256})

@@ -60,3 +60,53 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
 
         seconds = json.loads(priced.stdout)["predicted"]["step_seconds"]
         assert seconds == pytest.approx(improvement["predicted"]["step_seconds"])
+
+
+ARGUMENTS = """train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True \\
+    --gradient_accumulation_steps 1 --max_length 2048 --gradient_checkpointing True
+"""
+FSDP = """distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+ZERO = """{
+  "bf16": {"enabled": "auto"},
+  "zero_optimization": {"stage": 3, "overlap_comm": true},
+  "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": "auto"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "name", "text"),
+    [
+        ("accelerate launch --config_file fsdp.yaml ", "fsdp.yaml", FSDP),
+        ("deepspeed --num_gpus 8 --deepspeed ds.json ", "ds.json", ZERO),
+    ],
+)
+def test_the_sharding_of_a_script_is_edited_in_the_file_that_decides_it(run, tmp_path, start, name, text):
+    """Without --fsdp the Trainer leaves --fsdp_config aside, and it takes all of DeepSpeed's file."""
+    script, beside, job = tmp_path / "run.sh", tmp_path / name, tmp_path / "job.yaml"
+    launcher, _, rest = start.partition("--deepspeed")
+    program, _, arguments = ARGUMENTS.partition(" ")
+    option = f"--deepspeed{rest}" if rest else ""
+    script.write_text(f"{launcher}{program} {option}{arguments}")
+    beside.write_text(text)
+    assert run("read", str(script), "--hardware", "dgx-h100", "--output", str(job)).exit_code == 0
+    told = run("evaluate", str(job), "--from", str(script), "--format", "json")
+    best = json.loads(told.stdout)["comparison"]["improvements"][-1]
+
+    assert {edit["file"] for edit in best["edits"]} == {"", name}
+    beside.write_text(edited(text, [edit for edit in best["edits"] if edit["file"]])[0])
+    for edit in best["edits"]:
+        if not edit["file"]:
+            assert edit["before"] in script.read_text()
+            script.write_text(script.read_text().replace(edit["before"], edit["after"]))
+    read = json.loads(run("read", str(script), "--format", "json").stdout)
+    assert read["layout_string"] == best["layout_string"]

@@ -57,6 +57,47 @@ def test_the_next_command_of_a_line_runs_as_printed(run):
     assert autoplan.load_job(LORA).source.assumed[0].startswith("sequences of 1,024")
 
 
+def test_nodes_are_all_of_their_devices():
+    """Two nodes of two devices are four; the line that was typed stays as it was."""
+    job = autoplan.load_job(f"{LORA} --nodes 2")
+    assert job.cluster.devices == 4
+    assert [x.cluster.devices for x in autoplan.load_job(f"{TRAIN} --nodes 1,2").choices] == [2, 4]
+    assert job.source.reference == f"{LORA} --nodes 2"
+
+
+@pytest.mark.parametrize("task", ["train", "lora", "serve"])
+def test_devices_without_bf16_take_fp16(run, task):
+    """On V100 and T4 vLLM and PyTorch's matrix products refuse bf16."""
+    line = ("--model", "openai-community/gpt2", "--hardware", "1x-t4", "--task", task)
+    assert "fp16, as NVIDIA T4 has no bf16 (--precision)" in " ".join(run("plan", *line).stdout.split())
+    assert "no bf16" not in run("plan", *line, "--precision", "fp16").stdout
+
+
+def test_weights_whose_kernels_a_device_lacks_are_a_rule(run):
+    """bf16 runs on no V100, and fp16 is the change that helps."""
+    line = "--model llama3.1-8b --hardware 8x-v100-32gb --task serve --precision"
+    document = json.loads(run("plan", *line.split(), "bf16", "-f", "json").stdout)
+    assert "has no kernels for weights in bf16: use fp16" in " ".join(document["reasons"])
+    assert [(x["key"], x["value"]) for x in document["changes"]] == [("precision.weights", "fp16")]
+    assert run("plan", *line.split(), "int4-awq").exit_code == 1
+    assert run("plan", *line.split(), "int4-gptq").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "named"),
+    [
+        ("--model megatron-18b --hardware dgx-a100-80gb", " --checkpoint CHECKPOINT"),
+        ("--model llama3.1-8b --hardware 1x-a10g --precision int4-awq", " --checkpoint CHECKPOINT"),
+        ("--model llama3.1-8b --hardware 2x-l4", ""),
+    ],
+)
+def test_the_next_command_of_engines_runs_as_printed(run, job, named):
+    """Where no hub has a checkpoint of the format, the command has a place for its name."""
+    last = run("plan", *job.split(), "--task", "serve").stdout.rstrip().splitlines()[-1]
+    assert last.endswith(f"--for vllm{named}")
+    assert run(*shlex.split(last.removeprefix("next: autoplan "))).exit_code == 0
+
+
 def test_a_line_asks_for_engines(run, tmp_path):
     """A task of serving has tokens, clients and an engine, which are assumed and verified too."""
     saved = tmp_path / "served.json"
@@ -91,6 +132,11 @@ def test_a_line_asks_for_engines(run, tmp_path):
         (f"{LORA} --concurrency 3", "--concurrency: belongs to --task serve, not lora"),
         (f"{LORA} --sequence-length 4k", "--sequence-length: '4k' is not a whole number: write 4096"),
         (f"{LORA} --devices 3", "--hardware: 3 devices are not a multiple of the 2 devices of a node"),
+        (f"{LORA} --devices 0", "--devices: 0 must be at least 1"),
+        (f"{TRAIN} --devices 0", "--devices: 0 must be at least 1"),
+        (f"{TRAIN} --sequence-length 1,2", "--sequence-length: a list is not a whole number"),
+        (f"{LORA} --nodes 2 --devices 4", "--nodes: says the devices again, after --devices 4"),
+        (f"{LORA} --nodes 0", "--nodes: '0' is no number of nodes, such as 4, or several, 2,4"),
         (f"{LORA} --precision float8", "--precision: 'float8' is not one of"),
         ("job.yaml --task lora", "job.yaml is a whole job: leave out --task, or it"),
         ("job.yaml --program trl", "leave out --program and set `program: trl` in it (and remove `stack`"),

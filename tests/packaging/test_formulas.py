@@ -4,6 +4,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+from functools import cached_property
+from types import FunctionType
 
 import pytest
 
@@ -23,6 +25,7 @@ EXEMPT = frozenset(
 #: Methods that only read, select or add up what their class holds; the sentence they have is enough.
 READINGS = frozenset(
     {
+        "AcceptedTokens.probabilities",
         "CapacityPrediction.fits",
         "CapacityPrediction.fullest",
         "CapacityPrediction.longest_requests",
@@ -34,9 +37,16 @@ READINGS = frozenset(
         "DeviceMemoryUse.taken",
         "DataVolume.outside",
         "DecodeEngine.cause",
+        "DecodeEngine.full_step",
         "DecodeEngine.groups",
+        "DecodeEngine.most",
+        "DecodeEngine.rate",
+        "DecodeEngine.running",
         "DecodeEngine.steps",
         "EnginePair.receivers",
+        "EngineScope.device",
+        "EngineScope.facts",
+        "EngineScope.model",
         "EnginePair.senders",
         "EnginePair.shortage",
         "PooledPrediction.devices",
@@ -127,7 +137,7 @@ def callables_of(module):
         elif inspect.isclass(value):
             for key, member in vars(value).items():
                 plain = member.__func__ if isinstance(member, staticmethod | classmethod) else member
-                if not key.startswith("_") and (inspect.isfunction(plain) or isinstance(plain, property)):
+                if not key.startswith("_") and isinstance(plain, FunctionType | property | cached_property):
                     yield f"{name}.{key}", plain
 
 

@@ -118,8 +118,8 @@ def _gain_sentence(comparison: FileComparison, each: Improvement) -> str:
 
 def _edit_words(edit: FileEdit) -> str:
     where = f"line {edit.line}: " if edit.line else ""
-    parent = edit.path.rpartition(".")[0]
-    below = f" (in {parent})" if parent else ""
+    places = ", ".join(filter(None, (edit.file, edit.path.rpartition(".")[0])))
+    below = f" (in {places})" if places else ""
     if not edit.before:
         return f"add {edit.after}{below}"
     return f"{where}{edit.before} -> {edit.after or '(remove)'}{below}"

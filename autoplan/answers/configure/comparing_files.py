@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -355,20 +356,43 @@ class _Pricer:
 
 
 def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdit]) -> bool:
-    """Return whether a file of keys has the layout of ``plan`` once its edits are made."""
+    """Return whether a file of keys, or a script beside one, has the layout of ``plan`` after its edits."""
     target = find_target(framework)
     if target.read is None or not any(edit.path for edit in edits):
         return True
-    values = edited_values(read_yaml(file).entries, edits)
-    words = [word for edit in edits if not edit.path for word in edit.after.split()]
     devices = plan.layout.devices
-    edited = replace(file, text="", values=values, arguments=(*file.arguments, *words), devices=devices)
+    edited = (_edited_beside if any(edit.file for edit in edits) else _edited_keys)(file, edits)
     try:
-        configuration = target.read(edited)
+        configuration = target.read(replace(edited, devices=devices))
         layout = parse_layout(configuration.layout_string, layers=sum(plan.layout.layers), devices=devices)
     except AutoplanError:
         return False
     return layout == plan.layout
+
+
+def _edited_keys(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
+    """Return a file of keys after its edits, those without a key as arguments."""
+    words = [word for edit in edits if not edit.path for word in edit.after.split()]
+    values = edited_values(read_yaml(file).entries, edits)
+    return replace(file, text="", values=values, arguments=(*file.arguments, *words))
+
+
+def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
+    """Return a script after its edits, and after those of the files of keys that were read with it."""
+    text, words = file.text, list(file.arguments)
+    for edit in edits:
+        if not edit.file and edit.before:
+            text = text.replace(edit.before, edit.after, 1)
+        elif not edit.file:
+            words += edit.after.split()
+
+    def sibling(name: str) -> str | None:
+        inner, others = file.sibling(name), [edit for edit in edits if edit.file == name]
+        if inner is None or not others:
+            return inner
+        return json.dumps(edited_values(read_yaml(LaunchFile(name, inner)).entries, others))
+
+    return replace(file, text=text, arguments=tuple(words), sibling=sibling)
 
 
 def _order(plan: Plan) -> tuple[bool, float]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.commands.output import Format, present
+from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
 from autoplan.launch.engines.serve_commands import PROGRAM_OF
+from autoplan.launch.engines.served_run import checkpoint_of
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
     GAP,
@@ -140,4 +142,14 @@ def _next_line(front: ServingFront) -> Iterator[Block]:
     engine = PROGRAM_OF.get(front.job.engine.name, front.job.engine.name)
     if front.job.source is not None and engine in ENGINE_TARGETS:
         reference = reference_words(front.job.source.reference)
-        yield TypedLines((f"next: autoplan emit {reference} --for {engine}",), "quiet")
+        named = " --checkpoint CHECKPOINT" if _needs_checkpoint(front) else ""
+        yield TypedLines((f"next: autoplan emit {reference} --for {engine}{named}",), "quiet")
+
+
+def _needs_checkpoint(front: ServingFront) -> bool:
+    """Whether only its owner can say which checkpoint the first plan serves: no hub has one of its format."""
+    formats = {group.layout.weights for group in front.plans[0].groups}
+    try:
+        return any(not checkpoint_of(front.job.model, weights)[0] for weights in formats)
+    except UnsupportedError:
+        return True

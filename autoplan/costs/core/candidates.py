@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum, IntFlag
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
@@ -60,8 +60,12 @@ def taken(record: _Arrays, index: Any) -> _Arrays:  # noqa: ANN401 - whatever nu
 def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
     """Return a dataclass of arrays, or of such dataclasses, with ``function`` applied to every array.
 
-    Arrays by recompute mode are a mapping.
+    What there is for each recompute mode, an array or a dataclass, is a mapping.
     """
+
+    def of_mode(x: Any) -> Any:  # noqa: ANN401 - an array, or a dataclass of arrays
+        return function(x) if isinstance(x, np.ndarray) else mapped(x, function)
+
     values = _values_of(cast("Hashable", type(record)))(record)
     # Nearly all records within records are linear costs: a call less for each.
     return type(record)(
@@ -70,7 +74,7 @@ def mapped(record: _Arrays, function: Callable[[Array], Array]) -> _Arrays:
             if isinstance(x, np.ndarray)
             else Linear(function(x.fixed), function(x.layer))
             if type(x) is Linear
-            else {mode: function(array) for mode, array in x.items()}
+            else {mode: of_mode(of_x) for mode, of_x in x.items()}
             if type(x) is dict
             else mapped(x, function)
             for x in values
@@ -151,16 +155,34 @@ def distinct_rows(columns: Sequence[NDArray[Any]]) -> tuple[Ints, Ints]:
     >>> first.tolist(), numbers.tolist()
     ([0, 1], [0, 1, 0])
     """
-    numbers = np.zeros(len(columns[0]), dtype=np.int64)
+    numbers, count = np.zeros(len(columns[0]), dtype=np.int64), min(1, len(columns[0]))
     for column in columns:
-        values = distinct(column)
-        if len(values) > 1:
+        ranks, several = _ranks(column)
+        if count <= 1:
+            numbers, count = ranks, several
+        elif several > 1:
             # Numbered anew after each column, so that no key exceeds the square of the rows.
-            keys = numbers * len(values) + np.searchsorted(values, column)
-            numbers = np.searchsorted(distinct(keys), keys)
-    first = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+            numbers, count = _ranks(numbers * several + ranks)
+    first = np.zeros(count, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]
     return first, numbers
+
+
+def _ranks(codes: NDArray[Any]) -> tuple[Ints, int]:
+    """Return for each integer how many distinct smaller ones ``codes`` [C] has, and how many there are."""
+    if not len(codes):
+        return codes.astype(np.int64), 0
+    least, most = int(codes.min()), int(codes.max())
+    if least == most:
+        return np.zeros(len(codes), dtype=np.int64), 1
+    if most - least > len(codes):
+        values = distinct(codes)
+        return np.searchsorted(values, codes), len(values)
+    places = np.subtract(codes, least, dtype=np.int64)
+    present = np.zeros(most - least + 1, dtype=np.int64)
+    present[places] = 1
+    ranks = np.cumsum(present)
+    return ranks.take(places) - 1, int(ranks[-1])
 
 
 def host_choice(offload: Offload, mode: RecomputeMode, every: int = 1) -> tuple[int, int, int]:
@@ -192,14 +214,15 @@ def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     return chosen
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidates:
     """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
 
     Layers per stage and recompute are not part of a candidate: they are chosen, or given, for it.
     ``dp_shard`` is the size of a shard group, 0 for all data-parallel ranks; ``schedule`` indexes
     ``autoplan.schema.layout.SCHEDULES``; ``offload``, ``uniform_recompute`` and ``offload_every`` are a
-    ``host_choice``; ``order`` indexes ``autoplan.schema.layout.ORDERS``.
+    ``host_choice``; ``order`` indexes ``autoplan.schema.layout.ORDERS``. Many formulas ask for the same
+    degrees and strides: they are computed once, so that no array of a candidate may change.
     """
 
     pp: int
@@ -223,7 +246,12 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.tp)
 
-    @property
+    @cached_property
+    def strides(self) -> dict[tuple[str, str], Array]:
+        """Strides of axes, as they were computed (``rank_strides``)."""
+        return {}
+
+    @cached_property
     def edp(self) -> Ints:
         """Expert data-parallel degree: tp dp cp / (ep etp) [1]."""
         degree: Ints = np.maximum(self.tp * self.dp * self.cp // (self.ep * self.etp), 1)
@@ -235,7 +263,7 @@ class Candidates:
         single: NDArray[np.bool_] = (self.dp * self.cp == 1) & (self.edp == 1)
         return single
 
-    @property
+    @cached_property
     def expert_shard(self) -> Ints:
         """Ranks of a shard group of experts: tp dp_shard / (ep etp), or edp without dp_shard [1]."""
         ranks = np.maximum(self.tp * self.dp_shard // (self.ep * self.etp), 1)
@@ -254,8 +282,10 @@ class Candidates:
 
     def take(self, index: NDArray[Any]) -> Candidates:
         """Return the candidates at ``index`` (a mask or indices)."""
-        arrays = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "pp"}
-        return Candidates(pp=self.pp, **arrays)
+        if index.dtype == np.bool_:
+            index = np.flatnonzero(index)
+        pp, *columns = _values_of(Candidates)(self)
+        return Candidates(pp, *[column.take(index) for column in columns])
 
     def layout(self, i: int, layers: Sequence[int], recomputed: Mapping[str, Sequence[int]]) -> Layout:
         """Return candidate ``i`` with these layers and recompute of each stage: the inverse of ``of``.

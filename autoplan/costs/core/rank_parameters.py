@@ -31,7 +31,15 @@ from autoplan.costs.core.sizes import attention_widths
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["Part", "Weights", "adapter_extents", "adapter_parameters", "padded_vocabulary", "weights_of"]
+__all__ = [
+    "Part",
+    "Weights",
+    "adapter_extents",
+    "adapter_parameters",
+    "layer_weights",
+    "padded_vocabulary",
+    "weights_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,7 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     # The gradient of a tied table is the sum of two, in a separate tensor.
     excess = 1.0 if job.stack.memory.embedding_gradient_full_vocabulary and not tied else 0.0
     return Weights(
-        layer=_layer(job, candidates, t),
+        layer=layer_weights(job, candidates),
         embedding=_part(
             table + replicated, np.full_like(t, replicated), table, excess * table * (t - 1), frozen=frozen
         ),
@@ -116,6 +124,16 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
         table=table,
         tied=tied,
     )
+
+
+def layer_weights(job: Job, candidates: Candidates) -> Part:
+    """Return the parameters of a layer on one rank [1], shape [C, 1], of candidates of any depths.
+
+    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
+    >>> float(layer_weights(load_job("llama3-8b-8x-a100"), one).total[0, 0])
+    109060096.0
+    """
+    return _layer(job, candidates, column(candidates.tp))
 
 
 def _part(total: Array, vectors: Array, largest: Array, excess: Array, *, frozen: bool) -> Part:

@@ -37,12 +37,14 @@ def _inside(axis: Axis, other: Axis) -> NDArray[np.bool_]:
 _INSIDE: Final = {(axis, other): _inside(axis, other) for axis in _AXES for other in _AXES}
 
 
-def _stride(candidates: Candidates, axis: Axis, degrees: dict[Axis, Ints | int]) -> Array:
-    """Return the product of the degrees inside ``axis`` [1], shape [C]."""
-    stride = np.ones(len(candidates))
-    for other, degree in degrees.items():
-        stride = stride * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
-    return stride
+def _stride(candidates: Candidates, axis: Axis, kind: str, degrees: dict[Axis, Ints | int]) -> Array:
+    """Return the product of the degrees inside ``axis`` [1], shape [C], for one ``kind`` of degrees."""
+    if (kind, axis) not in candidates.strides:
+        stride = np.ones(len(candidates))
+        for other, degree in degrees.items():
+            stride = stride * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
+        candidates.strides[kind, axis] = stride
+    return candidates.strides[kind, axis]
 
 
 def axis_stride(candidates: Candidates, axis: Axis) -> Array:
@@ -58,7 +60,7 @@ def axis_stride(candidates: Candidates, axis: Axis) -> Array:
     tp-cp-ep-pp-dp under --use-tp-pp-dp-mapping.
     """
     c = candidates
-    return _stride(c, axis, {"tp": c.tp, "cp": c.cp, "dp": c.dp, "pp": c.pp})
+    return _stride(c, axis, "all", {"tp": c.tp, "cp": c.cp, "dp": c.dp, "pp": c.pp})
 
 
 def expert_stride(candidates: Candidates, axis: Axis) -> Array:
@@ -74,7 +76,7 @@ def expert_stride(candidates: Candidates, axis: Axis) -> Array:
     Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
     """
     c = candidates
-    return _stride(c, axis, {"tp": c.etp, "cp": c.ep, "dp": c.edp, "pp": c.pp})
+    return _stride(c, axis, "experts", {"tp": c.etp, "cp": c.ep, "dp": c.edp, "pp": c.pp})
 
 
 def data_stride(candidates: Candidates) -> Array:

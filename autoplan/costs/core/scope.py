@@ -14,6 +14,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from autoplan.schema.precision import NARROW
 __all__ = ["Scope", "at_precision", "microbatches", "scope_of", "sequences_of", "tokens_of"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scope:
     """C candidates of one pipeline depth p, and a job with the policies of its precision.
 
@@ -43,17 +44,17 @@ class Scope:
     first: Array
     last: Array
 
-    @property
+    @cached_property
     def shards(self) -> Array:
         """d, the ranks of a shard group [1], shape [C, 1]."""
         return column(shard_ranks(self.candidates))
 
-    @property
+    @cached_property
     def zero(self) -> Array:
         """ZeRO stage [1], shape [C, 1]."""
         return column(self.candidates.zero)
 
-    @property
+    @cached_property
     def parameters_sharded(self) -> Array:
         """1 where parameters are sharded over the data axis and all-gathered before use [1], shape [C, 1].
 
@@ -69,7 +70,7 @@ class Scope:
         sharded_from = self.job.stack.memory.parameters_sharded_from
         return flag((self.zero >= sharded_from) & (self.shards > 1))
 
-    @property
+    @cached_property
     def gradients_sharded(self) -> Array:
         """1 where accumulated gradients are sharded over the data axis [1], shape [C, 1].
 
@@ -86,7 +87,7 @@ class Scope:
         unreduced = (self.microbatches > 1) & (self.reduced_each_microbatch == 0)
         return flag((self.zero >= 2) & ~unreduced & (self.shards > 1))
 
-    @property
+    @cached_property
     def reduced_each_microbatch(self) -> Array:
         """1 where gradients are reduced behind each microbatch, 0 where once a step [1], shape [C, 1].
 
@@ -102,7 +103,7 @@ class Scope:
         once = policy.reduced_once_in_pipelines and self.candidates.pp > 1
         return flag((self.zero >= policy.reduced_each_microbatch_from) & (not once))
 
-    @property
+    @cached_property
     def padding(self) -> Array:
         """Padded over actual size of the experts' tensors in all-gather and reduce-scatter [1], shape [C, 1].
 
@@ -113,7 +114,7 @@ class Scope:
         >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_on_dim0=True)))
         >>> one = Some(ep=np.array([1]), expert_shard=np.array([64]))
         >>> scope = Some(job=job, candidates=one, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
-        >>> Scope.padding.fget(scope).tolist()  # 64 ranks for 8 experts
+        >>> Scope.padding.func(scope).tolist()  # 64 ranks for 8 experts
         [[8.0]]
 
         Leaves out: shard groups smaller than the number of experts that do not divide it.

@@ -132,6 +132,8 @@ def gemm_seconds_at_rate(
     flops, hbm_bytes = gemm_work((m, n, k), element_bytes, g)
     m = g * m
     if isinstance(rate.table, GemmGrid):
+        if rate.beyond and gemm_inside(m, n, k, rate.table).all():
+            return np.zeros(m.shape)
         # The launch counts with memory traffic: compute hides it in large GEMMs.
         compute = flops / (rate.peak * gemm_efficiency(m, n, k, rate.table))
         seconds = smooth_maximum(compute, hbm_bytes / bandwidth + rate.launch, _BLEND)
@@ -155,12 +157,12 @@ def unaligned_gemm_seconds(m: Array, n: Array, k: Array, machine: Machine, width
     Leaves out: rows that begin at multiples of 4 or 8 bytes, whose kernels are a little faster.
     Source: cuBLAS, "Tensor Core Usage"; pytorch/pytorch#181718 for the kernels' names (align1, align8).
     """
-    slow = replace(machine.gemm, peak=machine.gemm.peak * machine.unaligned_share)
-    plain = gemm_seconds(m, n, k, machine)
-    if machine.unaligned_share == 1.0:
+    plain, aligned = gemm_seconds(m, n, k, machine), width * machine.element_bytes % _ALIGNMENT == 0
+    if machine.unaligned_share == 1.0 or aligned.all():
         return plain
+    slow = replace(machine.gemm, peak=machine.gemm.peak * machine.unaligned_share)
     slower = gemm_seconds_at_rate((m, n, k), slow, machine.hbm_bandwidth, machine.element_bytes)
-    return np.where(width * machine.element_bytes % _ALIGNMENT == 0, plain, slower)
+    return np.where(aligned, plain, slower)
 
 
 def gemm_work(extents: tuple[Array, Array, Array], element_bytes: int, groups: Array) -> tuple[Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.frozen_base import quantized_bytes
-from autoplan.costs.core.rank_parameters import adapter_extents, weights_of
+from autoplan.costs.core.rank_parameters import adapter_extents, layer_weights
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.device.kernels import Gemm, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
@@ -130,6 +130,6 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
     policy = job.stack.fine_tuning
     traffic = policy.dequantization_traffic.value if policy and policy.dequantization_traffic else 1.0
     moved = quantized_bytes(job.adapters, job.model.hidden_size) + element_bytes(job)
-    quantized = weights_of(job, candidates).layer.quantized[:, 0]
+    quantized = layer_weights(job, candidates).quantized[:, 0]
     seconds = memory_bound_seconds(traffic * moved * quantized, machine, calls=0)
     return (zero if job.adapters.base == "int8" else seconds), seconds

@@ -20,7 +20,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.rank_parameters import weights_of
+from autoplan.costs.core.rank_parameters import layer_weights
 from autoplan.costs.core.sizes import attention_widths, sequence_parallel_degree
 from autoplan.costs.device.kernels import memory_bound_seconds
 from autoplan.costs.device.machine import Machine
@@ -116,5 +116,5 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
     """
     if job.precision not in NARROW or job.stack.block.fp8_scales == "tensor":
         return np.zeros(len(candidates))
-    cast_bytes = 2.0 * _rowwise_traffic(job) * weights_of(job, candidates).layer.total[:, 0]
+    cast_bytes = 2.0 * _rowwise_traffic(job) * layer_weights(job, candidates).total[:, 0]
     return memory_bound_seconds(cast_bytes, machine, calls=0)

@@ -31,7 +31,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import layer_tensors
-from autoplan.costs.core.rank_parameters import weights_of
+from autoplan.costs.core.rank_parameters import layer_weights
 from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
@@ -61,7 +61,7 @@ from autoplan.costs.layer.gemm_shapes import (
 )
 from autoplan.costs.layer.linear_attention_time import linear_gemms, linear_kernels, linear_seconds
 from autoplan.costs.layer.mla import head_widths, mla_gemms
-from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_waits
+from autoplan.costs.layer.moe import expert_gemms, expert_kernels, expert_tensors, expert_waits
 from autoplan.costs.layer.moe_dispatch import dispatch_seconds
 from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_module_times
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
@@ -269,7 +269,10 @@ def _hook_launches(job: Job, candidates: Candidates) -> Array:
     DeepSpeed's ZeRO-3 gathers and releases each parameter in Python hooks of its module, both ways.
     """
     hooks = job.stack.overlap.hook_launches
-    launches: Array = (candidates.zero == 3) * (hooks.value * layer_tensors(job.model) if hooks else 0.0)
+    if hooks is None:
+        return np.zeros(len(candidates))
+    tensors = layer_tensors(job.model) + expert_tensors(job, candidates)
+    launches: Array = (candidates.zero == 3) * hooks.value * tensors
     return launches
 
 
@@ -403,7 +406,7 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     Every microbatch reads and writes all gradients, independent of its tokens: 8 bytes per parameter with
     fp32 main gradients, more where a 16-bit gradient is written first.
     """
-    trained = weights_of(job, candidates).layer.trained[:, 0]
+    trained = layer_weights(job, candidates).trained[:, 0]
     traffic_bytes = at_precision(job).stack.memory.accumulation_traffic * trained
     return memory_bound_seconds(traffic_bytes, machine, calls=0)
 

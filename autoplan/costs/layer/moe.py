@@ -35,6 +35,7 @@ __all__ = [
     "expert_gemms",
     "expert_kernels",
     "expert_saved_bytes",
+    "expert_tensors",
     "expert_waits",
     "load_factor",
     "permute_elements",
@@ -334,6 +335,32 @@ def expert_kernels(job: Job, candidates: Candidates) -> Array:
     each = policy.kernels_per_expert + _BIAS_KERNELS * biased
     kernels: Array = moe_layer_share(job.model) * (policy.routing_kernels + each * local_experts)
     return kernels
+
+
+def expert_tensors(job: Job, candidates: Candidates) -> Array:
+    """Return the parameter tensors of a rank's experts and router in the average layer [1], shape [C].
+
+    Experts of a loop are modules with a matrix for each product; grouped ones are two stacks a layer.
+
+    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
+    >>> job = load_job("mixtral-8x7b-8x-h200")
+    >>> loop = replace(job, stack=with_software(stack("fsdp2"), SoftwareSpec(experts="loop")))
+    >>> expert_tensors(job, one).tolist(), expert_tensors(loop, one).tolist()  # 3 for each of 2 experts
+    ([3.0], [7.0])
+
+    Leaves out: biases; shared experts, which are counted as a dense MLP.
+    Source: huggingface/transformers 4.57 and 5.23, models/qwen3_moe/modeling_qwen3_moe.py: a ModuleList of
+    Qwen3MoeMLP, and Qwen3MoeExperts.
+    """
+    moe, policy = job.model.moe, job.stack.experts
+    if moe is None:
+        return np.zeros(len(candidates))
+    matrices = 3.0 if job.model.gated else 2.0
+    stacked = policy is None or policy.grouped_gemm
+    experts = 2.0 if stacked else matrices * moe.experts / candidates.ep
+    tensors: Array = moe_layer_share(job.model) * (1.0 + experts + np.zeros(len(candidates)))
+    return tensors
 
 
 def expert_waits(job: Job, candidates: Candidates) -> Array:

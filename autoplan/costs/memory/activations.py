@@ -125,7 +125,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     passed = residual_bytes(job) * job.model.hidden_size / sp
     recomputed = {
         "selective": _selective(job, e, t, sp, none - core),
-        "full": passed / candidates.recompute_num_layers,
+        "full": passed / candidates.recompute_num_layers + _held_keys_values(job, e, t),
     }
     freed = _freed_by_modules(job, candidates, e, sp)
     recomputed |= {mode: none - bytes_ for mode, bytes_ in freed.items()}
@@ -139,6 +139,18 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
         embedding_mask=dropout_masks(job) * job.model.hidden_size / sp,
         head_inputs=product_input(job, e, t, sp) + _norm_copies(job, e, sp, norms=1),
     )
+
+
+def _held_keys_values(job: Job, e: float, t: Array) -> Array:
+    """Keys and values that the model's output holds, 2 e k, where recompute would have freed them.
+
+    Source: huggingface/transformers, LlamaModel.forward: use_cache is off only where its own checkpoints are
+    on, and past_key_values are part of what it returns; meta-llama/llama-cookbook #41 and #165.
+    """
+    if not job.stack.block.keys_values_held or job.model.mla or job.model.linear_attention:
+        return np.zeros_like(t)
+    held: Array = 2.0 * e * attention_widths(job.model, t)[1]
+    return held
 
 
 def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:

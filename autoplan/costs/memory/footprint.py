@@ -105,8 +105,12 @@ class Footprint:
         return cls(**dict.fromkeys(cls.__slots__, value) | linear | {"recomputed": recomputed} | others)
 
 
-def footprint_of(scope: Scope) -> Footprint:
+def footprint_of(
+    scope: Scope, timeline: tuple[tuple[Event, ...], SavedActivations] | None = None
+) -> Footprint:
     """Return the memory coefficients of each candidate, bytes and ([1]) k and shares, shape [C, p] [byte].
+
+    ``timeline`` is that of ``timeline_of``, computed if not given.
 
     Leaves out: fragmentation that grows over hours; memory of other processes on the device.
     Source: counted on real PyTorch modules, benchmarks/memory; share and framework are from the stack's file.
@@ -114,7 +118,7 @@ def footprint_of(scope: Scope) -> Footprint:
     >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
     [[4.0, 3.0, 2.0, 1.0]]
     """
-    events, saved = timeline_of(scope)
+    events, saved = timeline or timeline_of(scope)
     return _footprint(scope, saved, {phase: _largest(events, phase) for phase in PHASES})
 
 

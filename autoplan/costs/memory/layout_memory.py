@@ -51,7 +51,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import listed_modes
 
-__all__ = ["StageCounts", "memory_predictions"]
+__all__ = ["StageCounts", "memory_predictions", "scopes_of_types"]
 
 #: Bytes of an event by category, of each stage of each candidate.
 _Table: TypeAlias = list[list[list[float]]]
@@ -83,11 +83,14 @@ class StageCounts:
 
 
 def memory_predictions(
-    scope: Scope, counts: StageCounts, footprints: Sequence[Footprint] | None = None
+    scope: Scope,
+    counts: StageCounts,
+    footprints: Sequence[Footprint] | None = None,
+    timelines: Sequence[tuple[Event, ...]] | None = None,
 ) -> list[MemoryPrediction]:
     """Return the memory of each complete layout of ``scope`` [byte]: S + D of each event, by category.
 
-    ``footprints`` are those of each layer type, computed if not given.
+    ``footprints`` are those of each layer type, ``timelines`` their events, computed if not given.
 
     >>> import numpy as np
     >>> one = Candidates.of([parse_layout("tp=2,zero=1,recompute=full", layers=32, devices=8)])
@@ -105,15 +108,11 @@ def memory_predictions(
     layer_types = layer_types_of(job.model, job.workload.sequence_length)
     vpp = scope.candidates.vpp.tolist()
     stage_layers = stage_layers_of(layer_types, counts.layers, counts.recomputed, vpp)
-    scopes = (
-        [_scope_of_type(scope, typed) for typed in layer_types.jobs(job)] if layer_types.several else [scope]
-    )
+    scopes = scopes_of_types(scope)
     footprints = footprints or [footprint_of(typed) for typed in scopes]
+    timelines = timelines or [timeline_of(typed)[0] for typed in scopes]
     footprint = mixed_footprint(footprints, stage_layers)
-    events = [
-        _mixed_event(by_type, stage_layers)
-        for by_type in zip(*(timeline_of(typed)[0] for typed in scopes), strict=True)
-    ]
+    events = [_mixed_event(by_type, stage_layers) for by_type in zip(*timelines, strict=True)]
     corrections = mixed_workspace_correction(footprints, stage_layers)
     states = _states(scopes, stage_layers)
     tables = [
@@ -163,8 +162,20 @@ def _table_of(categories: _Categories) -> _Table:
     return entries
 
 
-def _scope_of_type(scope: Scope, job: Job) -> Scope:
-    return replace(scope, job=job, weights=weights_of(job, scope.candidates))
+def scopes_of_types(scope: Scope) -> list[Scope]:
+    """Return ``scope`` with the layers of each type of its job.
+
+    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> dense, experts = scopes_of_types(scope_of(load_job("deepseek-v3-256x-h100"), one))
+    >>> dense.job.model.moe is None, experts.job.model.moe is None
+    (True, False)
+    """
+    kinds = layer_types_of(scope.job.model, scope.job.workload.sequence_length)
+    if not kinds.several:
+        return [scope]
+    return [
+        replace(scope, job=job, weights=weights_of(job, scope.candidates)) for job in kinds.jobs(scope.job)
+    ]
 
 
 def _mixed_event(events: Sequence[Event], stage_layers: StageLayers) -> Event:

@@ -293,18 +293,22 @@ class _Stage:
 
         Categories that are the same on all stages, or for all candidates, are views: nothing is copied.
         """
-        shape = self.zero.shape
+
+        def wide(amount: Array | float) -> Array:
+            # Most events have nothing of most categories.
+            nothing = amount is _NO_BYTES or (isinstance(amount, float) and amount == 0.0)
+            return self.zero if nothing else np.broadcast_to(amount, self.zero.shape)
 
         def linear(cost: Linear) -> Linear:
-            return Linear(np.broadcast_to(cost.fixed, shape), np.broadcast_to(cost.layer, shape))
+            return Linear(wide(cost.fixed), wide(cost.layer))
 
         return Event(
             name,
             phase,
-            microbatches=np.broadcast_to(microbatches, shape),
+            microbatches=wide(microbatches),
             gradients=linear(gradients),
-            activations=Linear(np.broadcast_to(activations, shape), self.zero),
-            logits=np.broadcast_to(logits, shape),
+            activations=Linear(wide(activations), self.zero),
+            logits=wide(logits),
             transient=linear(transient),
         )
 

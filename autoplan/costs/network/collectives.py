@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links
@@ -113,22 +114,22 @@ def collective_seconds(operation: Operation, size: Array, group: Group, links: L
     if not sent.any():
         return np.zeros(np.broadcast_shapes(sent.shape, local_ranks.shape))
     seconds = _ring_seconds(operation, size, group, local_ranks, links)
-    inside = local_ranks == ranks
-    for table, measured in _measured_seconds(operation, size, links.tables):
-        seconds = np.where(inside & (ranks == table.ranks), measured, seconds)
-    for table, measured in _measured_seconds(operation, size, links.least):
-        seconds = np.where(inside & (ranks == table.ranks), np.maximum(measured, seconds), seconds)
+    inside = np.where(sent & (local_ranks == ranks), ranks, 0.0)
+    for at, measured in _measured_seconds(operation, size, inside, links.tables):
+        seconds = np.where(at, measured, seconds)
+    for at, measured in _measured_seconds(operation, size, inside, links.least):
+        seconds = np.where(at, np.maximum(measured, seconds), seconds)
     result: Array = np.where(sent, seconds, 0.0)
     return result
 
 
 def _measured_seconds(
-    operation: Operation, size: Array, tables: Sequence[CollectiveTable]
-) -> Iterator[tuple[CollectiveTable, Array]]:
-    """Yield the tables of a collective, each with its time of ``size`` bytes [s]."""
+    operation: Operation, size: Array, ranks: Array, tables: Sequence[CollectiveTable]
+) -> Iterator[tuple[NDArray[np.bool_], Array]]:
+    """Yield for each table of a collective which groups have its ``ranks``, and its time of ``size`` [s]."""
     for table in tables:
-        if table.operation == operation:
-            yield table, _interpolate(size, table.bytes, table.microseconds)
+        if table.operation == operation and (at := ranks == table.ranks).any():
+            yield at, _interpolate(size, table.bytes, table.microseconds)
 
 
 def _ring_seconds(operation: Operation, size: Array, group: Group, local_ranks: Array, links: Links) -> Array:

@@ -120,9 +120,11 @@ def one_f_one_b_makespan(
     ends = _warmup_paths(backward, both, chunks, v, largest)
     paths = _all_forwards_first(forward, backward, cumulative, chunks, warmups, largest)
     for s, warmup in enumerate(warmups):
+        if chunks - 2 < warmup:
+            continue
         for (start, started), (end, ended) in product(starts[s], ends[s]):
             steady = chunks + warmup - started - ended
-            if chunks - 2 >= warmup and steady >= 0:
+            if steady >= 0:
                 paths.append(_sum([*cumulative[s - 1 : s], start, steady * both[s], end]))
     return largest(paths)
 
@@ -163,12 +165,13 @@ def _warmup_times(times: Sequence[X], both: Sequence[X], v: int, largest: Larges
     stages z times (z = 1 or v - 1), and the slowest of all stages paces the others.
     """
     p, maxima, round_time = len(times), _running_maximum(times, largest), _sum(times)
+    all_rounds = sorted({1, v - 1}) if v > 1 else ()
     warmups: list[X] = []
     for s in reversed(range(p)):
         warmup = _warmup_forwards(p, v, s)
         paths = [*warmups[-1:], *([warmup * maxima[s]] if warmup else [])]
-        first_chunks = max(0, warmup + 1 - v * p)
-        for rounds in sorted({1, v - 1}) if v > 1 else ():
+        for rounds in all_rounds:
+            first_chunks = max(0, warmup + 1 - v * p)
             others = warmup - first_chunks - rounds * p
             if others >= 0:
                 paths.append(first_chunks * maxima[s] + rounds * round_time + others * maxima[-1])
@@ -209,12 +212,14 @@ def _second_round(
 
     f_l + S_l + (v p - w_l - 1) t_l + sum of F from l on, for the stages l of the later half.
     """
-    p, paths = len(times), []
-    for s in range(p) if v > 1 else ():
+    if v == 1:
+        return []
+    p, paths, round_time = len(times), [], _sum(times)
+    for s in range(p):
         warmup = _warmup_forwards(p, v, s)
         between = v * p - warmup - 1
         if 0 <= between < chunks - 1 - warmup:
-            paths.append(_sum([*times, warmups[s], between * both[s]]))
+            paths.append(round_time + warmups[s] + between * both[s])
     return [largest(paths)] if paths else []
 
 

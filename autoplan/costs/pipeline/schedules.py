@@ -145,21 +145,18 @@ def pipeline_seconds(
     return seconds
 
 
-def bubble_seconds(
-    forward: Array, backward: Array, m: Array, v: Array, schedule: Ints, weight: Array | None = None
-) -> Array:
+def bubble_seconds(both: Array, m: Array, makespan: Array) -> Array:
     """Return the pipeline bubble [s]: idle time of the slowest stage from first forward to last backward.
 
-    Arguments are those of ``pipeline_seconds``. A single stage has no bubble.
+    ``both`` is forward plus backward of a microbatch, stages on the last axis, ``makespan`` that of
+    ``pipeline_seconds`` for ``m`` microbatches. A single stage has no bubble.
 
-    >>> F = np.full((1, 4), 1.0); B = np.full((1, 4), 2.0); one = np.ones(1)
-    >>> float(bubble_seconds(F, B, 16 * one, one, np.array([ScheduleCode.ONE_F_ONE_B]))[0])  # 57 - 16 x 3
+    >>> float(bubble_seconds(np.full((1, 4), 3.0), np.full(1, 16.0), np.full(1, 57.0))[0])  # 57 - 16 x 3
     9.0
     """
-    both = forward + backward
     if both.shape[-1] == 1:
         return np.zeros(both.shape[:-1])
-    idle: Array = pipeline_seconds(forward, backward, m, v, schedule, weight) - m * both.max(axis=-1)
+    idle: Array = makespan - m * both.max(axis=-1)
     return idle
 
 

@@ -8,7 +8,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from autoplan.costs.core.serving.capacity import (
@@ -84,14 +84,16 @@ def predict_capacity(scope: EngineScope) -> CapacityPrediction:
 def _capacity(scope: EngineScope) -> CapacityPrediction:
     job, layout, contents = scope.job, scope.layout, stage_contents(scope)
     seqs, tokens = scope.step_sizes
-    others = [engine_memory(scope, stage) for stage in range(layout.pp)]
-    shapes = list(contents.shapes)
-    stages = tuple(
-        _device(scope, stage, other, contents.weights[stage], shape)
-        for stage, (other, shape) in enumerate(zip(others, shapes, strict=True))
-    )
-    rooms = [max(0.0, stage.room) for stage in stages]
-    least = min(range(layout.pp), key=lambda i: shapes[i].tokens(rooms[i]))
+    # What an engine takes besides weights and cache is the same on all stages but the last.
+    last = engine_memory(scope, layout.pp - 1)
+    first = engine_memory(scope, 0) if layout.pp > 1 else last
+    others = [*[first] * (layout.pp - 1), last]
+    parts = zip(others, contents.weights, contents.shapes, strict=True)
+    stages = tuple(_device(scope, stage, *of_stage) for stage, of_stage in enumerate(parts))
+    # Stages that are alike count once: a pipeline has many, and a cache is asked for thousands of lengths.
+    held = dict.fromkeys((s, max(0.0, x.room)) for s, x in zip(contents.shapes, stages, strict=True))
+    shapes, rooms = zip(*held, strict=True)
+    least = min(range(len(rooms)), key=lambda i: shapes[i].tokens(rooms[i]))
     caches = layout.adp * layout.replicas
     in_flight = tokens if scope.facts.cache.hybrid == "groups" else 0
 
@@ -113,7 +115,7 @@ def _capacity(scope: EngineScope) -> CapacityPrediction:
     )
 
 
-def _requests(shapes: list[CacheShape], rooms: list[float], tokens: int) -> int:
+def _requests(shapes: Sequence[CacheShape], rooms: Sequence[float], tokens: int) -> int:
     return min(int(room // s.request_bytes(tokens)) for s, room in zip(shapes, rooms, strict=True))
 
 

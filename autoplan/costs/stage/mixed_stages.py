@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -40,12 +40,15 @@ from autoplan.costs.core.candidates import (
     column,
     distinct_rows,
     flag,
+    joined,
+    mapped,
+    taken,
 )
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
 from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.scope import at_precision, scope_of
 from autoplan.costs.core.sizes import backward_split
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.kernels import memory_bound_seconds
@@ -69,6 +72,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.recompute import in_order
 
 __all__ = [
+    "block_times",
     "layers_by_type",
     "mixed_stages_of",
     "parts_of_forward",
@@ -94,10 +98,31 @@ def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCount
     return stage_layers_of(types, counts.layers, counts.recomputed, candidates.vpp.tolist())
 
 
+def block_times(job: Job, groups: Sequence[Candidates], machine: Machine) -> list[tuple[LayerTimes, ...]]:
+    """Return the times of a layer of each type of the job at its precision [s], for each of ``groups``.
+
+    >>> job = load_job("deepseek-v3-256x-h100")
+    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> ((dense, experts),) = block_times(job, [one], machine_of(job))
+    >>> bool(dense.dispatch[0] == 0 < experts.dispatch[0])
+    True
+    """
+    jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(at_precision(job))
+    by_type = [_layer_times_of_groups(layer_job, groups, machine) for layer_job in jobs]
+    return list(zip(*by_type, strict=True))
+
+
 def price_layer_types(
-    job: Job, candidates: Candidates, machine: Machine, memory: Sequence[Footprint] | None = None
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    memory: Sequence[Footprint] | None = None,
+    blocks: Sequence[LayerTimes] | None = None,
 ) -> tuple[Stages, ...]:
     """Return the stage coefficients of every layer type of the job ([s]; memory in [byte]).
+
+    ``memory`` has the footprint of each type, ``blocks`` the times of a layer of each at the job's precision;
+    what is not given is computed.
 
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
@@ -107,18 +132,24 @@ def price_layer_types(
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
     footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
+    times: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
     return tuple(
-        price_stages(layer_job, candidates, machine, memory=footprint)
-        for layer_job, footprint in zip(jobs, footprints, strict=True)
+        price_stages(layer_job, candidates, machine, memory=footprint, block=block)
+        for layer_job, footprint, block in zip(jobs, footprints, times, strict=True)
     )
 
 
 def price_layer_types_with_parts(
-    job: Job, candidates: Candidates, machine: Machine, blocks: Sequence[LayerTimes] | None = None
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    blocks: Sequence[LayerTimes] | None = None,
+    memory: Sequence[Footprint] | None = None,
 ) -> tuple[tuple[Stages, StageParts], ...]:
     """Return the stage coefficients and the breakdown of seconds of every layer type of the job [s].
 
-    ``blocks`` has the times of a layer of each type at the job's precision, computed if not given.
+    ``blocks`` has the times of a layer of each type at the job's precision, ``memory`` the footprint of each,
+    computed if not given.
 
     >>> job = load_job("deepseek-v3-256x-h100")
     >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
@@ -127,10 +158,11 @@ def price_layer_types_with_parts(
     (0.0, True)
     """
     jobs = layer_types_of(job.model, job.workload.sequence_length).jobs(job)
-    block_times: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
+    footprints: Sequence[Footprint | None] = memory or [None] * len(jobs)
+    times: Sequence[LayerTimes | None] = blocks or [None] * len(jobs)
     return tuple(
-        price_with_parts(layer_job, candidates, machine, block=block)
-        for layer_job, block in zip(jobs, block_times, strict=True)
+        price_with_parts(layer_job, candidates, machine, memory=footprint, block=block)
+        for layer_job, footprint, block in zip(jobs, footprints, times, strict=True)
     )
 
 
@@ -220,11 +252,17 @@ def parts_of_forward(parts: Sequence[StageParts], layers: StageLayers, at: tuple
 
 
 def price_stages(
-    job: Job, candidates: Candidates, machine: Machine, *, memory: Footprint | None = None
+    job: Job,
+    candidates: Candidates,
+    machine: Machine,
+    *,
+    memory: Footprint | None = None,
+    block: LayerTimes | None = None,
 ) -> Stages:
     """Return the stage coefficients of the candidates ([s]; memory in [byte]), arrays of shape [C, p].
 
-    ``memory`` is their footprint, computed if not given.
+    ``memory`` is their footprint, ``block`` the times of a layer at the job's precision, computed if not
+    given.
 
     >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> fastest = ideal(machine_of(job), job)
@@ -232,7 +270,7 @@ def price_stages(
     >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``layer_times``
     515.4
     """
-    return _priced(job, candidates, machine, memory, None)[0]
+    return _priced(job, candidates, machine, memory, block)[0]
 
 
 def price_with_parts(
@@ -273,7 +311,7 @@ def _priced(
     shape = (len(candidates), candidates.pp)
 
     def wide(array: Array) -> Array:
-        return np.broadcast_to(array, shape)
+        return array if array.shape == shape else np.broadcast_to(array, shape)
 
     def linear(fixed: Array, per_layer: Array) -> Linear:
         return Linear(wide(fixed), wide(per_layer))
@@ -305,7 +343,44 @@ def _priced(
 
 
 #: Candidates from which to look for those alike takes less than to price all of them.
-_MANY = 256
+_MANY: Final = 256
+
+
+def _alike(candidates: Candidates) -> tuple[Ints, Ints]:
+    """Return the first of each class of candidates whose times are equal but for send/receive, and classes.
+
+    They differ in virtual stages, recompute unit and schedule alone; with offloaded activations, times depend
+    on the recompute unit, too. Of few candidates each is a class.
+    """
+    each = (np.arange(len(candidates)),) * 2
+    if len(candidates) < _MANY:
+        return each
+    c, merged = candidates, {"pp", "vpp", "schedule", "recompute_num_layers"}
+    units = np.where(c.activation_offload, c.recompute_num_layers, 0)
+    others = (getattr(c, field.name) for field in fields(c) if field.name not in merged)
+    first, numbers = distinct_rows([c.schedule == ScheduleCode.ZERO_BUBBLE, units, *others])
+    return (first, numbers) if len(first) < len(candidates) else each
+
+
+def _layer_times_of_groups(job: Job, groups: Sequence[Candidates], machine: Machine) -> list[LayerTimes]:
+    """Return ``layer_times`` of candidates of one depth after the other [s], computed together.
+
+    Of the depth they depend on strides of groups alone. Most time of few candidates is that of calls.
+    """
+    if not groups:
+        return []
+    classes = [_alike(group) for group in groups]
+    several = [group.take(first) for group, (first, _) in zip(groups, classes, strict=True)]
+    sizes = [len(group) for group in several]
+    depths = np.repeat([group.pp for group in groups], sizes)
+    together = replace(joined(several), pp=cast("int", depths))
+    times = mapped(layer_times(job, together, machine), lambda x: np.broadcast_to(x, depths.shape))
+    ends = np.cumsum(sizes)
+    parts = [taken(times, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+    return [
+        part if len(first) == len(numbers) else taken(part, numbers)
+        for part, (first, numbers) in zip(parts, classes, strict=True)
+    ]
 
 
 def _seconds(
@@ -316,11 +391,13 @@ def _seconds(
     Those of candidates that differ in virtual stages, recompute unit and schedule alone are computed once:
     of them, only send/receive depends on virtual stages.
     """
-    many = block is None and len(candidates) >= _MANY
-    first, numbers = _alike(candidates) if many else (np.arange(len(candidates)),) * 2
+    first, numbers = _alike(candidates)
     several = len(first) < len(candidates)
     context = StageContext.of(scope_of(job, candidates.take(first) if several else candidates), machine)
-    block = block or layer_times(context.job, context.candidates, machine)
+    if block is None:
+        block = layer_times(context.job, context.candidates, machine)
+    elif several:
+        block = taken(block, first)
     outside, layer, step = outside_pass(context), layer_pass(context, block), per_step(context)
     if several:
         outside, layer, step = (_spread(x, numbers, len(first)) for x in (outside, layer, step))
@@ -328,17 +405,6 @@ def _seconds(
         forward, backward = (replace(x, pipeline=between) for x in (outside.forward, outside.backward))
         outside = replace(outside, forward=forward, backward=backward)
     return outside, layer, step
-
-
-def _alike(candidates: Candidates) -> tuple[Ints, Ints]:
-    """Return the first of each class of candidates whose times are equal but for send/receive, and classes.
-
-    With offloaded activations, times depend on the recompute unit, too.
-    """
-    c, merged = candidates, {"pp", "vpp", "schedule", "recompute_num_layers"}
-    units = np.where(c.activation_offload, c.recompute_num_layers, 0)
-    others = (getattr(c, field.name) for field in fields(c) if field.name not in merged)
-    return distinct_rows([c.schedule == ScheduleCode.ZERO_BUBBLE, units, *others])
 
 
 def _spread(value: Any, rows: Ints, count: int) -> Any:  # noqa: ANN401 - a dataclass of arrays, or its parts

@@ -160,15 +160,15 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
     """
     options = {name.replace("-", "_"): word for name, word in _launcher_options(words)}
     named = options.pop(ACCELERATE.data["launcher"]["file"], None)
-    text = file.sibling(named.text) if named is not None and named.unknown is None else None
-    if named is not None and text is None:
+    inner = launcher_file(words, file)
+    if named is not None and inner is None:
         return None
     document = WrittenDocument(file.name, table=ACCELERATE)
-    if text is not None and named is not None:
-        document = read_yaml(LaunchFile(named.text, text), ACCELERATE)
+    if inner is not None:
+        document = read_yaml(inner, ACCELERATE)
         document.file = file.name
         document.entries = {path: replace(entry, line=None) for path, entry in document.entries.items()}
-        document.notes.append(f"{named.text}: read with this file")
+        document.notes.append(f"{inner.name}: read with this file")
     elif not options:
         return None
     document.entries.setdefault(ACCELERATE.keys["kind"], Written("NO", default=True))
@@ -179,6 +179,14 @@ def launcher_document(words: Sequence[Word], file: LaunchFile) -> WrittenDocumen
         document.opened |= {"zero", "precision"} - ({"precision"} if "mixed_precision" in options else set())
         document.notes.append("options of DeepSpeed without --use_deepspeed: the sharding is left open")
     return document
+
+
+def launcher_file(words: Sequence[Word], file: LaunchFile) -> LaunchFile | None:
+    """Return the file that words of ``accelerate launch`` name, where it lies beside ``file``."""
+    options = {name.replace("-", "_"): word for name, word in _launcher_options(words)}
+    named = options.get(ACCELERATE.data["launcher"]["file"])
+    text = file.sibling(named.text) if named is not None and named.unknown is None else None
+    return None if named is None or text is None else LaunchFile(named.text, text)
 
 
 def accelerate_words(words: Sequence[Word]) -> Sequence[Word]:

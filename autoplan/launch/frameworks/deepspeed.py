@@ -427,6 +427,15 @@ def deepspeed_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tup
     return tuple(key_edits(entries, wanted))
 
 
+def edits_beside_arguments(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    """Return the edits of a file beside TrainingArguments, which fill in batches that it leaves ``auto``."""
+    entries = read_yaml(file).entries
+    batches = {_TABLE.keys[name] for name in BATCHES}
+    stated = {path for path in batches if path in entries and entries[path].value != "auto"}
+    edits = deepspeed_edits(file, job, old, new)
+    return tuple(edit for edit in edits if edit.path not in batches or edit.path in stated)
+
+
 TARGET: Final = Target(
     name="deepspeed",
     framework=_TABLE.data["title"],

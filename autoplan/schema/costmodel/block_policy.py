@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from autoplan.schema.base import Frozen, PositiveShare
+from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
 __all__ = ["BlockPolicy"]
@@ -55,6 +55,11 @@ class BlockPolicy(Frozen):
         description="the packed qkv output is saved in addition to rotated q and k"
     )
     packed_qkv: bool = Field(default=False, description="queries, keys and values are one product")
+    keys_values_held: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="keys and values of layers with full recompute stay until backward, in the model's output"
+        " (transformers' use_cache, where layers are recomputed by a wrapper)",
+    )
     norm_copy_bytes: int = Field(
         default=0, ge=0, le=8, description="copy that a norm saves in addition to its input, an element"
     )

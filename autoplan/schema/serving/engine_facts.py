@@ -238,6 +238,10 @@ class StepFacts(Frozen):
         description="time of it that no other request can have: one over the requests a second that one front"
         " end holds; left out: 0",
     )
+    front_end_busy_per_token: SourcedSeconds | None = Field(
+        default=None,
+        description="the same for each token of its prompt: a tokenizer in one thread; left out: 0",
+    )
     graphs: Literal["all", "decodes", "none"] = Field(
         description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
     )
@@ -270,13 +274,13 @@ class StepFacts(Frozen):
     )
     query_tile: SourcedCount | None = Field(
         default=None,
-        description="queries that attention computes at once in steps with prompts, on devices before Hopper,"
+        description="queries that attention computes at once in steps with prompts, in FlashAttention 2,"
         " of which a decode fills one; left out: decodes beside prompts take as long as alone",
     )
     sinks_share: SourcedRatio | None = Field(
         default=None,
         description="rate of attention of prompts in models with attention sinks over that of others, on"
-        " devices before Hopper, where it runs in Triton; left out: 1",
+        " devices with FlashAttention 2, where it runs in Triton; left out: 1",
     )
     all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")
     triton_experts: str | None = Field(

@@ -162,7 +162,8 @@ class Every(Node):
 
     def folded(self, values: Known) -> Node:
         """Return its remainder with ``values`` substituted, expanded over the stages."""
-        return self.of_stages(values.stages).folded(values)
+        part = self.part.folded(values)
+        return part if isinstance(part, Constant) else Every(part).of_stages(values.stages).folded(values)
 
     def of_stages(self, stages: int) -> Node:
         """Return the relation for each of so many stages."""

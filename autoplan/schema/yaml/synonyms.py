@@ -130,6 +130,8 @@ _DECIDED: Final[Mapping[str, str]] = dict.fromkeys(
     ],
     "follows from workload.global_batch_size, the microbatch and the data-parallel degree",
 )
+#: What counts nodes elsewhere.
+_NODES: Final = frozenset(_each("", "nodes num_nodes nnodes n_nodes number_of_nodes node_count num_machines"))
 #: Values in lower case, and the choices that they stand for: the first that the key has.
 VALUE_SYNONYMS: Final[Mapping[str, tuple[object, ...]]] = {
     **dict.fromkeys(("bfloat16", "torch.bfloat16", "bf16-mixed"), ("bf16",)),
@@ -194,6 +196,8 @@ def key_sentence(path: Path, value: Plain, root: Place) -> str | None:
     right = right_key(key, root) if len(path) <= 2 else None
     if right is None:
         is_job = {"workload", "hardware"} <= set(fields(root))
+        if is_job and word in _NODES:
+            return f"{shown(key)} is not a key: devices is the number of all devices, those of each node"
         if is_job and word in _DECIDED:
             return f"{shown(key)} {_DECIDED[word]}: leave it out"
         unpriced = f"{shown(key)} changes neither time nor memory: leave it out"

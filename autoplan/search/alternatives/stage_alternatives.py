@@ -251,7 +251,10 @@ def alternative_table(
         weight_ticks,
         *(mix.get(mode, _NO_LAYERS).astype(np.int64) for mode in _POSITION),
     )
-    table: NDArray[np.int64] = np.stack(np.broadcast_arrays(*columns), axis=-1)
+    shape = np.broadcast_shapes(*(column.shape for column in columns))
+    table: NDArray[np.int64] = np.empty((*shape, len(columns)), dtype=np.int64)
+    for i, column in enumerate(columns):
+        table[..., i] = column
     return table
 
 

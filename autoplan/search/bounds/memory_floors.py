@@ -7,7 +7,8 @@ are found by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from functools import reduce
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,26 +95,33 @@ def floors_fit(
 ) -> NDArray[np.bool_]:
     """Return whether lower bounds of memory leave the stages at ``index`` space for all layers, shape [C].
 
-    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / b_k layers of a
-    type, and at most (limit - a) / min b_k in all, a multiple of its virtual stages. Each stage must take the
-    fewest layers of a stage; all together must take the layers of each type, those of all types, and their
-    bytes. ``limit`` is a number, or [C, 1].
+    A bound is a + sum n_k b_k for n_k layers of type k, so a stage has at most (limit - a) / min b_k layers,
+    a multiple of its virtual stages. Each stage must take the fewest layers of a stage, at least one, and all
+    together all layers. With several types, a stage has at most (limit - a) / b_k layers of a type, and all
+    together must take those of each type, and their bytes. ``limit`` is a number, or [C, 1].
     """
     v, fewest, places = group.v[index], group.fewest[index, None], group.places
     enough = np.ones(len(v), dtype=bool)
-    numbers = np.array([group.layers]) if places is None else layers_by_type(places)
     # Where embedding and head count as layers, the first and the last chunk have one layer less.
     unit = np.where(group.layers % v > 0, 1.0, v)[:, None]
+    several_chunks = bool((unit > 1).any())
     for fixed, of_layers in floors:
         space = limit - fixed[index]
         of_layer = [np.maximum(layer[index], _LEAST_BYTES) for layer in of_layers]
-        enough &= (space >= 0).all(axis=1)
-        for count, layer in zip(numbers, of_layer, strict=True):
-            enough &= np.floor(space / layer + ROUNDING).sum(axis=1) >= count
-        most = np.floor(space / np.minimum.reduce(of_layer) / unit + ROUNDING) * unit
+        most = space / reduce(np.minimum, of_layer)
+        most = np.floor(most / unit + ROUNDING) * unit if several_chunks else np.floor(most + ROUNDING)
         enough &= (most >= fewest).all(axis=1) & (most.sum(axis=1) >= group.layers)
-        layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
-        enough &= layers_bytes <= space.sum(axis=1) * (1 + ROUNDING)
+        if places is not None:
+            enough &= _types_fit(layers_by_type(places), space, of_layer)
+    return enough
+
+
+def _types_fit(numbers: NDArray[Any], space: Array, of_layer: Sequence[Array]) -> NDArray[np.bool_]:
+    """Return whether ``space`` [C, p] has room for so many layers of each type, and for their bytes, [C]."""
+    layers_bytes = sum(n * layer.min(axis=1) for n, layer in zip(numbers, of_layer, strict=True))
+    enough: NDArray[np.bool_] = layers_bytes <= space.sum(axis=1) * (1 + ROUNDING)
+    for count, layer in zip(numbers, of_layer, strict=True):
+        enough &= np.floor(space / layer + ROUNDING).sum(axis=1) >= count
     return enough
 
 

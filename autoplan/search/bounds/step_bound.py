@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -136,10 +137,12 @@ def _bound_of(group: PricedCandidates, seconds: Array, total: Array, bottleneck:
 
 def least_of_stages(group: PricedCandidates, seconds: Array) -> tuple[Array, Array]:
     """Return lower bounds on the sum of stage times and on the slowest stage, shape [C]."""
-    k = group.layers / group.v
-    most_layers = most_layers_of_stages(np.isfinite(seconds))
-    slowest = np.where(most_layers >= group.layers, k_th_stage(seconds, k), np.inf)
-    return _least_sum(seconds, k, group.pp), slowest
+    k, possible, first = group.layers / group.v, np.isfinite(seconds), seconds.min(axis=2)
+    # Fixed stages have one finite entry.
+    fixed = possible.sum(axis=2).max(axis=1) <= 1
+    kth = np.maximum(_k_th_entry(seconds, k, possible, fixed), first.max(axis=1))
+    slowest = np.where(most_layers_of_stages(possible) >= group.layers, kth, np.inf)
+    return first.sum(axis=1) + np.where(fixed, 0.0, _least_marginal(seconds, k - group.pp)), slowest
 
 
 def most_layers_of_stages(possible: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -272,11 +275,13 @@ def most_layers_within(group: PricedCandidates, most: float) -> int:
     """Return the largest number of layers of a stage in a step within ``most`` seconds: m t <= ``most``."""
     if not np.isfinite(most):
         return group.layers
-    fixed = np.minimum.reduce([kind.forward.fixed + kind.backward.fixed for kind in group.kinds])
-    layer = np.minimum.reduce([kind.forward.layer + kind.backward.layer for kind in group.kinds])
+    fixed = reduce(np.minimum, [kind.forward.fixed + kind.backward.fixed for kind in group.kinds])
+    layer = reduce(np.minimum, [kind.forward.layer + kind.backward.layer for kind in group.kinds])
     with np.errstate(divide="ignore", invalid="ignore"):
         most_layers = np.floor((most / group.m[:, None] - fixed) / layer) + 1
-    return int(np.clip(np.nanmax(most_layers), group.fewest.max(), group.layers))
+    # The largest that is a number.
+    reached, fewest = float(np.fmax.reduce(most_layers, axis=None)), float(group.fewest.max())
+    return int(min(max(reached, fewest), group.layers))
 
 
 def _relaxed_recompute(stages: Stages, layers: Array, limit: Array, modes: frozenset[str]) -> Array:
@@ -305,31 +310,34 @@ def k_th_stage(seconds: Array, k: Array) -> Array:
     Stage time grows with layers, so the number of entries below a time is the number of virtual stages
     that fit under it: the k-th smallest entry is needed, and every stage's smallest.
     """
-    flat = np.sort(seconds.reshape(len(seconds), -1), axis=1)
-    # Fixed stages have one finite entry: fewer than k entries are finite, and all are needed.
-    finite = np.isfinite(flat).sum(axis=1)
-    fixed = np.isfinite(seconds).sum(axis=2).max(axis=1) == 1
-    rank = np.where(fixed, finite, k).astype(np.int64) - 1
-    kth = flat[np.arange(len(flat)), np.clip(rank, 0, flat.shape[1] - 1)]
-    kth = np.where(rank < flat.shape[1], kth, np.inf)
+    possible = np.isfinite(seconds)
+    fixed = possible.sum(axis=2).max(axis=1) == 1
+    kth = _k_th_entry(seconds, k, possible, fixed)
     least: Array = np.maximum(kth, seconds.min(axis=2).max(axis=1))
     return least
 
 
-def _least_sum(seconds: Array, k: Array, pp: int) -> Array:
-    """Return the least sum of stage times over all splits of the layers, shape [C]."""
-    candidates = len(seconds)
-    fixed = np.isfinite(seconds).sum(axis=2).max(axis=1) <= 1
-    first = seconds.min(axis=2)
-    packed = np.sort(np.where(np.isfinite(seconds), seconds, np.inf), axis=2)
+def _k_th_entry(seconds: Array, k: Array, possible: NDArray[np.bool_], fixed: NDArray[np.bool_]) -> Array:
+    """Return the k-th smallest of the times of all stages, shape [C]; infinite where there are fewer.
+
+    Where stages are ``fixed``, fewer than k entries are ``possible``, and all are needed.
+    """
+    flat = np.sort(seconds.reshape(len(seconds), -1), axis=1)
+    rank = np.where(fixed, possible.sum(axis=(1, 2)), k).astype(np.int64) - 1
+    kth = flat[np.arange(len(flat)), np.clip(rank, 0, flat.shape[1] - 1)]
+    return np.where(rank < flat.shape[1], kth, np.inf)
+
+
+def _least_marginal(seconds: Array, more: Array) -> Array:
+    """Return the least seconds that so many ``more`` layers add to those of the fewest, shape [C]."""
+    packed = np.sort(seconds, axis=2)
     with np.errstate(invalid="ignore"):
-        steps = np.diff(packed, axis=2)
-    steps = np.where(np.isfinite(steps), steps, np.inf).reshape(candidates, -1)
+        steps = packed[..., 1:] - packed[..., :-1]
+    steps = np.where(np.isfinite(steps), steps, np.inf).reshape(len(seconds), -1)
     order = np.sort(steps, axis=1)
-    chosen = np.arange(order.shape[1])[None, :] < (k - pp)[:, None]
-    marginal = np.where(chosen, order, 0.0).sum(axis=1)
-    total: Array = first.sum(axis=1) + np.where(fixed, 0.0, marginal)
-    return total
+    chosen = np.arange(order.shape[1])[None, :] < more[:, None]
+    marginal: Array = np.where(chosen, order, 0.0).sum(axis=1)
+    return marginal
 
 
 def least_end_of_step(group: PricedCandidates) -> Array:

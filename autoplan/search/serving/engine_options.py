@@ -8,12 +8,13 @@ shares of both kinds have to add up to the full load.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from math import isfinite
-from operator import le
-from typing import Final, Protocol, TypeVar
+from operator import itemgetter, le
+from typing import Final, Generic, Protocol, TypeVar
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
@@ -41,6 +42,7 @@ __all__ = [
     "EngineOption",
     "Option",
     "PricedOptions",
+    "UndominatedOptions",
     "distinct_sizes",
     "holds",
     "interchangeable",
@@ -292,18 +294,63 @@ def _alike(one: Option, other: Option) -> bool:
 
 def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
     """Return the options that no ``interchangeable`` one beats in every respect."""
-    remaining: dict[object, list[AnyOption]] = {}
-    values: dict[object, list[tuple[float, ...]]] = {}
-    several = list(options)
-    respects = {id(option): _respects(option) for option in several}
-    for option in sorted(several, key=lambda option: (respects[id(option)], str(option.layout))):
-        key, mine = interchangeable(option), respects[id(option)]
-        rivals = values.setdefault(key, [])
-        # Rivals come first in the order of their first respect, so that only the others decide.
+    return UndominatedOptions(options).remaining()
+
+
+class UndominatedOptions(Generic[AnyOption]):
+    """Options of which some beat others in every respect, kept up to date while single ones change.
+
+    Only ``interchangeable`` ones are compared, so that a change concerns one group of them.
+    """
+
+    def __init__(self, options: Iterable[AnyOption]) -> None:
+        self._groups: dict[object, dict[int, AnyOption]] = {}
+        self._places: dict[int, tuple[object, int]] = {}
+        for place, option in enumerate(options):
+            self._put(option, place)
+        self._kept = {key: _unbeaten(group) for key, group in self._groups.items()}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _put(self, option: AnyOption, place: int) -> object:
+        key = interchangeable(option)
+        self._groups.setdefault(key, {})[place] = option
+        self._places[id(option)] = key, place
+        return key
+
+    def replace(self, option: AnyOption, now: AnyOption | None) -> None:
+        """Put ``now`` in the place of ``option``; None: nothing."""
+        key, place = self._places.pop(id(option))
+        del self._groups[key][place]
+        changed = {key} if now is None else {key, self._put(now, place)}
+        self._kept.update((key, _unbeaten(self._groups[key])) for key in changed)
+
+    def remaining(self) -> list[AnyOption]:
+        """Return the options that none beats, group by group, the group with the best of all first."""
+        groups = sorted(filter(None, self._kept.values()), key=lambda kept: _order(*kept[0]))
+        return [option for kept in groups for _, option in kept]
+
+
+def _unbeaten(group: Mapping[int, AnyOption]) -> list[tuple[int, AnyOption]]:
+    """Return the options of a group, by their places, that no other beats, the best first."""
+    ranked = sorted(
+        ((_respects(option), place, option) for place, option in group.items()), key=itemgetter(0)
+    )
+    rivals: list[tuple[float, ...]] = []
+    kept: list[tuple[int, AnyOption]] = []
+    for mine, alike in groupby(ranked, key=itemgetter(0)):
+        # Rivals come first in the order of their first respect, so that only the others decide. Of options
+        # that are alike in every respect one is left.
         if not any(all(map(le, rival, mine)) for rival in rivals):
             rivals.append(mine)
-            remaining.setdefault(key, []).append(option)
-    return [option for rivals in remaining.values() for option in rivals]
+            kept.append(min(((place, option) for _, place, option in alike), key=lambda x: _order(*x)))
+    return kept
+
+
+def _order(place: int, option: Option) -> tuple[tuple[float, ...], str, int]:
+    """Return what orders options, the best first: their figures, then their layouts, then their places."""
+    return _respects(option), str(option.layout), place
 
 
 def interchangeable(option: Option) -> tuple[object, ...]:

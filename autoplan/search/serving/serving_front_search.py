@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil, inf
 from typing import Final
 
@@ -36,7 +36,15 @@ from autoplan.results.serving.serving_front import (
 )
 from autoplan.rules.serving_limit_rules import mean_limit
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engine_options import WHOLE, EngineOption, Option, PricedOptions, holds, times_of
+from autoplan.search.serving.engine_options import (
+    WHOLE,
+    EngineOption,
+    Option,
+    PricedOptions,
+    holds,
+    interchangeable,
+    times_of,
+)
 from autoplan.search.serving.pool_options import PoolOption, role_job
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import explained, with_options
@@ -117,8 +125,9 @@ def front_so_far(search: ServingSearch, reason: str, *, may_be_empty: bool = Fal
     Its plans hold every limit, and nothing is proven. Raises UnsupportedError where none is found soon; with
     ``may_be_empty`` only what is priced is looked at, and the front may be empty.
     """
+    best = _best_alone(search)
     with Grace(GRACE_SECONDS).in_force(), suppress(DeadlineOver):
-        for options in filter(None, _batches(search, may_price=not may_be_empty)):
+        for options in filter(None, chain((best,), _batches(search, may_price=not may_be_empty))):
             front = _front_of(search, options, reason)
             if front.plans:
                 return front
@@ -128,10 +137,8 @@ def front_so_far(search: ServingSearch, reason: str, *, may_be_empty: bool = Fal
 
 
 def _batches(search: ServingSearch, *, may_price: bool) -> Iterator[Sequence[Option]]:
-    """Yield what is priced already, the best first, then one engine after the other, then pairs of pools."""
-    if search.so_far:
-        yield _best_alone(search)
-        yield search.so_far
+    """Yield what is priced already, then one engine after the other, then pairs of pools."""
+    yield search.so_far
     if not may_price:
         return
     for unit in search.units.units:
@@ -148,14 +155,26 @@ def _best_alone(search: ServingSearch) -> list[Option]:
     Few, since a choice among thousands takes longer than there is time.
     """
     job, devices = search.job, search.job.cluster.devices
-    alone = [
-        option
-        for option in search.so_far
-        if (not option.share or WHOLE // option.share * option.devices <= devices) and holds(option, job)
-    ]
+
+    def serves(option: Option) -> bool:
+        return not option.share or (
+            WHOLE % option.share == 0 and WHOLE // option.share * option.devices <= devices
+        )
+
+    alone = list(filter(serves, search.so_far))
     by_tokens = sorted(alone, key=lambda o: -o.predicted.output_tokens_per_second / o.devices)
-    by_time = sorted(alone, key=lambda o: o.predicted.time_per_output_token)
-    chosen = {id(option): option for option in (*by_tokens[:_MOST_OPTIONS], *by_time[:_MOST_OPTIONS])}
+    # The least time per token is that of one request at a time, for which all others wait: latency decides.
+    by_time = sorted(alone, key=lambda o: list(times_of(o).values())[-1])
+    chosen: dict[int, Option] = {}
+    for order in (by_tokens, by_time):
+        # Limits are looked at until there are enough: of a hundred thousand options that takes seconds.
+        best: dict[object, Option] = {}
+        for option in order:
+            if interchangeable(option) not in best and holds(option, job):
+                best[interchangeable(option)] = option
+            if len(best) == _MOST_OPTIONS:
+                break
+        chosen |= {id(option): option for option in best.values()}
     return list(chosen.values())
 
 

@@ -43,9 +43,9 @@ from autoplan.search.serving.engine_options import (
     EngineOption,
     Option,
     PricedOptions,
+    UndominatedOptions,
     holds,
     times_of,
-    undominated,
 )
 from autoplan.search.serving.engines import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
@@ -66,8 +66,8 @@ class ServingSearch:
     solves: int = 0
     dominated: int = 0
     excluded: list[Option] = field(default_factory=list)
-    #: Options that a simulation changed, by identity, with what they are now; None: a limit breaks.
-    settled: dict[int, tuple[Option, Option | None]] = field(default_factory=dict)
+    #: Options that a simulation changed: others have taken their places, or a limit breaks.
+    settled: list[Option] = field(default_factory=list)
     #: Options that were simulated and stay as they are, by identity.
     final: dict[int, Option] = field(default_factory=dict)
     stopped: str | None = None
@@ -79,7 +79,7 @@ class ServingSearch:
         self.options = PricedOptions(self.job, self.units.units, self.costs)
         self.pools = PricedPools(self.options)
         self.simulation = SimulatedOptions(self.job, self.costs.trace)
-        self._holding: list[Option] | None = None
+        self._holding: UndominatedOptions[Option] | None = None
 
     def front(self, *, most_plans: int | None = None) -> ServingFront:
         """Return the front; without a plan it has no reasons yet."""
@@ -146,7 +146,9 @@ class ServingSearch:
             if simulated is None or simulated.predicted.closed_form is not None:
                 changed = True
                 better = better or (simulated is not None and _improved(simulated, option))
-                self.settled[id(option)] = (option, simulated)
+                self.settled.append(option)
+                if self._holding is not None:
+                    self._holding.replace(option, simulated)
             if simulated is None:
                 self.excluded.append(option)
             else:
@@ -167,10 +169,10 @@ class ServingSearch:
     def candidates(self) -> list[Option]:
         """Return the options that hold every limit on means, without those that another one dominates."""
         if self._holding is None:
-            self._holding = [o for o in self.priced if holds(o, self.job) and not _hopeless(o, self.job)]
-        settled = [self.settled.get(id(option), (option, option))[1] for option in self._holding]
-        self._holding = [option for option in settled if option is not None]
-        remaining = undominated(self._holding)
+            self._holding = UndominatedOptions(
+                o for o in self.priced if holds(o, self.job) and not _hopeless(o, self.job)
+            )
+        remaining = self._holding.remaining()
         self.dominated = len(self._holding) - len(remaining)
         return remaining
 

@@ -17,7 +17,7 @@ from autoplan.results.serving.serving_front import ServingChange, ServingFront, 
 from autoplan.schema.serving.request_lengths import RequestClass
 from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective, TimeLimit
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
+from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat, narrower_formats
 from autoplan.search.serving.engine_options import Option
 from autoplan.search.serving.engines import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
@@ -340,7 +340,9 @@ def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
         formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
         yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
-    for name in narrower_formats(*job.precision.weights):
+    lacks_bf16 = job.cluster.device.peak_flops("bf16") is None
+    plain: tuple[WeightFormat, ...] = ("fp16",) if lacks_bf16 else ()
+    for name in (*plain, *narrower_formats(*job.precision.weights)):
         formats = job.precision.model_copy(update={"weights": (name,)})
         words = "4 bits (AWQ)" if name == "int4-awq" else name
         yield "precision.weights", name, f"weights in {words}", replace(job, precision=formats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from math import gcd, prod
+from math import gcd
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -37,8 +37,10 @@ _RARE = {"zero-bubble"}
 #: Rows of a table of candidates after which it is a block: 5 MB.
 _BLOCK = 50_000
 
-#: Columns of a table, in this order.
-Table: TypeAlias = list[NDArray[np.int64]]
+#: Columns of candidates, shape [columns, C].
+Table: TypeAlias = NDArray[np.int64]
+#: What a list of choices offers for one or several columns.
+Choices: TypeAlias = Sequence[int | tuple[int, ...]] | NDArray[np.int64]
 
 _V = TypeVar("_V", int, str)
 
@@ -70,9 +72,9 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
     """
     devices, batch = job.cluster.devices, job.workload.global_batch_size
     combinations = product(_schedules(job, pp), _checkpoints_and_host(job))
-    other_choices = [
-        (vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations
-    ]
+    other_choices = np.array(
+        [(vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations]
+    )
     tables: list[Table] = []
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, remainder = divmod(devices // pp, tp * cp)
@@ -84,16 +86,9 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
         zero_and_sp = list(product(range(4), (0, 1) if tp > 1 else (0,)))
         shards = _shards(job, tp, pp, dp * cp)
         for some_experts in _parts(experts, len(sizes) * len(zero_and_sp) * len(other_choices) * len(shards)):
-            choices: list[Sequence[int | tuple[int, ...]]] = [
-                [(tp, dp, cp)],
-                some_experts,
-                sizes,
-                zero_and_sp,
-                other_choices,
-                shards,
-            ]
+            choices = ([(tp, dp, cp)], some_experts, sizes, zero_and_sp, other_choices, shards)
             tables.append(_distinct_shards(_combined(choices), len(shards)))
-            if sum(len(table[0]) for table in tables) >= _BLOCK:
+            if sum(table.shape[1] for table in tables) >= _BLOCK:
                 yield _candidates(pp, tables)
                 tables = []
     if tables:
@@ -147,27 +142,27 @@ def _parts(experts: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int
 def _distinct_shards(table: Table, shards: int) -> Table:
     """Return ``table`` with one row for all shard sizes where no state is sharded: without ZeRO."""
     sharded = table[_ZERO] > 0
-    table[_SHARD][~sharded] = 0
+    table[_SHARD] *= sharded
     if shards == 1:
         return table
-    distinct = sharded | (np.arange(len(sharded)) % shards == 0)
-    return [values[distinct] for values in table]
+    return table[:, sharded | (np.arange(len(sharded)) % shards == 0)]
 
 
 def _candidates(pp: int, tables: Sequence[Table]) -> Candidates:
-    columns = [np.concatenate(values) for values in zip(*tables, strict=True)]
+    columns = np.concatenate(tables, axis=1)
     return Candidates(pp, *[*columns, np.zeros_like(columns[0])])
 
 
-def _combined(choices: Sequence[Sequence[int | tuple[int, ...]]]) -> Table:
+def _combined(choices: Sequence[Choices]) -> Table:
     """Return the Cartesian product of the lists, one row per combination, the last list changing fastest."""
     parts = [np.array(entries, dtype=np.int64).reshape(len(entries), -1).T for entries in choices]
-    rows, inner, table = prod(part.shape[1] for part in parts), 1, []
-    for part in reversed(parts):
-        inner *= part.shape[1]
-        repeated = np.repeat(part, inner // part.shape[1], axis=1)
-        table += [np.tile(values, rows // inner) for values in repeated[::-1]]
-    return table[::-1]
+    lengths = [part.shape[1] for part in parts]
+    table, column = np.empty((sum(map(len, parts)), *lengths), dtype=np.int64), 0
+    for i, part in enumerate(parts):
+        shape = [length if i == j else 1 for j, length in enumerate(lengths)]
+        table[column : column + len(part)] = part.reshape(-1, *shape)
+        column += len(part)
+    return table.reshape(len(table), -1)
 
 
 def _expert_degrees(job: Job, tp: int, ranks: int) -> list[tuple[int, int]]:

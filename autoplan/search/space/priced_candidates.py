@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, ByMode, Candidates, ScheduleCode, joined
 from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
-from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
+from autoplan.costs.stage.mixed_stages import block_times, mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.rules.user_constraints import OwnRule, own_rules, remainders_of, without_layers
 from autoplan.schema.job import Job
@@ -140,7 +141,7 @@ class PricedCandidates(CandidateGroup):
 
     def requires_uniform_recompute(self, position: int) -> bool:
         """Return whether a rule of the user requires uniform recompute of the stages of a candidate."""
-        return bool(self.rules) and self.uniform_part(position) in self.rules[position]
+        return bool(self.rules) and _has_part(self.rules[position], self.uniform_part(position))
 
     def by_uniform_cases(self, position: int) -> bool:
         """Return whether a candidate is solved once per uniform recompute mix of its stages.
@@ -175,17 +176,26 @@ def all_priced(job: Job, groups: Sequence[SizedCandidates], machine: Machine) ->
     at_depth: dict[int, list[SizedCandidates]] = {}
     for group in groups:
         at_depth.setdefault(group.pp, []).append(group)
-    prices = {pp: _prices_of_depth(job, several, machine) for pp, several in at_depth.items()}
+    searched = with_searched_modes(job)
+    together = [joined([group.candidates for group in several]) for several in at_depth.values()]
+    blocks = block_times(searched, together, machine)
+    prices = {
+        several[0].pp: _prices_of_depth(searched, several, candidates, machine, of_depth)
+        for several, candidates, of_depth in zip(at_depth.values(), together, blocks, strict=True)
+    }
     return [_with_prices(job, group, next(prices[group.pp])) for group in groups]
 
 
 def _prices_of_depth(
-    job: Job, groups: Sequence[SizedCandidates], machine: Machine
+    job: Job,
+    groups: Sequence[SizedCandidates],
+    candidates: Candidates,
+    machine: Machine,
+    blocks: Sequence[LayerTimes],
 ) -> Iterator[tuple[Stages, ...]]:
-    """Yield the prices of one group of a depth after the other, as views of those of all."""
-    candidates = joined([group.candidates for group in groups])
+    """Yield the prices of one group of a depth after the other, as views of those of all ``candidates``."""
     footprints = tuple(map(joined, zip(*(group.footprints for group in groups), strict=True)))
-    kinds = price_layer_types(with_searched_modes(job), candidates, machine, footprints)
+    kinds = price_layer_types(job, candidates, machine, footprints, blocks)
     begin = 0
     for group in groups:
         end = begin + len(group.candidates)
@@ -207,6 +217,12 @@ def _with_prices(job: Job, sized: SizedCandidates, kinds: tuple[Stages, ...]) ->
         rules=open_conjuncts(job, c, own_rules(job)),
         places=sized.places,
     )
+
+
+@lru_cache(maxsize=1024)
+def _has_part(parts: tuple[Node, ...], part: Node) -> bool:
+    # Trees hash once, but are compared from the top each time.
+    return part in parts
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from autoplan.schema.user_rules.expression import Node
 __all__ = [
     "distinct_orders",
     "equality_numbers",
+    "first_of_classes",
     "order_classes",
     "orders_of",
     "rank_order_counts",
@@ -50,13 +51,12 @@ def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
     """
     orders = np.array([ORDERS.index(order) for order in orders_of(job)])
     origin = np.repeat(np.arange(len(candidates)), len(orders))
-    repeated = candidates.take(origin)
-    repeated.order[:] = np.tile(orders, len(candidates))
+    repeated = replace(candidates.take(origin), order=np.tile(orders, len(candidates)))
     of_node = repeated.dp_shard == ShardCode.NODE
     if not of_node.any():
         return repeated
     data_ranks_of_node, cuts_groups = _node_shards(job, repeated)
-    repeated.dp_shard[of_node] = data_ranks_of_node[of_node]
+    repeated = replace(repeated, dp_shard=np.where(of_node, data_ranks_of_node, repeated.dp_shard))
     index = np.lexsort((repeated.order, repeated.dp_shard, origin))
     return repeated.take(index[(~of_node | cuts_groups)[index]])
 
@@ -69,8 +69,8 @@ def rank_order_counts(job: Job, candidates: Candidates) -> NDArray[np.int64]:
     if len(of_node):
         node_sharded, valid = candidates.take(of_node), np.zeros(len(of_node), dtype=np.int64)
         for order in orders:
-            node_sharded.order[:] = order
-            valid += _node_shards(job, node_sharded)[1]
+            in_order = replace(node_sharded, order=np.full(len(of_node), order))
+            valid += _node_shards(job, in_order)[1]
         counts[of_node] = valid
     return counts
 
@@ -84,10 +84,15 @@ def _node_shards(job: Job, candidates: Candidates) -> tuple[NDArray[np.int64], N
 
 def order_classes(candidates: Candidates) -> NDArray[np.int64]:
     """Return a group number for each candidate: neighbours that differ in rank order alone share one."""
-    names = (field.name for field in fields(candidates) if field.name not in {"pp", "order"})
-    columns = np.array([getattr(candidates, name) for name in names])
-    numbers: NDArray[np.int64] = np.cumsum(np.r_[0, (columns[:, 1:] != columns[:, :-1]).any(axis=0)])
-    return numbers
+    differ = np.zeros(len(candidates), dtype=bool)
+    for column in (getattr(candidates, f.name) for f in fields(candidates) if f.name not in {"pp", "order"}):
+        differ[1:] |= column[1:] != column[:-1]
+    return np.cumsum(differ)
+
+
+def first_of_classes(classes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first candidate of each of ``order_classes``."""
+    return np.flatnonzero(np.diff(classes, prepend=-1))
 
 
 def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ from autoplan.costs.core.candidates import (
     Candidates,
     Ints,
     distinct,
-    distinct_rows,
     joined,
     mapped,
     recompute_mode,
@@ -26,10 +25,10 @@ from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.choices import with_searched_modes
-from autoplan.search.space.rank_orders import order_classes
+from autoplan.search.space.rank_orders import first_of_classes, order_classes
 from autoplan.search.space.stage_contents import Places, places_of
 
-__all__ = ["CandidateGroup", "SizedCandidates", "sized"]
+__all__ = ["CandidateGroup", "SizedCandidates", "sized", "sized_parts"]
 
 #: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.
 _BLOCK = 200_000
@@ -147,6 +146,18 @@ def sized(
     and in whether embedding and head count as layers; with several layer types also in the number of virtual
     stages.
     """
+    return [group for _, group in sized_parts(job, candidates, modes, even=even, footprint=footprint)]
+
+
+def sized_parts(
+    job: Job,
+    candidates: Candidates,
+    modes: frozenset[str],
+    *,
+    even: bool,
+    footprint: Callable[[Scope], Footprint] = footprint_of,
+) -> Iterator[tuple[Ints, SizedCandidates]]:
+    """Yield the groups of ``sized``, each with the positions of its candidates."""
     kinds = layer_types_of(job.model, job.workload.sequence_length)
     counted = {
         v: embedding_and_loss_counted(job, candidates.pp, v) for v in distinct(candidates.vpp).tolist()
@@ -156,12 +167,12 @@ def sized(
     if kinds.several:
         parts = _partitioned(parts, candidates.vpp)
     footprints, orders = _footprints(job, candidates, kinds, footprint)
-    groups = []
     for index in parts:
         check_deadline()
         c = candidates.take(index)
         v = int(c.vpp[0])
-        groups.append(
+        yield (
+            index,
             SizedCandidates(
                 layers=job.model.layers,
                 modes=_modes_of(c, modes),
@@ -170,9 +181,8 @@ def sized(
                 footprints=tuple(_at_rows(footprint, orders[index]) for footprint in footprints),
                 v=c.vpp.astype(np.float64),
                 places=places_of(kinds.sequence, c.pp, v, even=even) if kinds.several else None,
-            )
+            ),
         )
-    return groups
 
 
 def _partitioned(parts: Sequence[Ints], column: NDArray[np.int64] | NDArray[np.bool_]) -> list[Ints]:
@@ -208,6 +218,6 @@ def _footprints(
 ) -> tuple[list[Footprint], Ints]:
     """Return the memory footprints of each layer type, once for all rank orders, and each candidate's row."""
     rows = order_classes(candidates)
-    representatives = candidates.take(distinct_rows([rows])[0])
+    representatives = candidates.take(first_of_classes(rows))
     jobs = kinds.jobs(with_searched_modes(job))
     return [footprint(scope_of(kind, representatives)) for kind in jobs], rows

@@ -182,7 +182,7 @@ def test_nodes_of_the_contract_exist():
         ("b200-sxm-180gb", "mxfp8", 4500),
         ("rtx-4090", "bf16", 165.2),  # fp32 accumulation: half of 330.3
         ("rtx-3090", "bf16", 71),
-        ("rtx-5090", "bf16", 209.5),
+        ("rtx-5090", "bf16", 240),  # measured; 209.5 at the boost clock of its data sheet
         ("v100-sxm2-32gb", "fp16", 125),
         ("mi300x", "bf16", 1307.4),
     ],

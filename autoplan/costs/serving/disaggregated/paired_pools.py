@@ -61,19 +61,19 @@ class EnginePair:
         """Why the engines of a pool cannot serve."""
         return self.prefill.engine.shortage or self.decode.engine.shortage
 
-    def front_end_busy(self, job: ServingJob, parts: int) -> float:
+    def front_end_busy(self, job: ServingJob, input_tokens: float, parts: int) -> float:
         """Return the time for which a request has a front end of one of ``parts`` of both pools alone [s].
 
         Each engine has a front end, and a request passes one of each pool: those of the pool with fewer
         engines are the busier ones.
 
         >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> [EnginePair(None, None, None, x, y).front_end_busy(job, 1) for x, y in ((1, 3), (2, 2))]
+        >>> [EnginePair(None, None, None, x, y).front_end_busy(job, 0, 1) for x, y in ((1, 3), (2, 2))]
         [0.002, 0.001]
 
         Source: sgl-project/sglang sgl-router, execute_dual_dispatch: sends a request to both engines at once.
         """
-        return front_end_busy(job) * parts / min(self.prefill_engines, self.decode_engines)
+        return front_end_busy(job, input_tokens) * parts / min(self.prefill_engines, self.decode_engines)
 
 
 def transfer_wait(pair: EnginePair, rate: float) -> float:

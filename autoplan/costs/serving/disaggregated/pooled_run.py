@@ -67,7 +67,8 @@ def simulated_pools(
     drawn = shared_out(drawn_load(workload, requests * parts, _SEED, trace), parts)
     front = busy = 0.0
     if load.kind != "maximum":
-        front, busy = front_end_seconds(job, drawn.mean_input, pools=True), pair.front_end_busy(job, parts)
+        front = front_end_seconds(job, drawn.mean_input, pools=True)
+        busy = pair.front_end_busy(job, drawn.mean_input, parts)
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front, front_end_busy=busy)
     drafting = pair.decode.engine.drafting
     steps = drafting.accepted.drawn(drawn.outputs, _SEED) if drafting.accepted.drafts else drawn.outputs

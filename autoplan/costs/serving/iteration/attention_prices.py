@@ -18,18 +18,19 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.kv_cache import state_bytes
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
 __all__ = [
     "decode_attention_seconds",
+    "has_flash2",
     "prefill_attention_seconds",
     "state_update_seconds",
     "tiled_queries",
 ]
 
-#: Generations with FlashAttention 2, which takes no sinks and gives each query head a tile of its own.
 _BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
 
 
@@ -37,11 +38,26 @@ def _kv(layout: EngineLayout) -> WeightFormat:
     return "fp8" if KV_BITS[layout.kv] == 8 else "bf16"
 
 
+def has_flash2(device: DeviceSpec) -> bool:
+    """Whether a device has FlashAttention 2, which takes no sinks and gives each query head its own tile.
+
+    Blackwell for workstations and games, which has GDDR, is of compute capability 12.
+
+    >>> has_flash2(h100_scope().device)
+    False
+
+    Source: vLLM 0.20.0, v1/attention/backends/fa_utils.py, get_flash_attn_version: 3 for capability 9, 4 for
+    10, else 2; Dao-AILab/flash-attention issue 2529 for the RTX PRO 6000.
+    """
+    later = device.architecture == "blackwell" and device.memory.technology.startswith("GDDR")
+    return later or device.architecture in _BEFORE_HOPPER
+
+
 def _sinks_share(scope: EngineScope) -> float:
     """Return the rate of attention of prompts over that of the measured kernels [1]."""
     step = scope.facts.step
     share = step.sinks_share if step is not None else None
-    slower = scope.model.attention_sinks and scope.device.architecture in _BEFORE_HOPPER
+    slower = scope.model.attention_sinks and has_flash2(scope.device)
     return share.value if slower and share is not None else 1.0
 
 
@@ -60,7 +76,7 @@ def tiled_queries(scope: EngineScope) -> int:
     """
     step, model = scope.facts.step, scope.model
     tile = step.query_tile if step is not None else None
-    if tile is None or scope.device.architecture not in _BEFORE_HOPPER:
+    if tile is None or not has_flash2(scope.device):
         return 0
     return 0 if model.mla is not None or model.attention_sinks else tile.value
 

@@ -23,8 +23,9 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
-from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
+from autoplan.launch.frameworks.accelerate import accelerate_edits
+from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document, launcher_file
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -35,7 +36,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
@@ -114,10 +115,35 @@ def emit_trainer(run: PlannedRun) -> Emission:
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
+    document, _, launcher = read_arguments(file)
+    beside = None if is_key_file(file) else _edits_of_another(document, launcher, file, (job, old, new))
+    if beside is not None:
+        return edits_beside(document.entries, (old, new), partial(_document, job), beside)
     edits = training_edits if is_key_file(file) else script_edits
-    made = edits(read_arguments(file)[0].entries, (old, new), partial(_document, job))
+    made = edits(document.entries, (old, new), partial(_document, job))
     section = _SECTION if is_key_file(file) and re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
     return tuple(replace(edit, path=f"{section}{edit.path}") for edit in made)
+
+
+def _edits_of_another(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, made: tuple[Job, Layout, Layout]
+) -> tuple[str, Sequence[FileEdit], Written | None] | None:
+    """Return the name and the edits of the file beside a script that decides its sharding.
+
+    That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
+    None where arguments decide.
+    """
+    named = document.given("deepspeed")
+    if named is not None and (text := file.sibling(str(named.value))) is not None:
+        name = str(named.value)
+        return name, edits_beside_arguments(LaunchFile(name, text), *made), None
+    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
+    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
+    inner = launcher_file(launcher, file) if launched and not decided else None
+    if inner is None:
+        return None
+    recompute = document.given("recompute") or document.given("earlier_recompute")
+    return inner.name, accelerate_edits(inner, *made), recompute
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import Layout
 
-__all__ = ["script_edits", "training_edits"]
+__all__ = ["edits_beside", "script_edits", "training_edits"]
 
 #: Other keys of the same meaning, which an edit changes where the file has them.
 _SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
 #: Sections that may be the name of another file, whose text these edits do not have.
 _SECTIONS: Final = ("deepspeed", "fsdp_config")
+#: Arguments that say how a run is sharded.
+_SHARDING: Final = frozenset(TRAINER.keys[name] for name in ("fsdp", "fsdp_file", "deepspeed"))
 
 #: Returns the keys that a target emits for a layout; raises InexpressibleError for what it lacks.
 Document = Callable[[Layout], Mapping[str, Any]]
@@ -48,6 +50,32 @@ def script_edits(
     values = {name: wanted[name] if name in wanted else after.get(name) for name in names}
     edits = (_argument_edit(entries, name, value) for name, value in values.items())
     return tuple(edit for edit in edits if edit is not None)
+
+
+def edits_beside(
+    entries: Mapping[str, Written],
+    layouts: tuple[Layout, Layout],
+    document: Document,
+    beside: tuple[str, Sequence[FileEdit], Written | None],
+) -> tuple[FileEdit, ...]:
+    """Return the edits of a script whose sharding the file of ``accelerate launch`` beside it has.
+
+    ``beside`` is the name of that file, its edits, and the argument that recomputes in its place.
+    TrainingArguments without ``--fsdp`` take the sharding of the launcher, and leave ``--fsdp_config`` aside
+    (transformers/training_args.py).
+    """
+    name, made, recompute = beside
+
+    def arguments(layout: Layout) -> Mapping[str, Any]:
+        return {key: value for key, value in document(layout).items() if key not in _SHARDING}
+
+    inner = (
+        FileEdit(recompute.words, "", recompute.line)
+        if recompute is not None and "activation_checkpointing" in edit.path
+        else replace(edit, file=name)
+        for edit in made
+    )
+    return (*inner, *script_edits(entries, layouts, arguments))
 
 
 def _argument_edit(entries: Mapping[str, Written], name: str, value: object) -> FileEdit | None:

@@ -17,6 +17,7 @@ from autoplan.costs.layer.moe import (
     expert_gemms,
     expert_kernels,
     expert_saved_bytes,
+    expert_tensors,
     expert_waits,
     load_factor,
     routed_per_token,
@@ -291,20 +292,22 @@ def test_experts_alone_make_a_layer_slower_to_launch(job):
 
 
 @pytest.mark.parametrize(
-    ("experts", "text", "waits", "looped"),
+    ("experts", "text", "waits", "looped", "tensors"),
     [
         # Counts of rows are read once where other ranks are told, and twice for each expert of a loop.
-        ("grouped", "ep=1", 0, 0),
-        ("grouped", "ep=4", 1, 0),
-        ("loop", "ep=1", 1 + 2 * 8, 12 * 8),
-        ("loop", "ep=4", 1 + 2 * 2, 12 * 2),
+        # Beside the router's matrix, experts of a loop have three each, grouped ones two stacks.
+        ("grouped", "ep=1", 0, 0, 1 + 2),
+        ("grouped", "ep=4", 1, 0, 1 + 2),
+        ("loop", "ep=1", 1 + 2 * 8, 12 * 8, 1 + 3 * 8),
+        ("loop", "ep=4", 1 + 2 * 2, 12 * 2, 1 + 3 * 2),
     ],
 )
-def test_a_loop_over_experts_launches_and_waits_for_each(job, experts, text, waits, looped):
+def test_a_loop_over_experts_launches_and_waits_for_each(job, experts, text, waits, looped, tensors):
     """Waits idle the device for three launches each, in forward, in every layer."""
     looping = replace(job, stack=with_software(stack("fsdp2"), SoftwareSpec(experts=experts)))
     c = Candidates.of([read(text, looping)])
     assert expert_waits(looping, c).tolist() == [waits]
+    assert expert_tensors(looping, c).tolist() == [tensors]
     assert expert_kernels(looping, c).tolist() == [looping.stack.experts.routing_kernels + looped]
     patient = looping.stack.experts.model_copy(
         update={"host_waits": 0, "host_waits_exchanging": 0, "host_waits_per_expert": 0}

@@ -127,9 +127,9 @@ def test_experts_of_vllm_0_12_are_padded_to_tiles():
     assert float(expert_seconds(later, prices, m)[0]) < 0.6 * (products + moved)
 
 
-def test_prompts_with_sinks_take_four_times_as_long_before_hopper():
-    """FlashAttention takes no sinks there: a quarter of its rate. On Hopper it does."""
-    for hardware, times in (("dgx-a100-80gb", 4.0), ("dgx-h100", 1.0)):
+def test_prompts_with_sinks_take_four_times_as_long_without_flash_attention_3():
+    """FlashAttention 2 takes no sinks, on A100 and RTX PRO 6000: a quarter of its rate. On Hopper it does."""
+    for hardware, times in (("dgx-a100-80gb", 4.0), ("8x-rtx-pro-6000", 4.0), ("dgx-h100", 1.0)):
         scope, prices, _ = scoped("gpt-oss-20b", hardware, "vllm@0.11", tp=1, weights="mxfp4")
         plain = scope.model.model_copy(update={"attention_sinks": False})
         without = EngineScope(replace(scope.job, model=plain), scope.layout)
@@ -149,6 +149,19 @@ def test_a_decode_beside_a_prompt_has_a_tile_of_queries_to_itself_before_hopper(
     assert tiled > 2 * iteration.decode_attention(95, 2048.0, mixed=False)
     # 40 layers x 40 heads x 95 tiles of 64 x 2,048 x 128 x 4 FLOPs at 312 TFLOP/s.
     assert tiled > 40 * 40 * 95 * 64 * 2048 * 128 * 4 / 312e12
+
+
+def test_blackwell_with_gddr_has_tiles_and_blackwell_with_hbm_has_none():
+    """129 decodes of 1,088 tokens on an RTX 5090: 2 x 64 x 129 / 1,088 = 15.2 prompts of 36 layers."""
+    scope, prices, costs = scoped("qwen3-8b", "2x-rtx5090", "vllm@0.22", tp=1)
+    tiled = engine_iteration(scope, *costs).decode_attention(129, 1088.0, mixed=True)
+    prompts = float(prefill_attention_seconds(scope, prices, np.array(15.176), np.array(1088.0)))
+    assert tiled == pytest.approx(prompts, rel=0.02)
+    assert tiled > 36 * 32 * 129 * 64 * 1088 * 128 * 4 / 240e12
+
+    scope, _, costs = scoped("qwen3-8b", "dgx-b200", "vllm@0.22", tp=1)
+    times = [engine_iteration(scope, *costs).decode_attention(129, 1088.0, mixed=x) for x in (False, True)]
+    assert times[0] == times[1]
 
 
 @pytest.mark.parametrize(
