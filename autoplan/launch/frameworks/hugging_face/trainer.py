@@ -42,6 +42,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     alone,
     batch_of,
+    first_file,
     key_names,
     model_of,
     note_packing,
@@ -441,7 +442,7 @@ def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile
     Parsers like that of the alignment handbook take a file as their first word.
     """
     behind = [b for a, b in pairwise(words) if a.text == TRAINER.data["file"]]
-    for name in (word.text for word in (*_first_file(words), *behind) if word.unknown is None):
+    for name in (word.text for word in (*first_file(words), *behind) if word.unknown is None):
         text = file.sibling(name)
         if text is None:
             document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
@@ -450,12 +451,6 @@ def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile
         inner = read_yaml(LaunchFile(name, text), TRAINER)
         document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
         document.notes += [*inner.notes, f"{name}: read with this file"]
-
-
-def _first_file(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the first word where it is a file of keys: one of JSON only where it is the only word."""
-    endings = (".yaml", ".yml", ".json") if len(words) == 1 else (".yaml", ".yml")
-    return words[:1] if words and words[0].text.endswith(endings) else ()
 
 
 def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "base_values",
     "batch_of",
     "deepspeed_or_shipped",
+    "first_file",
     "key_names",
     "model_of",
     "note_packing",
@@ -484,3 +485,9 @@ def program_adapters(document: WrittenDocument, program: str) -> None:
         document.notes.append(
             f"{(switch or rank or OPEN).words}: the program decides the adapters: left open"
         )
+
+
+def first_file(words: Sequence[Word]) -> Sequence[Word]:
+    """Return the first word where it is a file of keys: one of JSON only where it is the only word."""
+    endings = (".yaml", ".yml", ".json") if len(words) == 1 else (".yaml", ".yml")
+    return words[:1] if words and words[0].text.endswith(endings) else ()
