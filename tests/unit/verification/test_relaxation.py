@@ -1,5 +1,7 @@
 """Lower bounds of many choices at once: none is above a layout, and what they exclude is empty."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ CASES = [
 
 def choices(schedule, p, v, count):
     """Return choices of a schedule; everything else about them is the same."""
-    one = dict.fromkeys(Candidates.__slots__, np.ones(count, dtype=np.int64))
+    one = dict.fromkeys((field.name for field in fields(Candidates)), np.ones(count, dtype=np.int64))
     return Candidates(**one | {"pp": p, "schedule": np.full(count, schedule), "vpp": np.full(count, v)})
 
 
