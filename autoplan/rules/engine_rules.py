@@ -24,17 +24,19 @@ def broken_engine_rules(job: ServingJob, layout: EngineLayout) -> list[str]:
 
 
 def _of_the_device(job: ServingJob, layout: EngineLayout) -> Iterator[str]:
-    """Yield that the kernels of a format do not run on an old architecture.
+    """Yield that the kernels of a format do not run on an old architecture: bf16 in no engine.
 
     Source: vLLM 0.32, docs/features/quantization, supported hardware; fp8 as Marlin from compute capability
-    7.5 on (llm_compressor/fp8.md); bf16 from 8.0 on (platforms/cuda.py, check_if_supports_dtype).
+    7.5 on (llm_compressor/fp8.md); bf16 from 8.0 on (platforms/cuda.py, check_if_supports_dtype). Other
+    engines have kernels of their own for quantised weights.
     """
     device = job.cluster.device
-    if layout.weights in _LACKED.get(device.architecture, ()):
+    lacked = _LACKED.get(device.architecture, ())
+    if layout.weights in (lacked if job.engine.name == "vllm" else lacked[:1]):
         yield f"{device.title} has no kernels for weights in {layout.weights}: use fp16"
 
 
-#: Formats of weights whose kernels do not run on an architecture.
+#: Formats of weights whose kernels do not run on an architecture; the first is not of the engine.
 _LACKED: Final[dict[str, tuple[WeightFormat, ...]]] = {
     "volta": ("bf16", "fp8", "fp8-block", "int8", "int4-awq", "nvfp4", "mxfp4"),
     "turing": ("bf16", "nvfp4", "mxfp4"),

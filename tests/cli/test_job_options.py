@@ -81,6 +81,8 @@ def test_weights_whose_kernels_a_device_lacks_are_a_rule(run):
     assert [(x["key"], x["value"]) for x in document["changes"]] == [("precision.weights", "fp16")]
     assert run("plan", *line.split(), "int4-awq").exit_code == 1
     assert run("plan", *line.split(), "int4-gptq").exit_code == 0
+    assert run("plan", *line.split(), "int4-awq", "--stack", "lmdeploy").exit_code == 0
+    assert run("plan", *line.split(), "bf16", "--stack", "lmdeploy").exit_code == 1
 
 
 @pytest.mark.parametrize(
