@@ -153,7 +153,7 @@ def _usual(job: Job) -> tuple[str, ...]:
 
 
 def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
-    jobs: dict[tuple[str, str | None, tuple[RuleSpec, ...]], Job] = {}
+    jobs: dict[tuple[str, SoftwareSpec, tuple[RuleSpec, ...]], Job] = {}
     lacking: list[tuple[str, str]] = []
     for name in names:
         entry, found = program(name), False
@@ -165,7 +165,7 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
             else:
                 found = True
                 assert one.program is not None  # noqa: S101 - ``_run`` sets it
-                key = (one.stack.name, _software(job, way).loss, one.program.rules)
+                key = (one.stack.name, _software(job, way), one.program.rules)
                 jobs[key] = _with_alike(jobs[key], entry.title) if key in jobs else one
         if not found:
             lacking.append((entry.title, missing))
@@ -196,11 +196,11 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
 
 
 def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
-    """Return what the software of ``way`` does unlike its stack: what the job says, else its own loss."""
+    """Return what the software of ``way`` does unlike its stack: what the job says, else its defaults."""
     trained = job.adapters is not None or job.rl is not None
-    if job.software.loss is not None or not trained:
-        return job.software
-    return job.software.model_copy(update={"loss": way.loss})
+    defaults = {"loss": way.loss if trained else None} | way.defaults.model_dump(exclude_none=True)
+    said = job.software.model_dump(exclude_none=True)
+    return job.software.model_copy(update=defaults | said)
 
 
 def with_programs_again(job: Job) -> Job:

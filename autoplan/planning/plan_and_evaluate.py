@@ -172,7 +172,7 @@ def plannable(job: Job | str | Path) -> Job:
 
 
 def _refuse_adapters(job: Job) -> None:
-    """Raise UnsupportedError for adapters of parts that have none here, or above a base that has none."""
+    """Raise UnsupportedError for adapters of parts that have none here."""
     model, adapters = job.model, job.adapters
     if adapters is None:
         return
@@ -180,15 +180,9 @@ def _refuse_adapters(job: Job) -> None:
     for name, part in parts.items():
         if part is not None:
             raise UnsupportedError(f"adapters with {name} are not supported yet: leave out `adapters`")
-    if model.moe is None:
-        return
-    if not set(adapters.modules) <= set(ATTENTION_MODULES):
+    if model.moe is not None and not set(adapters.modules) <= set(ATTENTION_MODULES):
         raise UnsupportedError(
             f"{model.name} has experts, which have no adapters here yet: set `adapters.targets: attention`"
-        )
-    if adapters.base is not None:
-        raise UnsupportedError(
-            f"{model.name} has experts, which have no frozen {adapters.base} yet: leave out `adapters.base`"
         )
 
 

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job, Optimizer, OwnRule
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Precision
@@ -161,6 +162,10 @@ class ProgramWay(Frozen):
     loss: Literal["fused", "chunked", "tiled"] | None = Field(
         default=None,
         description="loss of its trainers of adapters, preferences and rewards, where a job names none",
+    )
+    defaults: SoftwareSpec = Field(
+        default=SoftwareSpec(),
+        description="what its software does unlike its stack's, where a job does not say it otherwise",
     )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"

@@ -14,6 +14,7 @@ from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.huggingface.model_config import model_from_huggingface
+from autoplan.schema.job import WorkloadSpec
 from autoplan.schema.layout import parse_layout
 
 torch = pytest.importorskip("torch")
@@ -201,8 +202,20 @@ SPARSE = {
 }
 
 
-def routed_bytes(implementation, *, adapters):
-    """Return what a layer of experts saves of the copies of its tokens, a token [byte]."""
+class Dequantized(torch.nn.Module):
+    """Makes a new tensor of a parameter wherever it is read, as bitsandbytes' parametrization does."""
+
+    @torch.no_grad()
+    def forward(self, weight):
+        """Return a copy, of which no gradient is taken."""
+        return weight.clone()
+
+
+def routed_bytes(implementation, *, adapters, base=None):
+    """Return what a layer saves of copies of tokens, and of weights of experts that are quantised [byte].
+
+    For a token, of which there are 128.
+    """
     found = []
     for layers in (1, 2):
         torch.manual_seed(0)
@@ -215,12 +228,19 @@ def routed_bytes(implementation, *, adapters):
             lora = peft.LoraConfig(r=4, target_modules=targets)
             model = peft.get_peft_model(model, lora, autocast_adapter_dtype=False)
             model.enable_input_require_grads()
+        if base is not None:
+            for name, module in model.named_modules():
+                if name.endswith("mlp.experts"):
+                    for weight in ("gate_up_proj", "down_proj"):
+                        torch.nn.utils.parametrize.register_parametrization(module, weight, Dequantized())
         weights, kept = {x.untyped_storage().data_ptr() for x in model.parameters()}, {}
 
         def pack(tensor, weights=weights, kept=kept):
             storage, routed = tensor.untyped_storage(), tensor.shape[-1] in {32, 64} and tensor.dim() == 2
-            # A token of its own has 128 rows; its copies have 256 in all, or those of each expert.
-            if storage.data_ptr() not in weights and routed and len(tensor) != 128:
+            # A token of its own has 128 rows; its copies have 256 in all, or those of each expert. Weights
+            # of experts have three axes.
+            copied = (routed and len(tensor) != 128) or (tensor.dim() == 3 and len(tensor) == 8)
+            if storage.data_ptr() not in weights and copied:
                 kept[storage.data_ptr()] = storage
             return tensor
 
@@ -231,21 +251,33 @@ def routed_bytes(implementation, *, adapters):
 
 
 @pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-@pytest.mark.parametrize("adapters", [False, True])
-@pytest.mark.parametrize(("implementation", "name"), [("grouped_mm", "hf-trainer"), ("eager", "ddp")])
-def test_experts_save_what_hooks_count(implementation, name, adapters):
-    """Of a routed token, in one product for all experts or expert by expert, trained or below adapters."""
+@pytest.mark.parametrize(
+    ("implementation", "name", "adapters", "base"),
+    [
+        ("grouped_mm", "hf-trainer", False, None),
+        ("grouped_mm", "hf-trainer", True, None),
+        ("grouped_mm", "unsloth", True, "nf4"),
+        ("eager", "ddp", False, None),
+        ("eager", "ddp", True, None),
+    ],
+)
+def test_experts_save_what_hooks_count(implementation, name, adapters, base):
+    """Of a routed token, in one product for all experts or expert by expert, trained or below adapters.
+
+    Stacks of a quantised base are saved as they were dequantised.
+    """
     config = transformers.Qwen3MoeConfig(num_hidden_layers=2, **SPARSE)
     job = replace(
         load_job("mixtral-8x7b-8x-h200"),
         model=model_from_huggingface(config.to_dict(), name="x"),
         stack=stack(name),
-        adapters=AdapterSpec(rank=4, targets="attention") if adapters else None,
+        workload=WorkloadSpec(sequence_length=128, global_batch_size=1),
+        adapters=AdapterSpec(rank=4, targets="attention", base=base) if adapters else None,
     )
     one = Candidates.of([parse_layout("tp=1", layers=2, devices=8)])
     # Gate, up and the activation in two bytes each, and the input of down where that is trained.
     inner = 6.0 if adapters else 8.0
     router = 6 * 8 + 22 * 2
-    counted = routed_bytes(implementation, adapters=adapters)
+    counted = routed_bytes(implementation, adapters=adapters, base=base)
 
     assert counted == float(expert_saved_bytes(job, one, inner, 2.0)[0]) - router

@@ -36,6 +36,7 @@ __all__ = [
     "Weights",
     "adapter_extents",
     "adapter_parameters",
+    "experts_quantized",
     "layer_weights",
     "padded_vocabulary",
     "weights_of",
@@ -154,9 +155,37 @@ def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
     total = divided + mean("replicated") + experts
     if job.adapters is not None:
         adapters = adapter_parameters(job, t)
-        quantized = float(job.adapters.base is not None) * (total - vectors)
+        left = _unquantized(job, experts, mean("router"))
+        quantized = float(job.adapters.base is not None) * (total - vectors - left)
         return Part(total + adapters, adapters, zero, adapters, zero, experts, quantized)
     return Part(total, total, vectors, _largest(model, candidates, t), zero, experts, zero)
+
+
+def _unquantized(job: Job, experts: Array, router: float) -> Array | float:
+    """Return the parameters of experts and router that are in no linear module or quantised stack [1]."""
+    if job.stack.experts is None or not job.stack.experts.grouped_gemm:
+        return 0.0
+    return router if experts_quantized(job) else experts + router
+
+
+def experts_quantized(job: Job) -> bool:
+    """Return whether weights of experts have the format of a frozen base, too.
+
+    Experts of a loop are linear modules, as all that is quantised; grouped ones are two stacked parameters,
+    which the stack quantises or leaves in 16 bits.
+
+    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), adapters=AdapterSpec(rank=8, base="nf4"))
+    >>> cases = [SoftwareSpec(), SoftwareSpec(quantized_experts=True), SoftwareSpec(experts="loop")]
+    >>> [experts_quantized(replace(job, stack=with_software(stack("hf-trainer"), x))) for x in cases]
+    [False, True, True]
+
+    Source: bitsandbytes-foundation/bitsandbytes #1849; axolotl, monkeypatch/moe_quant.py.
+    """
+    policy = job.stack.experts
+    if job.adapters is None or job.adapters.base is None or policy is None:
+        return False
+    return policy.quantized or not policy.grouped_gemm
 
 
 def _mean_layer(model: ModelSpec) -> Callable[[str], float]:

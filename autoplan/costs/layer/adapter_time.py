@@ -17,10 +17,12 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.frozen_base import quantized_bytes
-from autoplan.costs.core.rank_parameters import adapter_extents, layer_weights
+from autoplan.costs.core.parameters import moe_layer_share
+from autoplan.costs.core.rank_parameters import adapter_extents, experts_quantized, layer_weights
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.device.kernels import Gemm, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.moe import dequantized_stacks
 from autoplan.schema.job import Job
 
 __all__ = ["adapter_gemms", "adapter_kernels", "adapter_traffic_seconds", "dequantization_seconds"]
@@ -68,11 +70,22 @@ def adapter_kernels(job: Job) -> float:
     if adapters is None:
         return 0.0
     targets = len(adapter_extents(job, np.ones(1)))
-    of_base = 0
+    of_base = 0.0
     if adapters.base is not None:
-        matrices = 4 + 2 + job.model.gated
+        matrices = _quantized_matrices(job)
         of_base = matrices * (_NESTED_KERNELS if adapters.doubly_quantized else _DEQUANTIZATION_KERNELS)
     return float(targets * (_KERNELS + _DORA_KERNELS * adapters.dora) + of_base)
+
+
+def _quantized_matrices(job: Job) -> float:
+    """Return the quantised tensors of the average layer [1]: attention's, and those of its MLP or experts."""
+    moe, mlp, share = job.model.moe, 2.0 + job.model.gated, moe_layer_share(job.model)
+    if moe is None:
+        return 4.0 + mlp
+    grouped = job.stack.experts is not None and job.stack.experts.grouped_gemm
+    experts = experts_quantized(job) * (2.0 if grouped else mlp * moe.experts)
+    shared = mlp if moe.shared_expert_ffn_size else 0.0
+    return 4.0 + (1.0 - share) * mlp + share * (experts + shared)
 
 
 def adapter_traffic_seconds(
@@ -111,7 +124,8 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
     """Return the time to make a layer's quantised weights 16-bit ones, forward and backward [s], shape [C].
 
     Q (b + e) bytes in each pass, whatever its tokens, times the traffic of the stack's kernels. int8 weights
-    are multiplied as they are in forward.
+    are multiplied as they are in forward. Stacks of experts are dequantised in forward alone, which keeps
+    their copies.
 
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="int8"))
@@ -124,12 +138,16 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
     Source: bitsandbytes, autograd/_functions.py, MatMul4Bit and MatMul8bitLt; torchao,
     dtypes/nf4tensor.py, LinearNF4.
     """
-    zero = np.zeros(len(candidates))
     if job.adapters is None or job.adapters.base is None:
-        return zero, zero
+        return np.zeros(len(candidates)), np.zeros(len(candidates))
     policy = job.stack.fine_tuning
     traffic = policy.dequantization_traffic.value if policy and policy.dequantization_traffic else 1.0
     moved = quantized_bytes(job.adapters, job.model.hidden_size) + element_bytes(job)
     quantized = layer_weights(job, candidates).quantized[:, 0]
-    seconds = memory_bound_seconds(traffic * moved * quantized, machine, calls=0)
-    return (zero if job.adapters.base == "int8" else seconds), seconds
+    stacks = moe_layer_share(job.model) * dequantized_stacks(job, candidates)
+    in_forward = stacks if job.adapters.base == "int8" else quantized
+
+    def seconds(parameters: Array) -> Array:
+        return memory_bound_seconds(traffic * moved * parameters, machine, calls=0)
+
+    return seconds(in_forward), seconds(quantized - stacks)

@@ -22,6 +22,8 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
+from autoplan.costs.core.rank_parameters import experts_quantized
+from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -29,6 +31,7 @@ from autoplan.schema.model import ModelSpec
 __all__ = [
     "clamp_elements",
     "clamped_copies",
+    "dequantized_stacks",
     "destinations_visited",
     "expert_bias_elements",
     "expert_elements",
@@ -395,7 +398,8 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     ``inner`` is the bytes saved per element of an inner width. Experts: R (f/y i + n e h), i with the copies
     of a clamp, n tensors of hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert:
     its width over t times ``inner``. Router: logits and top-k choices over s. Frozen experts, below adapters
-    of attention, do not save their input.
+    of attention, do not save their input; quantised stacks of them save their 16-bit copies, for the gradient
+    of the input (``dequantized_stacks``).
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
@@ -417,5 +421,30 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     width = (inner + clamped) * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree
-    saved: Array = routed_per_token(job, candidates) * width + shared + router
+    stacks = e * dequantized_stacks(job, candidates) / tokens_of(job, candidates)
+    saved: Array = routed_per_token(job, candidates) * width + shared + router + stacks
     return saved
+
+
+def dequantized_stacks(job: Job, candidates: Candidates) -> Array:
+    """Return the parameters of an MoE layer's experts that a forward makes 16-bit copies of [1], shape [C].
+
+    All experts of a rank where their stacks are quantised: a grouped GEMM takes one 16-bit tensor, and keeps
+    it. 0 in a loop, which dequantises an expert's matrix at a time, and once more in backward.
+
+    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("unsloth"))
+    >>> nf4 = replace(job, adapters=AdapterSpec(rank=8, targets="attention", base="nf4"))
+    >>> [float(dequantized_stacks(x, one)[0]) for x in (job, nf4)], 8 * 3 * 4096 * 14336
+    ([0.0, 1409286144.0], 1409286144)
+
+    Source: bitsandbytes, nn/parametrize.py; unslothai/unsloth-zoo, temporary_patches/moe_utils.py,
+    _get_base_weight; PyTorch, tools/autograd/derivatives.yaml, _grouped_mm, whose backward reads mat2.
+    """
+    moe, policy = job.model.moe, job.stack.experts
+    if moe is None or policy is None or not policy.grouped_gemm or not experts_quantized(job):
+        return np.zeros(len(candidates))
+    matrices = 3.0 if job.model.gated else 2.0
+    of_an_expert = matrices * job.model.hidden_size * moe.expert_ffn_size
+    copied: Array = moe.experts * of_an_expert / (candidates.ep * candidates.etp)
+    return copied

@@ -23,6 +23,7 @@ from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
 from autoplan.costs.memory.activations import Saved
 from autoplan.costs.memory.model_states import gradients_persist
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_layer_gradients"]
 
@@ -108,6 +109,8 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
 def dequantized_bytes(scope: Scope) -> Array:
     """Return the 16-bit copies of a frozen base's largest weight in its GEMM [byte], shape [C, 1]: e w or 0.
 
+    Copies of stacked experts are among the saved activations.
+
     DoRA also makes the product of the adapter's matrices and its sum with the weight, of whose rows it takes
     the norms.
 
@@ -124,10 +127,18 @@ def dequantized_bytes(scope: Scope) -> Array:
     adapters, model = scope.job.adapters, scope.job.model
     if adapters is None:
         return np.zeros_like(scope.tokens)
-    widest = max(model.heads * model.head_dim, model.ffn_size) / column(scope.candidates.tp)
+    widest = max(model.heads * model.head_dim, _widest_mlp(model)) / column(scope.candidates.tp)
     copies = float(adapters.base is not None) + 2.0 * adapters.dora
     copied: Array = copies * element_bytes(scope.job) * model.hidden_size * widest
     return copied
+
+
+def _widest_mlp(model: ModelSpec) -> int:
+    """Return the largest inner width of a dense MLP, of an expert or of a shared one [1]."""
+    if model.moe is None:
+        return model.ffn_size
+    dense = model.ffn_size if moe_layer_share(model) < 1 else 0
+    return max(dense, model.moe.expert_ffn_size, model.moe.shared_expert_ffn_size)
 
 
 def _inner_width(scope: Scope) -> Array:

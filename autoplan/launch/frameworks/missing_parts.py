@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.catalog.model_names import published_format
+from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.costs.core.sizes import dropout_masks
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.costmodel.software import SoftwareSpec
@@ -118,13 +119,18 @@ def node_counts(job: Job, layout: Layout) -> tuple[int, int]:
 
 
 def model_notes(job: Job) -> tuple[str, ...]:
-    """Return notes on the model: its own dropout, and a checkpoint in a format that nothing trains."""
+    """Return notes on the model: its own dropout, a checkpoint's format, experts that are not quantised."""
     notes = []
     if not job.model.gated and not dropout_masks(job):
         notes.append("the prediction is without dropout: set the probabilities in the model's config to 0")
     published = published_format(job.model.name)
     if published != "bf16":
         notes.append(f"the publisher's checkpoint is in {published}: load it dequantised, to train in bf16")
+    base = job.adapters.base if job.adapters is not None else None
+    if base is not None and job.model.moe is not None and not experts_quantized(job):
+        notes.append(
+            f"weights of experts stay in 16 bits: {base} is of linear modules, and experts are stacked"
+        )
     return tuple(notes)
 
 

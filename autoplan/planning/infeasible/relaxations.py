@@ -380,22 +380,22 @@ def _rollouts_asleep(job: Job, _: float | None) -> Iterator[Changes]:
 
 def _adapters(job: Job, _: float | None) -> Iterator[Changes]:
     if job.adapters is None:
-        # Experts are frozen below adapters of attention.
-        attention = f"{_ADAPTERS[:-1]}, targets: attention}}"
-        yield (("adapters", _ADAPTERS if job.model.moe is None else attention),)
+        yield (("adapters", _adapters_of(job)),)
+
+
+def _adapters_of(job: Job) -> str:
+    """Return adapters of a common rank, of attention alone where experts have none."""
+    return _ADAPTERS if job.model.moe is None else f"{_ADAPTERS[:-1]}, targets: attention}}"
 
 
 def _quantized_base(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield a frozen base in 4 bits below the adapters of the job, or below some of a common rank (QLoRA).
 
-    Then also with the base in host memory, and with shorter sequences. None for experts, whose quantised base
-    is not supported.
+    Then also with the base in host memory, and with shorter sequences.
     """
-    if job.model.moe is not None:
-        return
     base: Changes = (("adapters.base", _BASE),)
     if job.adapters is None:
-        base = (("adapters", f"{_ADAPTERS[:-1]}, base: {_BASE}}}"),)
+        base = (("adapters", f"{_adapters_of(job)[:-1]}, base: {_BASE}}}"),)
     elif job.adapters.base is not None:
         return
     offloaded: Changes = (("software.offload_parameters", "true"),)

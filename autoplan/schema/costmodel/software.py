@@ -86,6 +86,11 @@ class SoftwareSpec(Frozen):
         " between them (Transformer Engine's operation fuser), or a loop over experts, each of which the"
         " host waits for (transformers before 5.0, experts_implementation: eager)",
     )
+    quantized_experts: bool | None = Field(
+        default=None,
+        description="weights of grouped experts have the format of a frozen base (adapters.base), too:"
+        " axolotl's quantize_moe_experts; bitsandbytes leaves those of transformers 5.0 on in 16 bits",
+    )
     dispatcher: Literal["all-to-all", "flex"] | None = Field(
         default=None,
         description="what is sent to experts: a copy of a token for each, or one to each node and from there"
@@ -268,6 +273,8 @@ def _expert_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     for name in ("permute_fusion", "dispatch_overlap"):
         if (chosen := getattr(software, name)) is not None:
             changes[name] = chosen
+    if software.quantized_experts is not None:
+        changes["quantized"] = software.quantized_experts
     if software.dispatcher is not None:
         changes["dispatch"] = _DISPATCH[software.dispatcher]
     return changes

@@ -405,6 +405,11 @@ class ExpertPolicy(Frozen):
     host_waits_per_expert: int = Field(
         default=0, ge=0, le=10, description="times that it waits for each expert on a rank in addition"
     )
+    quantized: bool = Field(
+        default=False,
+        description="whether weights of grouped experts have the format of a frozen base, too; those of a"
+        " loop always do",
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )

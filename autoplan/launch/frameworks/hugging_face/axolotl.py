@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import yaml
 
+from autoplan.catalog import load_entry
+from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
@@ -58,6 +60,7 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS, RLSpec
 
 __all__ = ["TARGET", "emit_axolotl"]
@@ -89,8 +92,8 @@ def emit_axolotl(run: PlannedRun) -> Emission:
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
-    offloads = ("offload_parameters",) if kind == "fsdp" else ()
-    refuse_software(job, ("compile", "loss", *offloads), adapters=True, rl=RL_METHODS)
+    more = {"fsdp": ("offload_parameters", "quantized_experts"), "replicas": ("quantized_experts",)}
+    refuse_software(job, ("compile", "loss", *more.get(kind, ())), adapters=True, rl=RL_METHODS)
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
         **_model(job, kind),
@@ -127,6 +130,7 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         **model,
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
         **_quantization(adapters, kind),
+        "experts_quantized": True if job.model.moe is not None and experts_quantized(job) else None,
         **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
@@ -232,6 +236,7 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
+    values = with_software(values, _experts(document, model))
     return assembled(
         "axolotl", file, without_open(values), model=model, opened=document.opened, warnings=document.notes
     )
@@ -396,6 +401,17 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     if offloaded is not None and offloaded.value:
         values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
+
+
+def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]:
+    """Return whether experts of a model that has some are quantised where the base below adapters is."""
+    bits = [document.flag(name) for name in ("four_bits", "eight_bits")]
+    written = document.flag("experts_quantized")
+    entry = load_entry("model", model) if model is not None else None
+    sparse = isinstance(entry, ModelSpec) and entry.moe is not None
+    if not sparse or not any(flag is not None and flag.value for flag in bits):
+        return {}
+    return {"software": Written({"quantized_experts": written is not None and bool(written.value)})}
 
 
 def _read_rl(document: WrittenDocument) -> dict[str, Written]:

@@ -9,10 +9,13 @@ from autoplan import evaluate
 from autoplan.answers.explain.ask import explain
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
+from autoplan.costs.core.frozen_base import base_bytes
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import Links, machine_of
+from autoplan.costs.layer.adapter_time import dequantization_seconds
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.layer.moe import (
+    dequantized_stacks,
     expert_bias_elements,
     expert_gemms,
     expert_kernels,
@@ -242,8 +245,28 @@ def test_what_is_not_priced_is_refused_with_what_to_do(job):
     tuned = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("fsdp2"))
     with pytest.raises(UnsupportedError, match="set `adapters"):
         evaluate(replace(tuned, adapters=AdapterSpec(rank=8)), "ep=1,zero=3")
-    with pytest.raises(UnsupportedError, match="leave out `adapters"):
-        evaluate(replace(tuned, adapters=AdapterSpec(rank=8, targets="attention", base="nf4")), "ep=1,zero=3")
+
+
+def test_a_quantised_base_has_its_experts_where_the_program_quantises_them(job):
+    """In 4 bits where a loop has linear modules or stacks are quantised, which forward copies in 16 bits."""
+    adapters = AdapterSpec(rank=8, targets="attention", base="nf4", double_quantization=False)
+    c = Candidates.of([parse_layout("tp=1", layers=32, devices=1)])
+    experts, router, attention = 8 * 3 * 4096 * 14336, 8 * 4096, 2 * 4096 * 4096 + 2 * 4096 * 1024
+    expected = [  # software, parameters in 4.5 and in 16 bits, copied in forward, dequantised in backward
+        (SoftwareSpec(), attention, experts + router, 0, attention),
+        (SoftwareSpec(quantized_experts=True), attention + experts, router, experts, attention),
+        (SoftwareSpec(experts="loop"), attention + experts + router, 0, 0, attention + experts + router),
+    ]
+    for software, narrow, wide, copied, backward in expected:
+        tuned = replace(job, adapters=adapters, stack=with_software(stack("hf-trainer"), software))
+        scope = scope_of(tuned, c)
+        bits = 4.5 * narrow + 16 * (wide + 2 * 4096)
+        assert float(base_bytes(scope, scope.weights.layer)[0, 0]) * 8 == bits
+        assert float(dequantized_stacks(tuned, c)[0]) == copied
+        machine = replace(machine_of(tuned), hbm_bandwidth=1e12, memory_bound_launch=0.0, cache_bytes=0.0)
+        seconds = dequantization_seconds(tuned, c, machine)
+        moved = [float(x[0]) * 1e12 / (4.5 / 8 + 2) / 3.2 for x in seconds]  # 3.2: the stack's traffic
+        assert moved == pytest.approx([backward + copied, backward])
 
 
 def test_experts_below_adapters_are_frozen(job):
