@@ -12,7 +12,9 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import yaml
 
 from autoplan.catalog.entries import device, engine_entry, hardware, model
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
@@ -34,6 +36,7 @@ __all__ = [
     "assumed_batch",
     "assumed_sequence",
     "option_job",
+    "option_job_beside",
     "read_options",
     "serves",
 ]
@@ -97,6 +100,55 @@ def option_job(reference: str) -> OptionJob:
     """
     given = _given(reference)
     task = _task(given)
+    _refuse_unfit(given, task)
+    writer = _JobWriter(_values(given), task)
+    writer.assume()
+    return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
+
+
+def option_job_beside(reference: str, said: Mapping[str, Any]) -> OptionJob:
+    """Return the training job of a line of options beside a launch file, which has ``said`` parts of one.
+
+    ``said`` has the keys of a job file. What the options say replaces it, and what neither says is assumed.
+    Raises SpecError with everything wrong with the options, and for sizes that only a model of the catalogue
+    has a usual value of.
+    """
+    given = _given(reference, said)
+    task = _task(given) if "--task" in given else _task_of(said)
+    _refuse_unfit(given, task)
+    writer = _JobWriter(_values(given), task)
+    writer.take(said)
+    if isinstance(said.get("model"), Mapping) and "--model" not in given:
+        missing = [key for key in _NEEDED[:2] if key not in writer.values]
+        names = [name for name, option in JOB_OPTIONS.items() if option.key in missing]
+        if names:
+            raise SpecError([Problem("is missing, and the file does not say it", name) for name in names])
+    else:
+        writer.assume()
+    document = _merged(said, yaml.safe_load(writer.text()))
+    return OptionJob(yaml.safe_dump(document, sort_keys=False), writer.name(), tuple(writer.assumed))
+
+
+def _task_of(said: Mapping[str, Any]) -> str:
+    """Return the task of a launch file by its adapters."""
+    adapters = said.get("adapters")
+    if not isinstance(adapters, Mapping):
+        return "train"
+    return "qlora" if adapters.get("base") is not None else "lora"
+
+
+def _merged(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job file of ``options``, with the keys that only a launch file ``said``, also in sections."""
+    joined = {key: value for key, value in said.items() if key not in options}
+    for key, value in options.items():
+        before = said.get(key)
+        nested = before if isinstance(before, Mapping) and isinstance(value, dict) else None
+        joined[key] = value if nested is None else _merged(nested, value)
+    return joined
+
+
+def _refuse_unfit(given: Mapping[str, str], task: str) -> None:
+    """Raise SpecError for options that belong to another task."""
     unfit = [
         Problem(f"belongs to --task {' or '.join(JOB_OPTIONS[name].tasks)}, not {task}", name)
         for name in given
@@ -104,17 +156,20 @@ def option_job(reference: str) -> OptionJob:
     ]
     if unfit:
         raise SpecError(unfit)
+
+
+def _values(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the options by the keys of a job file."""
     values = {key: value for name, value in given.items() if (key := JOB_OPTIONS[name].key)}
-    if "--nodes" in given:
-        values["devices"] = _devices_of_nodes(given)
-    writer = _JobWriter(values, task)
-    writer.assume()
-    return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
+    return values | ({"devices": _devices_of_nodes(given)} if "--nodes" in given else {})
 
 
-def read_options(reference: str, read: Callable[..., J]) -> J:
-    """Return the job of a line of options; ``read`` reads the text of a job file of its kind."""
-    options = option_job(reference)
+def read_options(reference: str, read: Callable[..., J], said: Mapping[str, Any] | None = None) -> J:
+    """Return the job of a line of options; ``read`` reads the text of a job file of its kind.
+
+    ``said`` is what a launch file says of the job, of training, as of ``option_job_beside``.
+    """
+    options = option_job(reference) if said is None else option_job_beside(reference, said)
     try:
         job = read(options.text, reference, name=options.name, base=Path(), reference=reference)
     except SpecError as error:
@@ -148,8 +203,8 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
     return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
 
 
-def _given(reference: str) -> dict[str, str]:
-    """Return the values of the options by name; raises SpecError for what is none."""
+def _given(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the values of the options by name; raises SpecError for what is none, or in ``said`` neither."""
     try:
         words = shlex.split(reference)
     except ValueError as error:
@@ -165,7 +220,7 @@ def _given(reference: str) -> dict[str, str]:
     missing = [
         Problem(f"is missing, such as {name} {words}", name)
         for name, words in examples.items()
-        if name not in given
+        if name not in given and JOB_OPTIONS[name].key not in (said or ())
     ]
     if missing:
         raise SpecError(missing)
@@ -212,6 +267,18 @@ class _JobWriter:
         self.values: dict[str, str] = dict(values)
         self.task = task
         self.assumed: list[str] = []
+        self.said: frozenset[str] = frozenset()
+
+    def take(self, said: Mapping[str, Any]) -> None:
+        """Add what a launch file says and the options do not; what is no plain value is only not assumed."""
+        for key in (option.key for option in JOB_OPTIONS.values() if option.key):
+            section, _, name = key.partition(".")
+            inner = said.get(section)
+            value = inner.get(name) if name and isinstance(inner, Mapping) else None if name else inner
+            if isinstance(value, str | int):
+                self.values.setdefault(key, str(value))
+            elif value is not None:
+                self.said |= {key}
 
     def assume(self) -> None:
         """Add what is left out."""
@@ -281,7 +348,7 @@ class _JobWriter:
             self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
 
     def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
-        if key not in self.values:
+        if key not in self.values and key not in self.said:
             self.values[key] = str(value)
             self.assumed.append(f"{words} ({option})")
 
@@ -291,7 +358,7 @@ class _JobWriter:
 
     def name(self) -> str:
         """Return the name of the job: model, task and hardware."""
-        named = model_called(self.values["model"]) or self.values["model"]
+        named = model_called(self.values.get("model", "")) or self.values.get("model", "model")
         words = "-".join((named, self.task, self.values["hardware"])).lower()
         return re.sub(r"[^a-z0-9._-]+", "-", words)
 

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
         saved_number,
         saved_plan,
     )
-    from autoplan.answers.configure.comparing_files import compare_file, evaluate_file, file_notes
+    from autoplan.answers.configure.comparing_files import (
+        compare_file,
+        evaluate_file,
+        file_notes,
+        job_beside,
+    )
     from autoplan.answers.diagnose.ask import diagnose, predicted_step, run_record
     from autoplan.answers.explain.ask import explain, explain_choice
     from autoplan.answers.explain.explained_serving import explain_serving, explain_serving_layout
@@ -76,6 +81,7 @@ __all__ = [
     "guide",
     "guided_job",
     "is_saved_plan",
+    "job_beside",
     "measure",
     "measured_file",
     "measured_hardware",
@@ -106,7 +112,7 @@ _HOMES: Final = {
     "autoplan.answers.capacity.ask": "capacity",
     "autoplan.answers.compare.ask": "compare compare_engines",
     "autoplan.answers.configure.ask": "emit is_saved_plan read read_text read_values saved_number saved_plan",
-    "autoplan.answers.configure.comparing_files": "compare_file evaluate_file file_notes",
+    "autoplan.answers.configure.comparing_files": "compare_file evaluate_file file_notes job_beside",
     "autoplan.answers.diagnose.ask": "diagnose predicted_step run_record",
     "autoplan.answers.explain.ask": "explain explain_choice",
     "autoplan.answers.explain.explained_serving": "explain_serving explain_serving_layout",

@@ -176,10 +176,11 @@ def _refuse_adapters(job: Job) -> None:
     model, adapters = job.model, job.adapters
     if adapters is None:
         return
-    parts = {"latent attention": model.mla, "linear attention": model.linear_attention}
-    for name, part in parts.items():
-        if part is not None:
-            raise UnsupportedError(f"adapters with {name} are not supported yet: leave out `adapters`")
+    if model.mla is not None and isinstance(adapters.targets, tuple):
+        raise UnsupportedError(
+            f"{model.name} has latent attention, whose modules have other names: set `adapters.targets` to"
+            " attention or all"
+        )
     if model.moe is not None and not set(adapters.modules) <= set(ATTENTION_MODULES):
         raise UnsupportedError(
             f"{model.name} has experts, which have no adapters here yet: set `adapters.targets: attention`"

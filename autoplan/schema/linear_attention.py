@@ -104,6 +104,21 @@ class LinearAttention(Frozen):
         return self.value_heads * (2 if self.kind == "gated-delta-net" else 1)
 
     @property
+    def projections(self) -> tuple[int, ...]:
+        """Outputs of the linear modules before the convolution [1], which add up to ``projected``.
+
+        Leaves out: that Qwen3-Next has two where Qwen3.5 has four, of queries to gate and of the scalars.
+        Source: huggingface/transformers 5.23, models/qwen3_5, Qwen3_5GatedDeltaNet, in_proj_qkv, z, b and a;
+        models/bamba, BambaMixer, in_proj.
+
+        >>> _qwen3_next().projections
+        (8192, 4096, 32, 32)
+        """
+        if self.kind == "mamba2":
+            return (self.projected,)
+        return (self.convolved, self.values, self.value_heads, self.value_heads)
+
+    @property
     def projected(self) -> int:
         """Outputs of the projection before the convolution: its channels, output gate and scalars [1].
 

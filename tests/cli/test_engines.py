@@ -43,6 +43,20 @@ def test_what_is_emitted_is_read_and_priced(run, tmp_path):
     assert any(change.startswith("seqs: 4 to ") and "(line " in change for change in better["changes"])
 
 
+def test_a_script_of_engines_needs_hardware_alone(run, tmp_path):
+    """The task and the model are those of the serve command, the load is assumed."""
+    script = tmp_path / "serve.sh"
+    script.write_text("vllm serve Qwen/Qwen3-4B --max-num-seqs 8\n", encoding="utf-8")
+    beside = ("--from", str(script), "--hardware", "1x-rtx4090", "--format", "json")
+    alone = run("evaluate", *beside)
+    named = run("evaluate", *beside, "--model", "qwen3-4b", "--task", "serve")
+
+    assert (alone.exit_code, named.exit_code) == (0, 0), alone.stderr
+    answers = [json.loads(done.stdout) for done in (alone, named)]
+    assert answers[0]["predicted"] == answers[1]["predicted"]
+    assert "seqs=8" in answers[0]["configuration"]["layout_string"]
+
+
 def test_a_plan_of_the_front_is_emitted(run, tmp_path):
     """Without a layout the job is planned, and the first plan or the one asked for is written."""
     job = tmp_path / "job.yaml"

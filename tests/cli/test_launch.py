@@ -86,17 +86,22 @@ def test_read_prints_the_contract(run, script):
 
 
 def test_read_prints_a_job_that_evaluate_takes(run, script, tmp_path):
-    """The job file needs the hardware alone, which ``read`` takes; without a model ``evaluate`` says so."""
+    """The job file needs the hardware alone, which ``read`` takes, and so does ``evaluate`` beside a file."""
     done = run("read", str(script), "--format", "yaml")
     job = tmp_path / "job.yaml"
     job.write_text(f"{done.stdout}hardware: dgx-a100-80gb\n", encoding="utf-8")
 
     assert yaml.safe_load(done.stdout)["devices"] == 8
     assert run("evaluate", str(job), "--layout", "tp=2").exit_code == 0
-    asked = run("evaluate", "--hardware", "dgx-a100-80gb", "--from", str(script))
-    assert asked.exit_code == 2
-    command = next(line for line in asked.stderr.split("autoplan ") if line.startswith("read "))
-    assert "--hardware dgx-a100-80gb" in command
+    beside = ("--from", str(script), "--format", "json")
+    of_file, alone = (run("evaluate", x, *beside) for x in (str(job), "--hardware=dgx-a100-80gb"))
+    assert json.loads(alone.stdout)["predicted"] == json.loads(of_file.stdout)["predicted"]
+    half = run("evaluate", "--hardware", "dgx-a100-80gb", "--batch", "32", *beside)
+    assert json.loads(half.stdout)["predicted"]["microbatches"] == 16
+    # What neither says is named by its option.
+    (tmp_path / "x.yaml").write_text("base_model: ./mine\nmicro_batch_size: 1\n", encoding="utf-8")
+    asked = run("evaluate", "--hardware", "dgx-a100-80gb", "--from", str(tmp_path / "x.yaml"))
+    assert (asked.exit_code, "--model: is missing" in asked.stderr) == (2, True)
     whole = run("read", str(script), "--hardware", "dgx-a100-80gb", "--output", str(tmp_path / "whole.yaml"))
     assert whole.exit_code == 0
     # Two nodes in the file are not the one of the hardware.

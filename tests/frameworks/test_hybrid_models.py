@@ -5,13 +5,16 @@ Skipped where this Python has no torch and transformers.
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.core.rank_parameters import adapter_parameters
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.costs.layer.moe import expert_saved_bytes
+from autoplan.launch.frameworks.hugging_face.training_fields import adapted_modules
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.job import WorkloadSpec
@@ -155,9 +158,12 @@ def fla_saved(q, k, v, g, beta):
     return (torch.empty_like(q), torch.empty_like(k), v, torch.empty_like(g), beta, inverse, *norms)
 
 
-@pytest.mark.parametrize("fused", [True, False])
-def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
-    """Saved tensors of transformers' module for a token, given what the kernels below it save."""
+@pytest.mark.parametrize(("fused", "frozen"), [(True, False), (False, False), (True, True)])
+def test_a_gated_delta_net_saves_what_hooks_count(fused, frozen, monkeypatch):
+    """Saved tensors of transformers' module for a token, given what the kernels below it save.
+
+    Of a frozen one, below adapters of other modules, the inputs of its GEMMs are not saved.
+    """
     code = transformers.models.qwen3_next.modeling_qwen3_next
     delta = kernel(lambda *x: torch.empty_like(x[2]), fla_saved)
     conv = kernel(lambda x, _: torch.empty_like(x), lambda x, w: (x, w))
@@ -167,6 +173,7 @@ def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
         code, "torch_chunk_gated_delta_rule", lambda *x, g, beta, **_: (delta(*x, g, beta), None)
     )
     module = code.Qwen3NextGatedDeltaNet(transformers.Qwen3NextConfig(), 0).to(torch.bfloat16).train()
+    module.requires_grad_(not frozen)
     if fused:
         module.norm.forward = norm
     weights = {x.untyped_storage().data_ptr() for x in module.parameters()}
@@ -181,12 +188,13 @@ def test_a_gated_delta_net_saves_what_hooks_count(fused, monkeypatch):
     tokens = torch.randn(1, 128, 2048, dtype=torch.bfloat16, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         module(tokens)
-    counted = sum(storage.nbytes() for storage in kept.values()) / 128 - 2 * 2048
+    counted = sum(storage.nbytes() for storage in kept.values()) / 128 - 2 * 2048 * (not frozen)
     one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
     model = load_entry("model", "qwen3-next-80b-a3b")
 
+    kept_bytes = linear_saved_bytes(model, one, 2.0, fused_norm=fused, frozen=frozen, output_frozen=frozen)
     # The rest are copies of vectors of single heads.
-    assert counted == pytest.approx(linear_saved_bytes(model, one, 2.0, fused_norm=fused)[0], abs=4)
+    assert counted == pytest.approx(kept_bytes[0], abs=4)
 
 
 SPARSE = {
@@ -281,3 +289,56 @@ def test_experts_save_what_hooks_count(implementation, name, adapters, base):
     counted = routed_bytes(implementation, adapters=adapters, base=base)
 
     assert counted == float(expert_saved_bytes(job, one, inner, 2.0)[0]) - router
+
+
+LATENT = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 2,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+}
+HYBRID = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}
+#: Class, config and targets; the sizes that both have are SPARSE's.
+ADAPTED = [
+    ("DeepseekV3", LATENT, "attention"),
+    ("DeepseekV3", LATENT | {"q_lora_rank": None}, "attention"),
+    ("Qwen3_5", HYBRID, "all"),
+    ("Qwen3_5", HYBRID, "attention"),
+    ("Llama", {"num_hidden_layers": 2}, "all"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+@pytest.mark.parametrize(("family", "sizes", "targets"), ADAPTED)
+def test_adapters_have_the_parameters_that_peft_makes(family, sizes, targets):
+    """At the modules whose names are written, latent and linear attention among them."""
+    peft = pytest.importorskip("peft")
+    module = getattr(transformers.models, {"Qwen3_5": "qwen3_5"}.get(family, "auto"))
+    config = getattr(transformers, f"{family}Config", None)
+    if family == "Qwen3_5":
+        config = module.Qwen3_5TextConfig
+    config = config(**{"num_hidden_layers": 2, "tie_word_embeddings": False, **SPARSE, **sizes})
+    built = getattr(transformers, f"{family}ForCausalLM", None) or module.Qwen3_5ForCausalLM
+    adapters = AdapterSpec(rank=4, targets=targets)
+    job = replace(
+        load_job("llama3-8b-8x-a100"),
+        model=model_from_huggingface(config.to_dict(), name="x"),
+        adapters=adapters,
+    )
+    names = "all-linear" if targets == "all" else adapted_modules(job.model, adapters)
+    with torch.device("meta"):
+        tuned = peft.get_peft_model(built(config), peft.LoraConfig(r=4, target_modules=names))
+    counted = sum(x.numel() for x in tuned.parameters() if x.requires_grad)
+
+    assert float(adapter_parameters(job, np.ones(1))[0]) * job.model.layers == counted

@@ -12,6 +12,7 @@ from autoplan.answers.configure.read_command import (
     ArgumentOption,
     FrameworkOption,
     VariableOption,
+    job_of,
     launch_file,
 )
 from autoplan.commands.lean import load_solver
@@ -109,10 +110,10 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     kind, limit = kind_of(job), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        loaded = kind.load(job)
+        read = None if file is None else launch_file(file, variables, arguments)
+        loaded = job_of(job, read, framework)
         if deadline is None:
             limit.seconds = loaded.deadline
-        read = None if file is None else launch_file(file, variables, arguments)
         options = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
         kind.show_comparison(loaded, options, (form, output, typed_command(context)), limit)
     if interrupted.exit_code is not None:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from autoplan.answers.configure.ask import missing_part, read_text
 from autoplan.catalog import stack as stack_named
+from autoplan.catalog.job_files import job_of_text
+from autoplan.catalog.option_jobs import read_options
 from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, written_for
 from autoplan.costs.predict import predict
-from autoplan.errors import AutoplanError, LayoutError
+from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.launch.bindings.document_edits import edited_values
 from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import (
@@ -40,7 +42,7 @@ from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
-__all__ = ["compare_file", "evaluate_file", "file_notes"]
+__all__ = ["compare_file", "evaluate_file", "file_notes", "job_beside"]
 
 
 #: Most choices that change together, besides all of them.
@@ -51,6 +53,22 @@ _MOST_PRICED: Final = 400
 _BLOCKS: Final = (1, 2, 4, 8, 16)
 #: Gains below this share of a step are not told.
 _LEAST_GAIN: Final = 0.005
+
+
+def job_beside(reference: str, file: LaunchFile, framework: str | None = None) -> Job:
+    """Return the job that ``file`` is for, on the hardware of a line of options, which may say more of it.
+
+    Where neither the file nor an option says how many devices, these are all of the hardware. Raises
+    SpecError for options and files that cannot be read, UnsupportedError for a file that starts engines.
+    """
+    configuration = read_text(file, framework)
+    if not isinstance(configuration, Configuration):
+        raise UnsupportedError(f"{file.name} starts engines: add --task serve, --model and its load")
+    job = read_options(reference, job_of_text, configuration.job)
+    if "devices" in configuration.job:
+        return job
+    devices = (job.choices or (job,))[0].cluster.devices
+    return read_options(reference, job_of_text, read_text(replace(file, devices=devices), framework).job)
 
 
 def evaluate_file(

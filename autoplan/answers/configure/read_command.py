@@ -13,6 +13,7 @@ from autoplan.answers.configure.engine_commands import present_engine_configurat
 from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
 
 if TYPE_CHECKING:
+    from autoplan.kinds import AnyJob
     from autoplan.launch.configuration import LaunchFile
 
 __all__ = [
@@ -20,8 +21,10 @@ __all__ = [
     "FrameworkOption",
     "VariableOption",
     "arguments_of",
+    "job_of",
     "launch_file",
     "read",
+    "served_reference",
     "variables_of",
 ]
 
@@ -148,6 +151,37 @@ def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | 
 
     overrides = variables_of(variables), arguments_of(arguments)
     return LaunchFile(str(path), text_of_file(path), *overrides, sibling=sibling_reader(path))
+
+
+def job_of(reference: str, file: LaunchFile | None, framework: str | None) -> AnyJob:
+    """Return the job of ``reference``: beside a file a line of options leaves to it what it does not say."""
+    from autoplan import planning
+    from autoplan.catalog.job_option_names import is_option_job
+    from autoplan.kinds import TRAINING, kind_of
+
+    kind = kind_of(reference)
+    if file is None or kind is not TRAINING or not is_option_job(reference):
+        return kind.load(reference)
+    return planning.job_beside(reference, file, framework)
+
+
+def served_reference(reference: str, file: LaunchFile | None, framework: str | None) -> str:
+    """Return the line of options ``reference`` with the task and the model of a file that starts engines."""
+    from autoplan import planning
+    from autoplan.catalog.job_option_names import is_option_job
+    from autoplan.launch.engines.served_run import EngineConfiguration
+
+    words = shlex.split(reference) if file is not None and is_option_job(reference) else []
+    if file is None or not words or "--task" in words:
+        return reference
+    read_file = planning.read(
+        file.name, framework, variables=file.variables, arguments=file.arguments, devices=file.devices
+    )
+    if not isinstance(read_file, EngineConfiguration):
+        return reference
+    model = read_file.job.get("model")
+    named = ["--model", model] if isinstance(model, str) and "--model" not in words else []
+    return shlex.join([*named, *words, "--task", "serve"])
 
 
 def variables_of(texts: list[str] | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,9 @@ from autoplan.answers.configure.read_command import (
     ArgumentOption,
     FrameworkOption,
     VariableOption,
+    job_of,
     launch_file,
+    served_reference,
 )
 from autoplan.commands.options import DeadlineOption, takes_job_options
 from autoplan.commands.output import (
@@ -80,39 +81,26 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     Of a serving job: time to the first token and per output token, throughput and memory of engines such as
     tp=4,replicas=2,seqs=256.
 
-    The layout is named, or read from a file, which is not executed. Then the answer also has the proven best
-    layout of JOB, and the fewest edits of the file that gain most. Where JOB leaves its program open, it is
-    the fastest that can express the layout, or the one that the file is of. A layout that breaks a rule of
-    the model, the devices or the stack is bad input: exit code 2. An --output whose name ends in trace.json
-    is the predicted step as a trace for Perfetto, written in addition to the table; one that ends in .html is
-    the answer as a page that loads nothing.
+    The layout is named, or read from a file, which is not executed. Then the answer also has the proven
+    best layout of JOB, and the fewest edits of the file that gain most. Options in the place of JOB need to
+    say the hardware alone: model, batch, adapters and whatever else they leave out is what the file says.
+    Where JOB leaves its program open, it is the fastest that can express the layout, or the one that the
+    file is of. A layout that breaks a rule of the model, the devices or the stack is bad input: exit code
+    2. An --output whose name ends in trace.json is the predicted step as a trace for Perfetto, written in
+    addition to the table; one that ends in .html is the answer as a page that loads nothing.
     """
     from autoplan.kinds import kind_of
 
-    if file is not None:
-        _refuse_without_model(job, file)
     if (layout is None) == (file is None):
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
-    kind, where = kind_of(job), (form, output, typed_command(context))
+    where = (form, output, typed_command(context))
     if file is not None:
-        kind.show_file(job, launch_file(file, variables, arguments), framework, deadline, where)
+        read = launch_file(file, variables, arguments)
+        job = served_reference(job, read, framework)
+        kind_of(job).show_file(job, read, framework, deadline, where)
     else:
+        kind = kind_of(job)
         kind.show_plan(*kind.evaluate(job, str(layout)), where, pictures=pictures)
-
-
-def _refuse_without_model(job: str, file: Path) -> None:
-    """Refuse a line of options without a model beside a file, which may say the model and the rest."""
-    from autoplan.catalog.job_option_names import is_option_job
-
-    words = shlex.split(job) if is_option_job(job) else []
-    if words and "--model" not in words:
-        hardware = words[words.index("--hardware") + 1] if "--hardware" in words else "NODE"
-        name, node = shlex.quote(str(file)), shlex.quote(hardware)
-        raise typer.BadParameter(
-            f"is missing; for what {file} says: autoplan read {name} --hardware {node} --output job.yaml,"
-            f" then autoplan evaluate job.yaml --from {name}",
-            param_hint="--model",
-        )
 
 
 def show_plan(job: Job, plan: Plan, where: tuple[Format, Path | None, str], *, pictures: bool) -> None:
@@ -149,9 +137,8 @@ def show_file(
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan import planning
-    from autoplan.catalog import load_job
 
-    file_comparison, plan, job = planning.evaluate_file(load_job(reference), file, framework)
+    file_comparison, plan, job = planning.evaluate_file(job_of(reference, file, framework), file, framework)
     comparison = planning.compare_file(job, file, file_comparison, plan, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text

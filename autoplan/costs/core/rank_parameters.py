@@ -12,8 +12,8 @@ Counts, not bytes. Arrays have one row a candidate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
@@ -237,8 +238,13 @@ def _widest_projection(model: ModelSpec) -> int:
     return queries if model.linear_attention is None else max(queries, model.linear_attention.projected)
 
 
-def adapter_extents(job: Job, t: Array) -> list[tuple[Array, Array]]:
-    """Return n and m of the GEMMs that have an adapter (LoRA), on one rank [1], each of the shape of ``t``.
+def adapter_extents(
+    job: Job, t: Array, modules: Collection[TargetModule] = (*ATTENTION_MODULES, *MLP_MODULES)
+) -> list[tuple[Array, Array]]:
+    """Return n and m of the GEMMs among ``modules`` that have an adapter (LoRA), on one rank [1].
+
+    Latent attention has adapters at all of its GEMMs wherever attention has some; linear attention, of a job
+    with layers of this type alone, where all linear modules have.
 
     >>> adapters = AdapterSpec(rank=16, targets=("k_proj", "down_proj"))
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=adapters)
@@ -249,25 +255,56 @@ def adapter_extents(job: Job, t: Array) -> list[tuple[Array, Array]]:
     """
     if job.adapters is None:
         return []
-    model, h = job.model, np.full_like(t, float(job.model.hidden_size))
-    (q, k), f = attention_widths(model, t), model.ffn_size / t
-    extents = {
-        "q_proj": (h, q),
-        "k_proj": (h, k),
-        "v_proj": (h, k),
-        "o_proj": (q, h),
-        "gate_proj": (h, f),
-        "up_proj": (h, f),
-        "down_proj": (f, h),
-    }
-    return [extents[name] for name in job.adapters.modules if model.gated or name != "gate_proj"]
+    model = job.model
+    chosen = [name for name in job.adapters.modules if name in modules]
+    h, f = np.full_like(t, float(model.hidden_size)), model.ffn_size / t
+    mlp = {"gate_proj": (h, f), "up_proj": (h, f), "down_proj": (f, h)}
+    of_mlp = [mlp[name] for name in chosen if name in mlp and (model.gated or name != "gate_proj")]
+    if model.mla is None and model.linear_attention is None:
+        attention = _attention_extents(model, t)
+        return [*(attention[name] for name in chosen if name in attention), *of_mlp]
+    whole = job.adapters.targets == "all" or model.mla is not None
+    if not whole or not set(chosen) & set(ATTENTION_MODULES):
+        return of_mlp
+    return [*(_latent_extents(model, t) if model.mla is not None else _linear_extents(model, t)), *of_mlp]
+
+
+def _attention_extents(model: ModelSpec, t: Array) -> dict[TargetModule, tuple[Array, Array]]:
+    """Return inputs and outputs of the GEMMs of softmax attention; an output gate is beside the queries."""
+    h, (q, k) = np.full_like(t, float(model.hidden_size)), attention_widths(model, t)
+    queries = (2.0 if model.attention_output_gate else 1.0) * q
+    return {"q_proj": (h, queries), "k_proj": (h, k), "v_proj": (h, k), "o_proj": (q, h)}
+
+
+def _latent_extents(model: ModelSpec, t: Array) -> list[tuple[Array, Array]]:
+    """Return the same of multi-head latent attention, whose down-projections are replicated."""
+    mla = model.mla
+    if mla is None:
+        return []
+    one, a = np.ones_like(t), model.heads / t
+    h, latent = model.hidden_size * one, float(mla.kv_lora_rank) * one
+    queries, inner = a * model.head_dim, a * mla.v_head_dim
+    low = h if mla.q_lora_rank is None else float(mla.q_lora_rank) * one
+    down = [] if mla.q_lora_rank is None else [(h, low)]
+    keys = (latent, a * (mla.qk_nope_head_dim + mla.v_head_dim))
+    return [*down, (low, queries), (h, latent + mla.qk_rope_head_dim), keys, (inner, h)]
+
+
+def _linear_extents(model: ModelSpec, t: Array) -> list[tuple[Array, Array]]:
+    """Return the same of linear attention: its projections and its output."""
+    linear = model.linear_attention
+    if linear is None:
+        return []
+    h = np.full_like(t, float(model.hidden_size))
+    return [*((h, width / t) for width in linear.projections), (linear.values / t, h)]
 
 
 def adapter_parameters(job: Job, t: Array) -> Array:
     """Return the parameters of a layer's low-rank adapters (LoRA) on one rank [1], shape as ``t``.
 
     r(n + m) for a target of n inputs and m outputs; tensor parallelism shards the same side of the adapter as
-    of the target. DoRA adds a magnitude for each output, m.
+    of the target. DoRA adds a magnitude for each output, m. Of the average layer, where some have linear
+    attention.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [AdapterSpec(rank=16, targets="attention", dora=x) for x in (False, True)]
@@ -278,10 +315,13 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     Leaves out: adapters of the embedding, the head and experts.
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; Liu et al. 2024 (DoRA), arXiv:2402.09353.
     """
-    adapters = job.adapters
+    adapters, model = job.adapters, job.model
     if adapters is None:
         return np.zeros_like(t)
-    extents = adapter_extents(job, t)
-    count = sum((adapters.rank * (n + m) + adapters.dora * m for n, m in extents), np.zeros_like(t))
-    parameters: Array = count
-    return parameters
+    total = np.zeros_like(t)
+    for index, number in layer_kinds(model):
+        linear = model.linear_attention if model.is_linear_layer(index) else None
+        of_kind = replace(job, model=model.model_copy(update={"linear_attention": linear}))
+        for n, m in adapter_extents(of_kind, t):
+            total = total + number * (adapters.rank * (n + m) + adapters.dora * m)
+    return total / model.layers

@@ -24,6 +24,7 @@ from autoplan.costs.device.kernels import Gemm, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.moe import dequantized_stacks
 from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["adapter_gemms", "adapter_kernels", "adapter_traffic_seconds", "dequantization_seconds"]
 
@@ -80,12 +81,20 @@ def adapter_kernels(job: Job) -> float:
 def _quantized_matrices(job: Job) -> float:
     """Return the quantised tensors of the average layer [1]: attention's, and those of its MLP or experts."""
     moe, mlp, share = job.model.moe, 2.0 + job.model.gated, moe_layer_share(job.model)
+    attention = _attention_matrices(job.model)
     if moe is None:
-        return 4.0 + mlp
+        return attention + mlp
     grouped = job.stack.experts is not None and job.stack.experts.grouped_gemm
     experts = experts_quantized(job) * (2.0 if grouped else mlp * moe.experts)
     shared = mlp if moe.shared_expert_ffn_size else 0.0
-    return 4.0 + (1.0 - share) * mlp + share * (experts + shared)
+    return attention + (1.0 - share) * mlp + share * (experts + shared)
+
+
+def _attention_matrices(model: ModelSpec) -> float:
+    """Return the linear modules of a layer's attention [1]."""
+    if model.linear_attention is not None:
+        return 1.0 + len(model.linear_attention.projections)
+    return 4.0 if model.mla is None else 4.0 + (model.mla.q_lora_rank is not None)
 
 
 def adapter_traffic_seconds(

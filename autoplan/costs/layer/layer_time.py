@@ -354,8 +354,9 @@ def _column_gemms(job: Job, candidates: Candidates) -> list[Gemm]:
 def _gemm_passes(gemms: list[Gemm], machine: Machine) -> tuple[Array, Array, Array]:
     """Return the seconds of the GEMMs in forward, for input gradients and for weight gradients."""
     seconds = _gemm_seconds([*gemms, *input_gradient_gemms(gemms), *weight_gradient_gemms(gemms)], machine)
+    number = len(gemms)
     forward, backward, weight = (
-        sum(seconds[start : start + len(gemms)], np.zeros(1)) for start in range(0, len(seconds), len(gemms))
+        sum(seconds[start * number : (start + 1) * number], np.zeros(1)) for start in range(3)
     )
     return forward, backward, weight
 

@@ -185,14 +185,21 @@ def linear_kernels(model: ModelSpec) -> int:
 
 
 def linear_saved_bytes(
-    model: ModelSpec, candidates: Candidates, e: float, *, fused_norm: bool = True
+    model: ModelSpec,
+    candidates: Candidates,
+    e: float,
+    *,
+    fused_norm: bool = True,
+    frozen: bool = False,
+    output_frozen: bool = False,
 ) -> Array:
     """Return the saved activations of linear attention per token [byte], shape [C], over t.
 
     Gated delta net: the convolution's input and output, 2(2K + V); the output gate, the output before and
     after its norm, 3V; the inverse of each chunk, C H, and write strengths, H; in fp32 the decay and its
     two steps, and reciprocal norms of queries, keys and outputs; 3V more in fp32 where each step of the norm
-    is a kernel. Mamba-2: one function from the projection
+    is a kernel. ``frozen`` parameters need one step of the decay less, 4H, and an output projection that has
+    no adapter either (``output_frozen``) not its input, V. Mamba-2: one function from the projection
     to the output saves its input, 2K + 2V + H, the output before its norm, V, and recomputes the rest.
 
     >>> one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
@@ -216,9 +223,9 @@ def linear_saved_bytes(
     H, G, V = linear.value_heads, linear.key_heads, linear.values
     if linear.kind == "mamba2":
         return np.asarray((e * (linear.projected + V) + 4.0 * G) / t)
-    wide = 2 * linear.convolved + 3 * V + linear.chunk * H + H
+    wide = 2 * linear.convolved + (3 - output_frozen) * V + linear.chunk * H + H
     copies = 0.0 if fused_norm else 4.0 * _NORM_COPIES * V
-    return np.asarray((e * wide + 4.0 * (4 * H + 2 * G) + copies) / t)
+    return np.asarray((e * wide + 4.0 * ((4 - frozen) * H + 2 * G) + copies) / t)
 
 
 def linear_workspace_elements(linear: LinearAttention) -> float:

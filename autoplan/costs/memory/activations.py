@@ -16,7 +16,7 @@ experts, to under five).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -215,18 +215,29 @@ def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
         return True
     if adapters.base is not None and policy is not None and policy.inputs_saved:
         return True
-    return adapters.dropout == 0 and bool(set(adapters.modules) & set(modules))
+    adapted = bool(set(adapters.modules) & set(modules))
+    if job.model.linear_attention is not None and set(modules) <= set(ATTENTION_MODULES):
+        adapted = adapters.targets == "all"
+    return adapters.dropout == 0 and adapted
 
 
 def _attention(job: Job, candidates: Candidates, e: float, t: Array) -> Array:
     """Queries, keys, values and the attention output, and packed or normalised copies of them."""
     model = job.model
     if model.mla is not None:
-        return mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
+        latent = mla_saved_bytes(model, candidates, e, sequence_parallel_degree(candidates))
+        return latent + adapter_saved_bytes(job, e, t, ATTENTION_MODULES)
     if model.linear_attention is not None:
         narrow = model.linear_attention.values / t if input_bytes(job, e) < e else 0.0
-        fused = job.stack.block.fused_norms
-        return linear_saved_bytes(model, candidates, e, fused_norm=fused) + narrow
+        saved = linear_saved_bytes(
+            model,
+            candidates,
+            e,
+            fused_norm=job.stack.block.fused_norms,
+            frozen=job.adapters is not None,
+            output_frozen=not _input_saved(job, ATTENTION_MODULES[3:]),
+        )
+        return saved + narrow + adapter_saved_bytes(job, e, t, ATTENTION_MODULES)
     q, k = attention_widths(model, t)
     saved = e * (q + 2 * k) + e * q
     if input_bytes(job, e) < e:
@@ -257,11 +268,7 @@ def adapter_saved_bytes(job: Job, e: float, t: Array, modules: tuple[TargetModul
     adapters = job.adapters
     if adapters is None:
         return np.zeros_like(t)
-    chosen = tuple(name for name in adapters.modules if name in modules)
-    if not chosen:
-        return np.zeros_like(t)
-    spec = adapters.model_copy(update={"targets": chosen})
-    extents = adapter_extents(replace(job, adapters=spec), t)
+    extents = adapter_extents(job, t, modules)
     dropped = float(adapters.dropout > 0)
     total: Array = sum(
         (e * adapters.rank + dropped * (e + 1.0) * n + 2.0 * e * adapters.dora * m for n, m in extents),

@@ -127,7 +127,10 @@ def dequantized_bytes(scope: Scope) -> Array:
     adapters, model = scope.job.adapters, scope.job.model
     if adapters is None:
         return np.zeros_like(scope.tokens)
-    widest = max(model.heads * model.head_dim, _widest_mlp(model)) / column(scope.candidates.tp)
+    attention = model.heads * model.head_dim
+    if model.linear_attention is not None:
+        attention = max(attention, *model.linear_attention.projections)
+    widest = max(attention, _widest_mlp(model)) / column(scope.candidates.tp)
     copies = float(adapters.base is not None) + 2.0 * adapters.dora
     copied: Array = copies * element_bytes(scope.job) * model.hidden_size * widest
     return copied

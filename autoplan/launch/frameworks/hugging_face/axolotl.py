@@ -38,6 +38,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     DEEPSPEED,
     FSDP,
     Shipped,
+    adapted_modules,
     adapter_values,
     alone,
     batch_of,
@@ -131,7 +132,7 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
         **_quantization(adapters, kind),
         "experts_quantized": True if job.model.moe is not None and experts_quantized(job) else None,
-        **({"adapted_all": True} if every else {"adapted": list(adapters.modules)}),
+        **({"adapted_all": True} if every else {"adapted": adapted_modules(job.model, adapters)}),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }

@@ -38,6 +38,7 @@ from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
+    adapted_modules,
     adapter_values,
     alone,
     base_values,
@@ -131,7 +132,7 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         **model,
         **_quantization(adapters, kind),
         "finetuning": "lora",
-        "adapted": "all" if adapters.targets == "all" else ",".join(adapters.modules),
+        "adapted": "all" if adapters.targets == "all" else ",".join(adapted_modules(job.model, adapters)),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }

@@ -39,6 +39,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
 from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
+    adapted_modules,
     adapter_values,
     alone,
     batch_of,
@@ -226,7 +227,11 @@ def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
         "adapter_dropout": adapters.dropout,
-        "adapted": [TRAINER.data["every_module"]] if adapters.targets == "all" else list(adapters.modules),
+        "adapted": (
+            [TRAINER.data["every_module"]]
+            if adapters.targets == "all"
+            else adapted_modules(job.model, adapters)
+        ),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
     }

@@ -18,8 +18,9 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
-from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
+from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
+from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RLSpec
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FSDP",
     "OPEN",
     "Shipped",
+    "adapted_modules",
     "adapter_values",
     "alone",
     "base_values",
@@ -63,6 +65,11 @@ FSDP: Final = Written("FSDP2")
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = TRAINER.data["strategies"]
 #: Names of checkpoints whose weights are packed.
 _PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?bits?|fp8|gguf)(?:[-_.]|$)")
+#: Linear modules of latent attention: of queries without and with a latent, and the others
+#: (huggingface/transformers 5.23, models/deepseek_v3, DeepseekV3Attention).
+_QUERIES: Final = ("q_proj",)
+_LATENT_QUERIES: Final = ("q_a_proj", "q_b_proj")
+_LATENT_MODULES: Final = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
 #: What holds where a file says nothing else.
 _ALONE: Final[Mapping[str, Any]] = {
     "tp": 1,
@@ -262,9 +269,25 @@ def adapter_values(
     return {"adapters": Written(value, rank.line, rank.words)}
 
 
+def adapted_modules(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
+    """Return the names of the linear modules with an adapter, as transformers has them.
+
+    >>> deepseek = load_entry("model", "deepseek-v2-lite")
+    >>> adapted_modules(deepseek, AdapterSpec(rank=8, targets="attention"))
+    ['q_proj', 'kv_a_proj_with_mqa', 'kv_b_proj', 'o_proj']
+    """
+    if model.mla is None:
+        return list(adapters.modules)
+    queries = _QUERIES if model.mla.q_lora_rank is None else _LATENT_QUERIES
+    mlp = [name for name in adapters.modules if name in MLP_MODULES]
+    return [*queries, *_LATENT_MODULES, *mlp]
+
+
 def _targets(names: Iterable[object]) -> str | list[str]:
     """Return the targets of ``names`` as a job has them: all where one of them is none of Llama's modules."""
     targets = {str(name).strip() for name in names}
+    if any(targets == {*queries, *_LATENT_MODULES} for queries in (_QUERIES, _LATENT_QUERIES)):
+        return "attention"
     modules = (*ATTENTION_MODULES, *MLP_MODULES)
     if not targets <= set(modules) or not targets or targets == set(modules):
         return "all"

@@ -24,6 +24,7 @@ from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
 from autoplan.launch.frameworks.hugging_face.training_fields import (
+    adapted_modules,
     adapter_values,
     batch_of,
     optimizer_of,
@@ -44,6 +45,7 @@ from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.job import AdapterSpec, Job
 from autoplan.schema.layout import Layout
+from autoplan.schema.model import ModelSpec
 
 __all__ = ["TARGET", "emit_unsloth", "read_unsloth"]
 
@@ -92,7 +94,7 @@ def emit_unsloth(run: PlannedRun) -> Emission:
     start = f"start it with: {_starter(job, layout)} {_FILE} DATASET"
     tables = {"MODEL": _model(job, layout), "TRAINING": _training(job, layout)}
     if job.adapters is not None:
-        tables["ADAPTERS"] = _adapters(job.adapters, layout)
+        tables["ADAPTERS"] = _adapters(job.model, job.adapters, layout)
     program = "".join(f"{name} = {_table(values)}" for name, values in tables.items())
     steps = f"{_LOAD}{_ADAPT if job.adapters is not None else ''}{_TRAIN}"
     text = f"{as_comment((*run.header, start))}{_HEAD}{program}{steps}"
@@ -140,13 +142,13 @@ def _model(job: Job, layout: Layout) -> dict[str, Any]:
     }
 
 
-def _adapters(adapters: AdapterSpec, layout: Layout) -> dict[str, Any]:
+def _adapters(model: ModelSpec, adapters: AdapterSpec, layout: Layout) -> dict[str, Any]:
     """Return the arguments of get_peft_model; adapters have a scale of 2."""
     return {
         "r": adapters.rank,
         "lora_alpha": 2 * adapters.rank,
         "lora_dropout": 0.0,
-        "target_modules": list(adapters.modules),
+        "target_modules": adapted_modules(model, adapters),
         "use_gradient_checkpointing": _checkpointing(layout),
     }
 
