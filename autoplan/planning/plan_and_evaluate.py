@@ -317,6 +317,7 @@ def _merged_certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
     else:
         first = (feasible or list(parts))[0]
     bounds = [part.best_bound_step_seconds for part in feasible if part.best_bound_step_seconds is not None]
+    job_hash, cost_model_hash = hashes(job)
     return replace(
         first,
         best_bound_step_seconds=min(bounds, default=None),
@@ -325,7 +326,8 @@ def _merged_certificate(job: Job, parts: Sequence[Certificate]) -> Certificate:
         thinning=max(part.thinning for part in parts),
         layouts_covered=sum(part.layouts_covered for part in parts),
         layouts_total=sum(part.layouts_total for part in parts),
-        job_hash=hashes(job)[0],
+        job_hash=job_hash,
+        cost_model_hash=cost_model_hash,
         candidates=sum(part.candidates for part in parts),
         candidates_solved=sum(part.candidates_solved for part in parts),
         solves=sum(part.solves for part in parts),

@@ -144,6 +144,6 @@ def _merged_certificate(parts: Sequence[SavedCertificate]) -> dict[str, object]:
     merged["unsearched"] = tuple(dict.fromkeys(words for part in parts for words in part.unsearched))
     # The rest is that of the first answer that is as weak as the whole.
     weakest = next(part for part in parts if part.status == merged["status"])
-    for name in ("stopped", "solver", "solver_parameters", "cost_model_hash", "autoplan_version"):
+    for name in ("stopped", "solver", "solver_parameters", "autoplan_version"):
         merged[name] = getattr(weakest, name)
     return merged

@@ -66,6 +66,24 @@ def test_what_a_program_runs_is_verified_and_written(run, tmp_path):
     assert written(front) == len(document["front"])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        # Replicas, the first way of axolotl, do not fit.
+        "--model llama3.1-8b --hardware 2x-rtx4090 --task lora --sequence-length 8192 --program axolotl",
+        "--model qwen3-30b-a3b --hardware 1x-rtx4090 --task qlora",
+        "--model qwen3.5-35b-a3b --hardware 2x-a100-pcie-80gb --task lora --program axolotl",
+    ],
+)
+def test_fine_tunes_whose_first_way_does_not_fit_are_verified(run, tmp_path, line):
+    """The certificate is for the job that the file holds, and plans of experts and hybrids go into files."""
+    file = tmp_path / "plan.json"
+    assert run("plan", *shlex.split(line), "--format", "json", "--output", file).exit_code == 0
+    verdict = run("verify", file)
+    assert verdict.exit_code == 0, verdict.stdout
+    assert written(planning.plan(load_job(line))) == len(json.loads(file.read_text())["front"])
+
+
 def test_what_a_program_lacks_is_said(run):
     """A program that is named and cannot run the job says what it lacks; one that is unknown is bad input."""
     lacking = run("plan", *LINE, "--task", "lora", "--program", "torchtitan")
