@@ -204,7 +204,7 @@ def _with_choices(job: Job, change: Callable[[Job], Job]) -> Job:
     changed = {choice_key(one): one for one in (change(one) for one in reversed(choices_of(job)))}
     choices = [replace(one, objectives=objectives, choices=()) for one in reversed(changed.values())]
     several = tuple(choices) if len(choices) > 1 else ()
-    return replace(choices[0], choices=several, source=job.source)
+    return replace(choices[0], choices=several, source=job.source, programs=job.programs)
 
 
 def _counts(choices: Sequence[Job]) -> tuple[int, int]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, floor, log10
+from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.entries import device, node
+from autoplan.catalog.derived_nodes import COUNTS, derived_name, split_name
+from autoplan.catalog.entries import device, hardware, node
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
@@ -201,6 +203,7 @@ def _fewer_devices(job: Job, _: float | None) -> Iterator[Changes]:
 def _more_devices(job: Job, needed: float | None) -> Iterator[Changes]:
     """Yield more devices: each number up to a node, then full nodes, one more at a time, then doubled.
 
+    Before several nodes of few devices come machines with more of them, such as 2x-rtx4090 for 1x-rtx4090.
     Memory per device falls at most in proportion to devices, so numbers below that ratio are skipped.
     """
     cluster, allowed = job.cluster, job.limits.devices
@@ -211,7 +214,21 @@ def _more_devices(job: Job, needed: float | None) -> Iterator[Changes]:
     while nodes * size <= most:
         numbers.append(nodes * size)
         nodes = nodes + 1 if len(numbers) < size else 2 * nodes
-    yield from ((("devices", str(n)),) for n in numbers if allowed is None or n <= allowed)
+    numbers = [n for n in numbers if allowed is None or n <= allowed]
+    yield from ((("devices", str(n)),) for n in numbers if n <= size)
+    yield from _fuller_nodes(job, least)
+    yield from ((("devices", str(n)),) for n in numbers if n > size)
+
+
+def _fuller_nodes(job: Job, least: float) -> Iterator[Changes]:
+    """Yield machines with more of the devices of one that is called by their number, ``least`` or more."""
+    cluster, allowed = job.cluster, job.limits.devices
+    if split_name(cluster.node.name) is None or cluster.nodes > 1 or job.limits.cost is not None:
+        return
+    for count in COUNTS:
+        if count > cluster.node.devices and count >= least and (allowed is None or count <= allowed):
+            fuller, _ = hardware(derived_name(count, cluster.device.name), Path())
+            yield _with_hardware(job, fuller.name, count)
 
 
 def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
@@ -241,8 +258,8 @@ def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
 _CLOUDS: Final = frozenset({"aws", "azure", "gcp", "lambda"})
 
 
-def _with_hardware(job: Job, name: str) -> Changes:
-    """Return the change to the node ``name``, with the stack and the number of devices that the job has.
+def _with_hardware(job: Job, name: str, devices: int | None = None) -> Changes:
+    """Return the change to the node ``name``, with the stack and the ``devices`` that the job has, or others.
 
     Defaults of the hardware would replace what the file leaves out; kernel curves that it names are those of
     another device.
@@ -253,8 +270,9 @@ def _with_hardware(job: Job, name: str) -> Changes:
         changes.append(("stack", job.stack.name))
     if "kernels" in keys:
         changes.append(("kernels", kernels_for(other.device).name))
-    if "devices" not in keys and other.devices != job.cluster.devices:
-        changes.append(("devices", str(job.cluster.devices)))
+    wanted = devices or job.cluster.devices
+    if wanted != (job.cluster.devices if "devices" in keys else other.devices):
+        changes.append(("devices", str(wanted)))
     return tuple(changes)
 
 
