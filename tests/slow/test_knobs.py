@@ -185,6 +185,9 @@ def jobs(name: str):
         asked.append((job, layouts))
         if precision == "bf16" and model == "llama3-8b":
             asked += fine_tunes(job, layouts)
+        if precision == "bf16" and job.model.moe is not None:
+            adapters = AdapterSpec(rank=8, targets="attention", base="nf4")
+            asked.append((replace(job, adapters=adapters), ("dp=8,mbs=1,zero=3", "dp=8,mbs=1,zero=0")))
     return asked
 
 

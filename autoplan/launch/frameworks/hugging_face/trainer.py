@@ -222,16 +222,13 @@ def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 
     Adapters have a scale of 2.
     """
+    every = adapters.targets == "all"
     return {
         "dtype": TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
         "adapter_dropout": adapters.dropout,
-        "adapted": (
-            [TRAINER.data["every_module"]]
-            if adapters.targets == "all"
-            else adapted_modules(job.model, adapters)
-        ),
+        "adapted": [TRAINER.data["every_module"]] if every else adapted_modules(job.model, adapters),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
     }

@@ -10,7 +10,7 @@ from autoplan.answers.explain.ask import explain
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.frozen_base import base_bytes
-from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.scope import scope_of, tokens_of
 from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.adapter_time import dequantization_seconds
 from autoplan.costs.layer.layer_time import layer_times
@@ -263,6 +263,9 @@ def test_a_quantised_base_has_its_experts_where_the_program_quantises_them(job):
         bits = 4.5 * narrow + 16 * (wide + 2 * 4096)
         assert float(base_bytes(scope, scope.weights.layer)[0, 0]) * 8 == bits
         assert float(dequantized_stacks(tuned, c)[0]) == copied
+        plain = replace(tuned, adapters=adapters.model_copy(update={"base": None}))
+        saved = [float(expert_saved_bytes(x, c, 6.0, 2.0)[0]) for x in (tuned, plain)]
+        assert (saved[0] - saved[1]) * float(tokens_of(tuned, c)[0]) == pytest.approx(2 * copied)
         machine = replace(machine_of(tuned), hbm_bandwidth=1e12, memory_bound_launch=0.0, cache_bytes=0.0)
         seconds = dequantization_seconds(tuned, c, machine)
         moved = [float(x[0]) * 1e12 / (4.5 / 8 + 2) / 3.2 for x in seconds]  # 3.2: the stack's traffic
