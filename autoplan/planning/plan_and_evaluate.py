@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, overload
 
 from autoplan.catalog import entry_names, load_job, stack
 from autoplan.catalog.programs import USUAL, any_layout
+from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
@@ -181,7 +182,11 @@ def _refuse_adapters(job: Job) -> None:
             f"{model.name} has latent attention, whose modules have other names: set `adapters.targets` to"
             " attention or all"
         )
-    if model.moe is not None and not set(adapters.modules) <= set(ATTENTION_MODULES):
+    if model.moe is None or set(adapters.modules) <= set(ATTENTION_MODULES):
+        return
+    beside = moe_layer_share(model) < 1 or model.moe.shared_expert_ffn_size > 0
+    stacked = job.stack.experts is not None and job.stack.experts.grouped_gemm
+    if beside or not stacked or adapters.targets != "all":
         raise UnsupportedError(
             f"{model.name} has experts, which have no adapters here yet: set `adapters.targets: attention`"
         )

@@ -53,7 +53,13 @@ Part = Literal[
     "latents",
     "sinks",
     "windows without sinks",
+    "adapters beside experts",
 ]
+
+
+def _adapts_beside_experts(job: Job) -> bool:
+    """Return whether all linear modules of ``job`` have adapters, and stacked experts have none."""
+    return job.adapters is not None and job.adapters.targets == "all" and job.model.moe is not None
 
 
 def _has_window(job: Job) -> bool:
@@ -116,6 +122,10 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
     "windows without sinks": (
         "sliding windows without attention sinks",
         lambda job: _has_window(job) and not job.model.attention_sinks,
+    ),
+    "adapters beside experts": (
+        "adapters of all linear modules that leave experts out (adapters.targets: all)",
+        _adapts_beside_experts,
     ),
     "capacity of experts": (
         "capacity of experts (routing.capacity_factor)",

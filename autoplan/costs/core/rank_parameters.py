@@ -243,8 +243,9 @@ def adapter_extents(
 ) -> list[tuple[Array, Array]]:
     """Return n and m of the GEMMs among ``modules`` that have an adapter (LoRA), on one rank [1].
 
-    Latent attention has adapters at all of its GEMMs wherever attention has some; linear attention, of a job
-    with layers of this type alone, where all linear modules have.
+    Experts, which are stacked parameters and no linear modules, have none. Latent attention has adapters at
+    all of its GEMMs wherever attention has some; linear attention, of a job with layers of this type alone,
+    where all linear modules have.
 
     >>> adapters = AdapterSpec(rank=16, targets=("k_proj", "down_proj"))
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=adapters)
@@ -259,6 +260,8 @@ def adapter_extents(
     chosen = [name for name in job.adapters.modules if name in modules]
     h, f = np.full_like(t, float(model.hidden_size)), model.ffn_size / t
     mlp = {"gate_proj": (h, f), "up_proj": (h, f), "down_proj": (f, h)}
+    if model.moe is not None:
+        mlp = {}
     of_mlp = [mlp[name] for name in chosen if name in mlp and (model.gated or name != "gate_proj")]
     if model.mla is None and model.linear_attention is None:
         attention = _attention_extents(model, t)

@@ -216,6 +216,8 @@ def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
     if adapters.base is not None and policy is not None and policy.inputs_saved:
         return True
     adapted = bool(set(adapters.modules) & set(modules))
+    if job.model.moe is not None and set(modules) <= set(MLP_MODULES):
+        adapted = False
     if job.model.linear_attention is not None and set(modules) <= set(ATTENTION_MODULES):
         adapted = adapters.targets == "all"
     return adapters.dropout == 0 and adapted

@@ -126,7 +126,8 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
     if job.adapters is None:
         return model
     adapters = job.adapters
-    every = adapters.targets == "all"
+    # quantize_moe_experts refuses lora_target_linear.
+    every = adapters.targets == "all" and not (job.model.moe is not None and experts_quantized(job))
     return {
         **model,
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",

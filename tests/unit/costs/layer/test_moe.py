@@ -243,8 +243,13 @@ def test_what_is_not_priced_is_refused_with_what_to_do(job):
     with pytest.raises(UnsupportedError, match="no experts to route tokens to"):
         evaluate(replace(load_job("llama3-8b-8x-h100"), routing=EVEN), "tp=2")
     tuned = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("fsdp2"))
+    # All linear modules of stacked experts alone are those of attention; shared experts have more of them.
+    every, attention = (AdapterSpec(rank=8, targets=x) for x in ("all", "attention"))
+    both = [evaluate(replace(tuned, adapters=x), "ep=1,zero=3").predicted for x in (every, attention)]
+    assert both[0].step_seconds == both[1].step_seconds
+    shared = replace(tuned, model=load_entry("model", "qwen3.5-35b-a3b"))
     with pytest.raises(UnsupportedError, match="set `adapters"):
-        evaluate(replace(tuned, adapters=AdapterSpec(rank=8)), "ep=1,zero=3")
+        evaluate(replace(shared, adapters=every), "ep=1,zero=3")
 
 
 def test_a_quantised_base_has_its_experts_where_the_program_quantises_them(job):
