@@ -360,6 +360,18 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
     raise UnsupportedError(_bare_device(reference, entry))
 
 
+def fuller_nodes(of_node: NodeSpec) -> tuple[NodeSpec, ...]:
+    """Return machines with more of the devices of one that is called by their number, the fewest first.
+
+    >>> [one.name for one in fuller_nodes(node("2x-rtx4090"))], fuller_nodes(node("dgx-h100"))
+    (['4x-rtx4090', '8x-rtx4090'], ())
+    """
+    if split_name(of_node.name) is None:
+        return ()
+    counts = [count for count in COUNTS if count > of_node.devices]
+    return tuple(hardware(derived_name(count, of_node.device), Path())[0] for count in counts)
+
+
 def detected() -> DetectedHardware:
     """Return the hardware of this machine and of its job; raises CatalogError where it is not known."""
     from autoplan.catalog.detection import detected_hardware

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,6 +20,7 @@ from autoplan.catalog import (
     serving_intervals,
     serving_job_of_text,
 )
+from autoplan.catalog.entries import fuller_nodes, node
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.serving.disaggregated.paired_pools import pooled
 from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
@@ -362,20 +365,41 @@ def with_more_changes(
         return front
     from autoplan.search.serving.unmet_limits import unqueued_first
 
-    changes = list(front.changes)
+    found: list[ServingChange] = []
     with suppress(DeadlineOver), deadline.in_force():
-        changes.extend(_more(front.job, costs))
-    return replace(front, changes=unqueued_first(changes))
+        found.extend(islice(_that_help(_in_one_machine(front.job), costs), 1))
+        found.extend(_that_help((*_opened(front.job), *_shorter(front.job)), costs))
+    # One machine with more devices comes before several of few.
+    several = [change for change in front.changes if change.key == "devices"]
+    changes = [change for change in front.changes if change.key != "devices"]
+    machines = [change for change in found if change.key == "hardware"]
+    others = [change for change in found if change.key != "hardware"]
+    return replace(front, changes=unqueued_first([*changes, *machines, *several, *others]))
 
 
-def _more(job: ServingJob, costs: Callable[[ServingJob], ServingCosts]) -> Iterator[ServingChange]:
+def _that_help(
+    changed_jobs: Iterable[tuple[str, str, str, ServingJob]], costs: Callable[[ServingJob], ServingCosts]
+) -> Iterator[ServingChange]:
+    """Yield the changes whose job has a plan."""
     from autoplan.search.serving.serving_search import ServingSearch
 
-    for key, value, sentence, changed in (*_opened(job), *_shorter(job)):
+    for key, value, sentence, changed in changed_jobs:
         check_deadline()
         plans = ServingSearch(changed, costs(changed)).front(most_plans=1).plans
         if plans:
             yield ServingChange(key, value, sentence, plan=plans[0])
+
+
+def _in_one_machine(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    """Yield the job on machines with more of its devices, where it has all of one machine's."""
+    cluster, most = job.cluster, job.limits.devices or inf
+    if cluster.devices != cluster.node.devices or job.price is not None:
+        return
+    for fuller in fuller_nodes(cluster.node):
+        if fuller.devices <= most:
+            larger = replace(cluster, node=fuller, devices=fuller.devices)
+            words = f"{fuller.devices} devices in one machine"
+            yield "hardware", fuller.name, words, replace(job, cluster=larger, choices=())
 
 
 def _opened(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
@@ -419,7 +443,10 @@ def applied_change(front: ServingFront, number: int, folder: Path | None = None)
     change, source = front.changes[number - 1], front.job.source
     if source is None:
         raise UnsupportedError("the job was built by a program and has no file to edit: make the edits there")
-    text = edited_text(source, [(change.key, change.value)], folder or Path())
+    edits = [(change.key, change.value)]
+    if change.key == "hardware" and "devices" in source.keys:
+        edits.append(("devices", str(node(change.value).devices)))
+    text = edited_text(source, edits, folder or Path())
     try:
         edited = serving_job_of_text(text, source.reference, name=front.job.name, base=folder or Path())
         feasible = plan_serving(serving_job(edited)).feasible

@@ -32,6 +32,13 @@ JOBS = {
         HEAD.replace("{model}", "llama3.1-70b") + "devices: 1\n" + LOAD % "" + SEARCH % ", max_num_seqs: 16",
         {"precision.weights", "devices"},
     ),
+    "a fuller machine": (
+        HEAD.replace("{model}", "llama3.1-70b").replace("dgx-h100", "1x-rtx4090").replace("0.24", "0.19")
+        + "devices: 1\n"
+        + LOAD % ""
+        + "search: {max_num_batched_tokens: 2048, max_num_seqs: 16}\n",
+        {"hardware"},
+    ),
     "one more device": (
         SMALL.replace("devices: 1", "devices: 2")
         + "workload: {input_tokens: 512, output_tokens: 64, request_rate: 200/s}\n"

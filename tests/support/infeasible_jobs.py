@@ -184,6 +184,18 @@ JOBS = {
         None,
         ["a loss in chunks of tokens", "an 8-bit or paged optimizer", "all in bf16", "low-rank adapters"],
     ),
+    # Usual programs for one device are others than for two, in the machine of the first.
+    "a second card": (
+        job(
+            "program: usual\nadapters: {rank: 8, base: nf4}\nsearch: {recompute: full, microbatch_size: 1}",
+            devices=None,
+            hardware="1x-rtx4090",
+            model="llama2-70b",
+            batch=8,
+        ),
+        None,
+        ["more devices"],
+    ),
     "two cards": (
         job(hardware="2x-rtx4090"),
         None,

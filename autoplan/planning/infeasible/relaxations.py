@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, floor, log10
-from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.derived_nodes import COUNTS, derived_name, split_name
-from autoplan.catalog.entries import device, hardware, node
+from autoplan.catalog.entries import device, fuller_nodes, node
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
@@ -223,12 +221,11 @@ def _more_devices(job: Job, needed: float | None) -> Iterator[Changes]:
 def _fuller_nodes(job: Job, least: float) -> Iterator[Changes]:
     """Yield machines with more of the devices of one that is called by their number, ``least`` or more."""
     cluster, allowed = job.cluster, job.limits.devices
-    if split_name(cluster.node.name) is None or cluster.nodes > 1 or job.limits.cost is not None:
+    if cluster.nodes > 1 or job.limits.cost is not None:
         return
-    for count in COUNTS:
-        if count > cluster.node.devices and count >= least and (allowed is None or count <= allowed):
-            fuller, _ = hardware(derived_name(count, cluster.device.name), Path())
-            yield _with_hardware(job, fuller.name, count)
+    for fuller in fuller_nodes(cluster.node):
+        if fuller.devices >= least and (allowed is None or fuller.devices <= allowed):
+            yield _with_hardware(job, fuller.name, fuller.devices)
 
 
 def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
