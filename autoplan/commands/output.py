@@ -12,15 +12,17 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVarTuple
 
 import typer
 
+from autoplan.commands.typed_options import argument, option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.costs.core.prediction import StepTimeline
     from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.render.blocks import Block
     from autoplan.report.render.terminal import Terminal
     from autoplan.results import Plan
     from autoplan.schema.job import Job
@@ -56,6 +58,8 @@ __all__ = [
     "write",
 ]
 
+Answer = TypeVarTuple("Answer")
+
 #: Exit code of an answer.
 PLANNED: Final = 0
 #: Exit code if no layout is feasible; the answer has the reasons.
@@ -89,12 +93,7 @@ class DataFormat(StrEnum):
 
 
 JobArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A job file, or the name of a shipped job; left out with --model and --hardware.",
-        show_default=False,
-    ),
+    str, argument("JOB", "A job file, or the name of a shipped job; left out with --model and --hardware.")
 ]
 
 #: Suffixes of ``--output`` that say the format where ``--format`` is left out.
@@ -176,12 +175,11 @@ def checked_output(output: Path | None) -> Path | None:
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
+        "FILE",
+        "Write to FILE, atomically, instead of standard output (-).",
         "-o",
-        metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output (-).",
-        show_default=False,
         callback=checked_output,
     ),
 ]
@@ -190,14 +188,14 @@ OutputOption = Annotated[
 def present(
     form: str,
     output: Path | None,
-    *,
-    document: Callable[[], dict[str, Any]],
-    table: Callable[[Terminal], str],
+    *answer: *Answer,
+    document: Callable[[*Answer], dict[str, Any]],
+    table: Callable[[*Answer, Terminal], str | Iterable[Block]],
     page: Callable[[], str] | None = None,
     trace: Callable[[], str] | None = None,
     picture: Callable[[], str] | None = None,
 ) -> None:
-    """Write the answer in ``form``: a table, a document as JSON or YAML, a page, or a picture.
+    """Write the ``answer`` in ``form``: a table, a document as JSON or YAML, a page, or a picture.
 
     Where the name of ``output`` asks for a page or a trace that the answer has, that is written there and the
     table is printed. A trace may be empty: then nothing is written. An answer without a trace is JSON there;
@@ -215,7 +213,17 @@ def present(
         if text := beside():
             write(text, output)
         output = None
-    write(_written(form, output, document, table), output)
+    if form == "table":
+        from autoplan.report.render.terminal import render, terminal_of
+
+        terminal = terminal_of(None if output else sys.stdout)
+        shown = table(*answer, terminal)
+        text = shown if isinstance(shown, str) else render(shown, terminal)
+        write(escaped(text, styled=terminal.colour), output)
+        return
+    from autoplan.report.render.serialization import dump
+
+    write(dump(document(*answer), "json" if form == "json" else "yaml"), output)
 
 
 def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | None) -> None:
@@ -234,22 +242,6 @@ def _beside(
     if trace is not None and asks_for_trace(form, output):
         return trace
     return page if asks_for_page(form, output) else None
-
-
-def _written(
-    form: str,
-    output: Path | None,
-    document: Callable[[], dict[str, Any]],
-    table: Callable[[Terminal], str],
-) -> str:
-    if form == "table":
-        from autoplan.report.render.terminal import terminal_of
-
-        terminal = terminal_of(None if output else sys.stdout)
-        return escaped(table(terminal), styled=terminal.colour)
-    from autoplan.report.render.serialization import dump
-
-    return dump(document(), "json" if form == "json" else "yaml")
 
 
 def escaped(text: str, *, styled: bool = False) -> str:

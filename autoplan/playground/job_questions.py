@@ -7,8 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from autoplan.schema.base import Frozen
-from autoplan.schema.job import Optimizer
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 
 __all__ = [
     "LARGEST_NUMBERS",

@@ -13,14 +13,14 @@ from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.costmodel.stack import Optimizer, StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import Documents
 from autoplan.schema.post_training import PostTrainingSpec, RLSpec, sequences_of_sample
-from autoplan.schema.precision import NARROW, Precision
+from autoplan.schema.precision import NARROW, Optimizer, Precision
 from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant

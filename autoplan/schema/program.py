@@ -15,9 +15,9 @@ from pydantic import Field, model_validator
 from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
-from autoplan.schema.job import Job, Optimizer, OwnRule
+from autoplan.schema.job import Job, OwnRule
 from autoplan.schema.post_training import RLMethod
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 
 __all__ = ["ProgramSpec", "ProgramWay", "lacks", "missing_part"]
 

@@ -16,7 +16,7 @@ from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
 from autoplan.launch.frameworks.nanotron import balanced_stages
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
+from autoplan.schema.job import AdapterSpec, Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
 from autoplan.schema.precision import Precision
 from autoplan.schema.recompute import RECOMPUTE, mode_of

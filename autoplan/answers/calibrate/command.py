@@ -11,6 +11,7 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import Format, FormatOption, present, standard_output, write
 from autoplan.commands.planned import Bar
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +23,7 @@ __all__ = ["calibrate", "show_engine_of_results", "show_machine_of_logs"]
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
     """Return an option without a default."""
-    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False)
+    return option(name, metavar, text, *names)
 
 
 RunsOption = Annotated[
@@ -36,11 +37,7 @@ RunsOption = Annotated[
 
 JobToCalibrate = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[JOB]",
-        help="With --log: the job that ran, a path to its file or the name of a shipped one.",
-        show_default=False,
-    ),
+    argument("[JOB]", "With --log: the job that ran, a path to its file or the name of a shipped one."),
 ]
 
 LayoutsOption = Annotated[
@@ -170,12 +167,7 @@ def _runs(runs: Path, form: Format, output: Path | None) -> None:
 
     from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
 
-    present(
-        form,
-        None,
-        document=lambda: calibration_document(answer, files),
-        table=lambda terminal: calibration_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=calibration_document, table=calibration_table)
 
 
 def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
@@ -209,12 +201,7 @@ def show_engine_of_results(
 
     from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
 
-    present(
-        form,
-        None,
-        document=lambda: serving_calibration_document(answer, files),
-        table=lambda terminal: serving_calibration_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=serving_calibration_document, table=serving_calibration_table)
 
 
 def _machine(runs: Path, form: Format, output: Path | None) -> None:
@@ -230,12 +217,7 @@ def _present_machine(answer: MachineCalibration, form: Format, output: Path | No
 
     from autoplan.answers.calibrate.blocks import machine_document, machine_table
 
-    present(
-        form,
-        None,
-        document=lambda: machine_document(answer, files),
-        table=lambda terminal: machine_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=machine_document, table=machine_table)
 
 
 def _measure(
@@ -251,12 +233,7 @@ def _measure(
 
     from autoplan.answers.calibrate.blocks import measured_document, measured_table
 
-    present(
-        form,
-        None,
-        document=lambda: measured_document(answer, files),
-        table=lambda terminal: measured_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=measured_document, table=measured_table)
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:

@@ -20,6 +20,7 @@ from autoplan.commands.output import (
     present,
     write,
 )
+from autoplan.commands.typed_options import argument, option
 
 __all__ = ["catalog", "hardware", "schema"]
 
@@ -49,15 +50,9 @@ def schema(
 
 _NAMES = ", ".join(KINDS)
 
-KindArgument = Annotated[
-    EntryKind | None,
-    typer.Argument(metavar="[KIND]", help=f"One of {_NAMES}. Default: all.", show_default=False),
-]
+KindArgument = Annotated[EntryKind | None, argument("[KIND]", f"One of {_NAMES}. Default: all.")]
 
-KindOption = Annotated[
-    EntryKind | None,
-    typer.Option("--kind", metavar="KIND", help=f"One of {_NAMES}. Default: any.", show_default=False),
-]
+KindOption = Annotated[EntryKind | None, option("--kind", "KIND", f"One of {_NAMES}. Default: any.")]
 
 catalog = typer.Typer(
     help="List, show and check the entries on hardware, models and software.",
@@ -77,17 +72,12 @@ def list_entries(
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
-    present(
-        form,
-        output,
-        document=lambda: catalog_document(kinds, parameters),
-        table=lambda terminal: catalog_table(kinds, parameters, terminal),
-    )
+    present(form, output, kinds, parameters, document=catalog_document, table=catalog_table)
 
 
 @catalog.command(short_help="Print one entry.")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The name of an entry.")],
     kind: KindOption = None,
     form: FormatOption = Format.table,
     output: OutputOption = None,
@@ -133,11 +123,10 @@ MeasureOption = Annotated[
 
 NodeOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--hardware",
-        metavar="NAME",
-        help="With --measure: the node of the catalogue that this machine is. Default: the one found.",
-        show_default=False,
+        "NAME",
+        "With --measure: the node of the catalogue that this machine is. Default: the one found.",
     ),
 ]
 

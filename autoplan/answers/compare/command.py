@@ -29,6 +29,7 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison
@@ -44,13 +45,12 @@ __all__ = ["AskedComparison", "compare", "show_engines", "show_layouts"]
 
 Layouts = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
+        "LAYOUT",
+        "A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
         " Omitted keys have their defaults.",
-        show_default=False,
+        "-l",
     ),
 ]
 Axes = Annotated[
@@ -70,12 +70,7 @@ Replan = Annotated[
 ]
 AddedFile = Annotated[
     Path | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Add the layout of a training script or configuration, which is not executed.",
-        show_default=False,
-    ),
+    option("--from", "FILE", "Add the layout of a training script or configuration, which is not executed."),
 ]
 
 
@@ -148,8 +143,9 @@ def show_layouts(
     present(
         form,
         output,
-        document=lambda: layouts_document(answer),
-        table=lambda terminal: layouts_table(answer, terminal),
+        answer,
+        document=layouts_document,
+        table=layouts_table,
         page=lambda: _page(answer, command),
     )
 
@@ -170,12 +166,7 @@ def show_engines(
 
     from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
 
-    present(
-        form,
-        output,
-        document=lambda: engine_comparison_document(answer),
-        table=lambda terminal: engine_comparison_table(answer, terminal),
-    )
+    present(form, output, answer, document=engine_comparison_document, table=engine_comparison_table)
 
 
 def _compared(

@@ -18,6 +18,7 @@ from autoplan.catalog.roots import is_folder
 from autoplan.commands.options import CacheOption, DeadlineOption, takes_job_options
 from autoplan.commands.output import complain, standard_output, write
 from autoplan.commands.planned import asked_plan
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
@@ -27,96 +28,76 @@ __all__ = ["JobOrPlan", "LayoutOfJob", "PlanNumber", "TargetOption", "asked_trai
 
 JobOrPlan = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB|PLAN",
-        help="A job file or the name of a shipped job, which is planned;"
+    argument(
+        "JOB|PLAN",
+        "A job file or the name of a shipped job, which is planned;"
         " or output of `autoplan plan JOB --format json`.",
-        show_default=False,
     ),
 ]
 TargetOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--for",
-        metavar="TARGET",
-        help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
+        "TARGET",
+        "The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
         " axolotl, llama-factory, torchtune, unsloth, litgpt), or what starts it (torchrun, slurm, skypilot,"
         " kubernetes). Of a serving job the engine (vllm, sglang, tensorrt-llm), or what runs it (kubernetes,"
         " dynamo, llm-d).",
-        show_default=False,
     ),
 ]
 PlanNumber = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--plan",
-        metavar="N",
+        "N",
+        "Which plan of the front, the fastest is 1; left out: the fastest that the target can express.",
         min=1,
-        help="Which plan of the front, the fastest is 1; left out: the fastest that the target can express.",
-        show_default=False,
     ),
 ]
 LayoutOfJob = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="This layout of JOB instead of planning it.",
-        show_default=False,
-    ),
+    str | None, option("--layout", "LAYOUT", "This layout of JOB instead of planning it.", "-l")
 ]
 EmittedOutput = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
+        "FILE",
+        "Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
         "-o",
-        metavar="FILE",
-        help="Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
-        show_default=False,
     ),
 ]
 StartedFramework = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--framework",
-        metavar="NAME",
-        help="The framework that a launcher starts. Left out: the plan's program, or the stack's.",
-        show_default=False,
+        "NAME",
+        "The framework that a launcher starts. Left out: the plan's program, or the stack's.",
     ),
 ]
 StartedProgramWords = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--program",
-        metavar="NAME|WORDS",
-        help="The program whose plans are meant, such as axolotl; or of a launcher the words that it starts,"
+        "NAME|WORDS",
+        "The program whose plans are meant, such as axolotl; or of a launcher the words that it starts,"
         ' such as "pretrain_gpt.py --data-path DATA".',
-        show_default=False,
     ),
 ]
-ContainerImage = Annotated[
-    str,
-    typer.Option(
-        "--image", metavar="IMAGE", help="The container of the program or engine.", show_default=False
-    ),
-]
+ContainerImage = Annotated[str, option("--image", "IMAGE", "The container of the program or engine.")]
 ServedCheckpoint = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--checkpoint",
-        metavar="NAME",
-        help="What engines of a serving job load. Left out: what the model was published as.",
-        show_default=False,
+        "NAME",
+        "What engines of a serving job load. Left out: what the model was published as.",
     ),
 ]
 DraftCheckpoint = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--draft-checkpoint",
-        metavar="NAME",
-        help="The draft model, or the heads that draft, of a serving job with speculation.",
-        show_default=False,
+        "NAME",
+        "The draft model, or the heads that draft, of a serving job with speculation.",
     ),
 ]
 
@@ -231,10 +212,9 @@ def launch(
     target: TargetOption,
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="-- COMMAND...",
-            help=f"The training command. The flags take the place of its word {PLACE}, or follow it.",
-            show_default=False,
+        argument(
+            "-- COMMAND...",
+            f"The training command. The flags take the place of its word {PLACE}, or follow it.",
         ),
     ],
     plan: PlanNumber = None,

@@ -185,8 +185,9 @@ def show_engine_file(
         raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
     from autoplan.answers.configure.engine_launches import better_plan, engine_document, evaluate_engine_file
     from autoplan.catalog import load_serving_job
+    from autoplan.report.render.terminal import render
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_table
+    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
 
     loaded = load_serving_job(job)
     read = evaluate_engine_file(loaded, file, framework)
@@ -201,6 +202,8 @@ def show_engine_file(
             "differences": list(read.differences),
             "comparison": None if better is None else _better_document(better),
         },
-        table=lambda terminal: f"{serving_plan_table(read.job, read.plan, terminal)}\n{compared}",
+        table=lambda terminal: (
+            f"{render(serving_plan_blocks(read.job, read.plan, terminal), terminal)}\n{compared}"
+        ),
     )
     complain(f"note: {note}" for note in (*read.configuration.warnings, *read.differences))

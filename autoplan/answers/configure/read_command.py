@@ -11,6 +11,7 @@ import typer
 
 from autoplan.answers.configure.engine_commands import present_engine_configuration
 from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
@@ -28,60 +29,44 @@ __all__ = [
 
 FrameworkOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--framework",
-        metavar="NAME",
-        help="Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
+        "NAME",
+        "Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
         " trainer, axolotl, ms-swift, primus, automodel, llama-factory, torchtune, litgpt, nemo,"
         " nanotron, llm-foundry; or an engine, with its version: vllm@0.24, sglang,"
         " tensorrt-llm. Left out: recognised by its content.",
-        show_default=False,
     ),
 ]
 
 VariableOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--set",
-        metavar="NAME=VALUE",
-        help="A variable of the environment that a script is started with, or its argument, 1=VALUE.",
-        show_default=False,
+        "NAME=VALUE",
+        "A variable of the environment that a script is started with, or its argument, 1=VALUE.",
     ),
 ]
 
 ArgumentOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--arg",
-        metavar="WORDS",
-        help='Further arguments of the training program, such as "--micro-batch-size 2".',
-        show_default=False,
-    ),
+    option("--arg", "WORDS", 'Further arguments of the training program, such as "--micro-batch-size 2".'),
 ]
 
 
 def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="What a training run or an engine is launched with.", show_default=False
-        ),
-    ],
+    file: Annotated[Path, argument("FILE", "What a training run or an engine is launched with.")],
     framework: FrameworkOption = None,
     devices: Annotated[
-        int | None,
-        typer.Option(
-            "--devices", metavar="N", min=1, help="Number of devices that it runs on.", show_default=False
-        ),
+        int | None, option("--devices", "N", "Number of devices that it runs on.", min=1)
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--hardware",
-            metavar="NODE",
-            help="A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
+            "NODE",
+            "A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
             " its devices where neither FILE nor --devices says how many.",
-            show_default=False,
         ),
     ] = None,
     variables: VariableOption = None,

@@ -23,7 +23,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines
 from autoplan.schema.job import Job
@@ -33,7 +33,6 @@ __all__ = [
     "MEASURED_NAMES",
     "diagnosis_blocks",
     "diagnosis_document",
-    "diagnosis_table",
     "finding_meaning",
     "finding_sentence",
 ]
@@ -230,11 +229,6 @@ def _device(device: DeviceMeasurement) -> Document:
     document: Document = plain(replace(device, durations=()))
     del document["durations"]
     return {**document, "parts": _parts(device.parts), "seconds": device.seconds}
-
-
-def diagnosis_table(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> str:
-    """Return the diagnosis as text."""
-    return render(diagnosis_blocks(job, diagnosis, terminal), terminal)
 
 
 def diagnosis_blocks(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[Block]:

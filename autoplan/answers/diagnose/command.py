@@ -20,6 +20,7 @@ from autoplan.commands.output import (
     typed_command,
     write,
 )
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
@@ -29,58 +30,42 @@ __all__ = ["diagnose"]
 
 LayoutOption = Annotated[
     str,
-    typer.Option(
-        "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="The layout that ran, such as tp=2,pp=2,mbs=1,recompute=selective.",
-        show_default=False,
-    ),
+    option("--layout", "LAYOUT", "The layout that ran, such as tp=2,pp=2,mbs=1,recompute=selective.", "-l"),
 ]
 
 TraceOption = Annotated[
     list[Path],
-    typer.Option(
+    option(
         "--trace",
-        "-t",
-        metavar="FILE",
-        help="Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
+        "FILE",
+        "Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
         " rank or several, or a folder of traces. May be repeated.",
-        show_default=False,
+        "-t",
     ),
 ]
 
 MemoryOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--memory",
-        "-m",
-        metavar="FILE",
-        help="Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
+        "FILE",
+        "Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
         " timeline of torch.profiler. May be repeated.",
-        show_default=False,
+        "-m",
     ),
 ]
 
 StepsOption = Annotated[
     int | None,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        min=1,
-        max=100_000,
-        help="How many steps a trace covers that has none annotated.",
-        show_default=False,
-    ),
+    option("--steps", "N", "How many steps a trace covers that has none annotated.", min=1, max=100_000),
 ]
 
 RunsOutputOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--runs-output",
-        metavar="FILE",
-        help="Also write the measured step as a file for `autoplan calibrate --runs FILE --machine`.",
-        show_default=False,
+        "FILE",
+        "Also write the measured step as a file for `autoplan calibrate --runs FILE --machine`.",
         callback=checked_output,
     ),
 ]
@@ -116,7 +101,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
     if runs_output is not None:
         write(run, runs_output)
 
-    from autoplan.answers.diagnose.blocks import diagnosis_document, diagnosis_table
+    from autoplan.answers.diagnose.blocks import diagnosis_blocks, diagnosis_document
 
     def page() -> str:
         from autoplan.answers.diagnose.page import diagnosis_page
@@ -128,7 +113,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
         form,
         output,
         document=lambda: diagnosis_document(loaded, answer, run),
-        table=lambda terminal: diagnosis_table(loaded, answer, terminal),
+        table=lambda terminal: diagnosis_blocks(loaded, answer, terminal),
         page=page,
     )
 

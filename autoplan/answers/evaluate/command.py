@@ -27,6 +27,7 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import planned
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import FileComparison, LaunchFile
@@ -39,21 +40,19 @@ __all__ = ["evaluate", "show_file", "show_plan"]
 
 NamedLayout = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
         "-l",
-        metavar="LAYOUT",
-        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        show_default=False,
     ),
 ]
 LayoutFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--from",
-        metavar="FILE",
-        help="Take the layout of a training script or configuration, and compare it with the best.",
-        show_default=False,
+        "FILE",
+        "Take the layout of a training script or configuration, and compare it with the best.",
     ),
 ]
 

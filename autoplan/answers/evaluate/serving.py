@@ -23,7 +23,7 @@ def show_serving_plan(
 ) -> None:
     """Write engines with their prediction; ``where`` is the form, the file and the command."""
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_table
+    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
 
     def page() -> str:
         from autoplan.report.pages.serving_page import serving_plan_page
@@ -31,10 +31,4 @@ def show_serving_plan(
         return serving_plan_page(job, plan, command)
 
     form, output, command = where
-    present(
-        form,
-        output,
-        document=lambda: serving_plan_document(job, plan),
-        table=lambda terminal: serving_plan_table(job, plan, terminal),
-        page=page,
-    )
+    present(form, output, job, plan, document=serving_plan_document, table=serving_plan_blocks, page=page)

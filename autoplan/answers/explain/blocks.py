@@ -40,7 +40,6 @@ __all__ = [
     "limited_sentence",
     "refusal_blocks",
     "refusal_document",
-    "refusal_table",
     "remedy_columns",
     "remedy_note",
     "remedy_title",
@@ -82,11 +81,6 @@ def standing_lines(standing: Standing) -> Iterator[Block]:
 def _significant(difference: Difference, standing: Standing) -> bool:
     step = sum(d.own_seconds for d in standing.differences)
     return max(difference.own_seconds, difference.other_seconds) > _NEGLIGIBLE * step
-
-
-def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
-    """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
-    return render(refusal_blocks(job, refusal, terminal), terminal)
 
 
 def refusal_blocks(job: Job, refusal: Refusal, terminal: Terminal) -> list[Block]:

@@ -20,6 +20,7 @@ from autoplan.commands.output import (
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
+from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -44,46 +45,42 @@ _FORMS: Final = {
 
 LayoutOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
         "-l",
-        metavar="LAYOUT",
-        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        show_default=False,
     ),
 ]
 
 ChosenFormatOption = Annotated[
     Format | None,
-    typer.Option(
+    option(
         "--format",
+        "FORMAT",
+        "table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
         "-f",
-        metavar="FORMAT",
-        help="table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
-        show_default=False,
     ),
 ]
 
 PictureOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
-        "-o",
-        metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output (-):"
+        "FILE",
+        "Write to FILE, atomically, instead of standard output (-):"
         " a chart (.svg), a page (.html), .json, .yaml or .txt.",
-        show_default=False,
+        "-o",
         callback=checked_output,
     ),
 ]
 
 ApplyOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--apply",
-        metavar="N",
-        help="Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
-        show_default=False,
+        "N",
+        "Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
     ),
 ]
 
@@ -180,13 +177,7 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
         return choice_page(job, answer, command, lambda own: step_pictures(job, own))
 
     output, command = asked
-    present(
-        form,
-        output,
-        document=lambda: choice_document(job, answer),
-        table=lambda terminal: choice_table(job, answer, terminal),
-        page=page,
-    )
+    present(form, output, job, answer, document=choice_document, table=choice_table, page=page)
     return True
 
 
@@ -213,7 +204,7 @@ def _explain_layout(
 
 def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str]) -> None:
     _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
-    from autoplan.answers.explain.blocks import refusal_document, refusal_table
+    from autoplan.answers.explain.blocks import refusal_blocks, refusal_document
 
     def page() -> str:
         from autoplan.answers.explain.page import refusal_page
@@ -221,13 +212,7 @@ def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str
         return refusal_page(job, answer, command)
 
     output, command = asked
-    present(
-        form,
-        output,
-        document=lambda: refusal_document(job, answer),
-        table=lambda terminal: refusal_table(job, answer, terminal),
-        page=page,
-    )
+    present(form, output, job, answer, document=refusal_document, table=refusal_blocks, page=page)
 
 
 def _no_picture(form: str, of: str, needed: str) -> None:
@@ -272,8 +257,10 @@ def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None,
     present(
         form,
         output,
-        document=lambda: explanation_document(job, answer),
-        table=lambda terminal: explanation_table(job, answer, terminal),
+        job,
+        answer,
+        document=explanation_document,
+        table=explanation_table,
         page=page,
         picture=picture,
     )

@@ -66,7 +66,7 @@ def _present_explanation(
         serving_explanation_table,
     )
     from autoplan.report.serving.serving_document import serving_front_document
-    from autoplan.report.serving.serving_report import serving_front_table
+    from autoplan.report.serving.serving_report import serving_front_blocks
     from autoplan.results.serving.serving_explanation import ServingExplanation
 
     present(
@@ -80,7 +80,7 @@ def _present_explanation(
         table=lambda terminal: (
             serving_explanation_table(answer, terminal)
             if isinstance(answer, ServingExplanation)
-            else serving_front_table(answer, terminal)
+            else serving_front_blocks(answer, terminal)
         ),
     )
 
@@ -92,16 +92,10 @@ def _present_standing(answer: ServingStanding | ServingRefusal, form: Format, ou
 
     if isinstance(answer, ServingRefusal):
         present(
-            form,
-            output,
-            document=lambda: report.serving_refusal_document(answer),
-            table=lambda terminal: report.serving_refusal_table(answer, terminal),
+            form, output, answer, document=report.serving_refusal_document, table=report.serving_refusal_table
         )
         return False
     present(
-        form,
-        output,
-        document=lambda: report.serving_standing_document(answer),
-        table=lambda terminal: report.serving_standing_table(answer, terminal),
+        form, output, answer, document=report.serving_standing_document, table=report.serving_standing_table
     )
     return answer.plan.fits

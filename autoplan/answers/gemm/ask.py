@@ -30,7 +30,7 @@ from autoplan.costs.matmul.extents import (
     least_words_of_any_memory,
     with_extent,
 )
-from autoplan.costs.matmul.grids import Grids, SchemeName, Terms
+from autoplan.costs.matmul.grids import Grids, Terms
 from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory, unmeasured
 from autoplan.costs.matmul.transfers import (
@@ -43,6 +43,7 @@ from autoplan.costs.matmul.transfers import (
 from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job
+from autoplan.schema.precision import SchemeName
 from autoplan.search.matmul import (
     ChoiceFlip,
     ChosenScheme,

@@ -40,7 +40,6 @@ from autoplan.costs.matmul.extents import (
     smallest_compute_bound,
     with_extent,
 )
-from autoplan.costs.matmul.grids import ResultState, SchemeName, StartState
 from autoplan.costs.matmul.product import Product, bytes_of, flops_of, hbm_bytes, intensity, output_precision
 from autoplan.costs.matmul.product_costs import (
     LiveTensor,
@@ -56,8 +55,8 @@ from autoplan.costs.matmul.product_costs import (
 )
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.job import Job, JobSpec, Limits, Optimizer, Workload
-from autoplan.schema.precision import Precision
+from autoplan.schema.job import Job, JobSpec, Limits, Workload
+from autoplan.schema.precision import Optimizer, Precision, ResultState, SchemeName, StartState
 from autoplan.units import format_bytes, format_rate
 
 __all__ = [

@@ -29,7 +29,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import (
@@ -51,7 +51,6 @@ __all__ = [
     "degree_sentence",
     "guide_blocks",
     "guide_document",
-    "guide_table",
     "memory_sentences",
     "scaling_sentence",
     "slower_words",
@@ -357,11 +356,6 @@ _LAYOUT: Final = 24
 _LAYOUT_SHARE: Final = 0.35
 
 _Rows = Sequence[tuple[str, ...]]
-
-
-def guide_table(guide: TrainingGuide, terminal: Terminal) -> str:
-    """Return the guide as text: the answer, then what it rests on."""
-    return render(guide_blocks(guide, terminal), terminal)
 
 
 def guide_blocks(guide: TrainingGuide, terminal: Terminal) -> list[Block]:

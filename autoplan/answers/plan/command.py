@@ -25,6 +25,7 @@ from autoplan.commands.output import (
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.report.pages.plan_details import StepPictures
@@ -36,11 +37,10 @@ __all__ = ["plan", "show_front"]
 
 ApplyOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--apply",
-        metavar="N",
-        help="Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
-        show_default=False,
+        "N",
+        "Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
     ),
 ]
 
@@ -73,12 +73,11 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     apply: ApplyOption = None,
     lost_nodes: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--lost-nodes",
-            metavar="N",
+            "N",
+            "Plan for the nodes that are left without N of JOB's, with the same global batch.",
             min=1,
-            help="Plan for the nodes that are left without N of JOB's, with the same global batch.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -17,7 +17,7 @@ from autoplan.report.render.blocks import (
     items,
     total_width,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
@@ -29,7 +29,7 @@ from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_seconds
 from autoplan.version import __version__
 
-__all__ = ["MOST_CELLS_SHOWN", "sweep_blocks", "sweep_document", "sweep_table"]
+__all__ = ["MOST_CELLS_SHOWN", "sweep_blocks", "sweep_document"]
 
 
 #: Cells that a table shows unless all are asked for.
@@ -62,11 +62,6 @@ def sweep_document(sweep: Sweep) -> Document:
         ],
         "provenance": {"autoplan": __version__},
     }
-
-
-def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> str:
-    """Return the best plan of each cell as a table, and why cells have none."""
-    return render(sweep_blocks(sweep, terminal, all_cells=all_cells), terminal)
 
 
 def sweep_blocks(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:

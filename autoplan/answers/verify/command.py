@@ -11,6 +11,7 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
 from autoplan.commands.output import Format, FormatOption, OutputOption, present
 from autoplan.commands.planned import Bar
+from autoplan.commands.typed_options import argument, option
 
 __all__ = ["NOT_ALL_CHECKED", "REFUTED", "verify"]
 
@@ -22,29 +23,14 @@ NOT_ALL_CHECKED: Final = 3
 
 
 def verify(
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN", help="Output of `autoplan plan JOB --format json`.", show_default=False
-        ),
-    ],
+    plan: Annotated[Path, argument("PLAN", "Output of `autoplan plan JOB --format json`.")],
     job: Annotated[
         str | None,
-        typer.Option(
-            "--job",
-            metavar="JOB",
-            help="A job file: the plan must be one of this job, with the current catalogue.",
-            show_default=False,
-        ),
+        option("--job", "JOB", "A job file: the plan must be one of this job, with the current catalogue."),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="OTHER",
-            help="Another saved plan: only say in which fields the two differ.",
-            show_default=False,
-        ),
+        option("--against", "OTHER", "Another saved plan: only say in which fields the two differ."),
     ] = None,
     seconds: Annotated[
         float,
@@ -81,12 +67,7 @@ def verify(
 
     from autoplan.answers.verify.blocks import verdict_document, verdict_table
 
-    present(
-        form,
-        output,
-        document=lambda: verdict_document(verdict),
-        table=lambda terminal: verdict_table(verdict, terminal),
-    )
+    present(form, output, verdict, document=verdict_document, table=verdict_table)
     if not verdict.verified:
         raise typer.Exit(REFUTED if verdict.failed else NOT_ALL_CHECKED)
 
@@ -97,11 +78,6 @@ def _compare(plan: Path, other: Path, form: Format, output: Path | None) -> None
     from autoplan.answers.verify.blocks import comparison_document, comparison_table
 
     comparison = planning.compared(plan, other)
-    present(
-        form,
-        output,
-        document=lambda: comparison_document(comparison),
-        table=lambda terminal: comparison_table(comparison, terminal),
-    )
+    present(form, output, comparison, document=comparison_document, table=comparison_table)
     if comparison.differences:
         raise typer.Exit(REFUTED)

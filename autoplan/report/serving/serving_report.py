@@ -18,7 +18,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines, reached
 from autoplan.report.serving.serving_words import (
@@ -41,7 +41,6 @@ __all__ = [
     "proof_sentences",
     "scaling_blocks",
     "serving_front_blocks",
-    "serving_front_table",
     "serving_sentences",
 ]
 
@@ -49,11 +48,6 @@ __all__ = [
 _ALIKE: Final = 1.1
 #: Plans that a table shows unless all are asked for.
 _MOST_ROWS: Final = 16
-
-
-def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> str:
-    """Return the plans of a serving job as a table, or the reasons why there are none."""
-    return render(serving_front_blocks(front, terminal, all_plans=all_plans), terminal)
 
 
 def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:

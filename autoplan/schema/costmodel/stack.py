@@ -33,7 +33,7 @@ from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, Schedule
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 from autoplan.schema.recompute import USUAL_MODES, RecomputeMode
 
 
@@ -113,10 +113,6 @@ __all__ = [
     "StackFile",
     "StackRules",
     "StackSpec",
-]
-
-Optimizer = Literal[
-    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
 ]
 
 
