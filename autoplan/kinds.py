@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.saved_serving import SavedServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "KINDS",
-    "SERVING",
-    "TRAINING",
-    "AnyJob",
-    "AnyKind",
-    "Kind",
-    "kind_of",
-    "kind_of_document",
-    "load_job",
-    "loaded_job",
-]
-
 J = TypeVar("J")
 P = TypeVar("P")
 F = TypeVar("F")

@@ -39,9 +39,6 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.request_lengths import RangeLength
 
-__all__ = ["ClientResult", "EngineFit", "EngineRun", "fit_engine", "predicted_figures", "read_client_results"]
-
-
 _WANTED: Final = (
     "a result of `vllm bench serve --save-result`, of SGLang's bench_serving, or of genai-perf or aiperf"
     " (profile_export_*.json) is needed"

@@ -43,8 +43,6 @@ from autoplan.costs.uncertainty import half_width
 from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MACHINE_SHARE, MachineCalibration, MachineRun
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
-__all__ = ["calibrate_machine", "interval_share", "slower_ratio"]
-
 #: Half-width of the 90 % interval of a normal error, in standard deviations.
 _NORMAL_90: Final = 1.645
 #: Runs that the note of a width names.

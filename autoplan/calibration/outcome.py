@@ -21,8 +21,6 @@ from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.units import format_share
 
-__all__ = ["SUFFIX", "calibrate", "calibrated_kernels", "calibrated_stack", "change_of", "rounded_seconds"]
-
 #: Suffix of the name of a calibrated file.
 SUFFIX: Final = "-calibrated"
 #: Significant digits of a fitted value.

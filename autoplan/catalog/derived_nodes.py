@@ -14,8 +14,6 @@ from typing import Final, TypeVar
 from autoplan.schema.base import NumberKind, Sourced, SourcedBandwidth, SourcedBytes
 from autoplan.schema.hardware import DeviceSpec, Fabric, Host, Network, NodeSpec, sourced_numbers
 
-__all__ = ["COUNTS", "Relative", "derived_name", "derived_node", "nearest_kind", "split_name"]
-
 #: Numbers of devices of derived nodes.
 COUNTS: Final = (1, 2, 4, 8)
 

@@ -45,28 +45,6 @@ if TYPE_CHECKING:
     from autoplan.schema.costmodel.interval_spec import IntervalSpec
     from autoplan.schema.serving.engine_stack import Engine, EngineSpec
 
-__all__ = [
-    "assumed_stack",
-    "detected",
-    "device",
-    "engine",
-    "engine_entry",
-    "find_hardware",
-    "hardware",
-    "is_hardware",
-    "is_node",
-    "kernels_at",
-    "load_entry",
-    "loaded",
-    "model",
-    "node",
-    "serving_intervals",
-    "stack",
-    "stack_at",
-    "stack_if_assumed",
-    "written",
-]
-
 #: What a job writes for the hardware of the machine that it is planned on.
 _AUTO: Final = "auto"
 _SERVING_INTERVALS = "serving"

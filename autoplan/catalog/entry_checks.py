@@ -20,8 +20,6 @@ from autoplan.schema.job import JobSpec
 from autoplan.schema.serving.engine_stack import EngineSpec, engine_at
 from autoplan.schema.serving.serving_spec import ServingSpec
 
-__all__ = ["Found", "catalog_problems", "check_entry", "find_entries"]
-
 Found = tuple[EntryKind, str]
 
 

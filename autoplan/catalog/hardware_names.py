@@ -9,8 +9,6 @@ from typing import Final
 from autoplan.catalog.derived_nodes import COUNTS, derived_name
 from autoplan.catalog.roots import entry_names, entry_text, names_like
 
-__all__ = ["devices_called", "nodes_like", "unknown_hardware"]
-
 #: How many devices, before their name or after it: 2x4090, 8 x H100, 8*a100, A100x8, H100:8.
 _BEFORE: Final = re.compile(r"([1-9][0-9]{0,3}) *[x*\u00d7][ _-]*(.+)")
 _AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")

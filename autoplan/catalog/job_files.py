@@ -25,16 +25,6 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = [
-    "is_serving_job",
-    "job_of_text",
-    "load_job",
-    "opened",
-    "opened_job",
-    "resolve_job",
-    "usual_objectives",
-]
-
 #: What a command for training says of a serving job.
 SERVING_JOB: Final = "this is a serving job, which this command does not take"
 

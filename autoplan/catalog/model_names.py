@@ -9,15 +9,6 @@ from typing import Final
 from autoplan.catalog.roots import entry_names, entry_text, names_like
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = [
-    "bare_checkpoint",
-    "checkpoint_model",
-    "hub_names",
-    "model_called",
-    "models_like",
-    "published_format",
-]
-
 _SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
 _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _NAME: Final = re.compile(r"[\w.-]*\w/?[\w.-]*\w")

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_limits import ServingObjective
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "ASSUMED_BATCH_TOKENS",
-    "ASSUMED_SEQUENCE",
-    "OptionJob",
-    "assumed_batch",
-    "assumed_sequence",
-    "option_job",
-    "read_options",
-    "serves",
-]
-
 #: Tokens of a sequence that is assumed, where the model has as many positions.
 ASSUMED_SEQUENCE: Final = 4096
 #: Tokens of a batch that is assumed: that of GPT-3's smaller models (Brown et al. 2020, arXiv:2005.14165,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
     from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["engine_kernels_for", "engine_kernels_origin", "kernels_for", "own_kernels", "relatives_kernels"]
-
 
 #: Kernels of a device that has no relative: the mean of the measured devices.
 _MEAN: Final = "default"

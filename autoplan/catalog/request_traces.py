@@ -41,8 +41,6 @@ from autoplan.schema.serving.request_lengths import (
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["longest_of", "named_trace", "read_request_trace", "request_trace_of"]
-
 #: Largest file that is read as a whole, and longest line of one that is read in part [byte].
 _LARGEST: Final = 2**26
 _LONGEST_LINE: Final = 2**20

@@ -17,8 +17,6 @@ from autoplan.schema.yaml.inheritance import EXTENDS, Tree, labelled, leaves, me
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["ExtendedStack", "read_stack"]
-
 #: Most parents of a stack.
 _MOST_PARENTS: Final = 8
 

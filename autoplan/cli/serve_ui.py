@@ -12,8 +12,6 @@ from autoplan.commands.output import complain, write
 from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
 
-__all__ = ["serve_ui"]
-
 _NEEDED: Final = ("starlette", "uvicorn")
 
 

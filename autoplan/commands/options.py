@@ -24,17 +24,6 @@ from autoplan.commands.typed_options import option
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
 
-__all__ = [
-    "DEADLINE_METAVAR",
-    "CacheOption",
-    "DeadlineOption",
-    "TorchDevice",
-    "TorchDeviceOption",
-    "command_deadline",
-    "seconds_from",
-    "takes_job_options",
-]
-
 
 class TorchDevice(StrEnum):
     """Device of measurements in PyTorch."""

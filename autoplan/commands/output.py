@@ -27,37 +27,6 @@ if TYPE_CHECKING:
     from autoplan.results import Plan
     from autoplan.schema.job import Job
 
-__all__ = [
-    "BAD_INPUT",
-    "BROKEN_PIPE",
-    "INTERRUPTED",
-    "MANY_PASSES",
-    "NOTHING_FEASIBLE",
-    "PLANNED",
-    "DataFormat",
-    "DataFormatOption",
-    "Format",
-    "FormatOption",
-    "JobArgument",
-    "OutputOption",
-    "asks_for_page",
-    "asks_for_trace",
-    "checked_output",
-    "complain",
-    "discard",
-    "drawn_step",
-    "escaped",
-    "form_of_suffix",
-    "is_typed",
-    "many_passes",
-    "present",
-    "standard_output",
-    "step_pictures",
-    "step_trace",
-    "typed_command",
-    "write",
-]
-
 Answer = TypeVarTuple("Answer")
 
 #: Exit code of an answer.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from autoplan.results import Front, Plan
     from autoplan.schema.job import Job
 
-__all__ = ["Bar", "Interrupted", "Progress", "asked_plan", "planned", "stopped_by_signals"]
-
 
 def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     job: str,

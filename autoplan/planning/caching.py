@@ -45,20 +45,6 @@ from autoplan.version import __version__
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "APART",
-    "CACHE_VARIABLE",
-    "MOST_FILES",
-    "SolveLock",
-    "cache_folder",
-    "cached",
-    "fingerprint",
-    "is_answered",
-    "planner_name",
-    "read_answer",
-    "write_answer",
-]
-
 
 #: The environment variable that names the folder of answers, and turns the cache on.
 CACHE_VARIABLE: Final = "AUTOPLAN_CACHE_DIR"

@@ -17,8 +17,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["communication", "parameter_counts", "placement", "products"]
-
 
 def communication(job: Job | str | Path, layout: Layout | str) -> tuple[Communication, ...]:
     """Return what one rank of each stage of ``layout`` communicates in a step, as its prediction prices it.

@@ -40,21 +40,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.engine_layout import EngineLayout
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "MOST_LAYERS",
-    "chosen",
-    "evaluate",
-    "evaluate_training",
-    "merged",
-    "plan",
-    "plan_training",
-    "plannable",
-    "plausible_stacks",
-    "read_layout",
-    "stack_steps",
-    "valid_layout",
-]
-
 #: Most layers of a model: above, which no model in use is, the search would take too long.
 MOST_LAYERS: Final = 256
 #: The stack without a framework, on which nothing runs.

@@ -50,9 +50,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["applied_change", "evaluate_serving", "plan_serving", "serving_costs", "serving_job"]
-
-
 #: Most requests a second or clients, above which a load is a mistake of units.
 _MOST_LOAD: Final = 1e6
 #: Devices that are tried where a job leaves them out and those of the hardware do not do.

@@ -68,8 +68,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.writer import file_text
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = ["serving_document_of"]
-
 #: Heads of the table of plans, and whether a column has numbers.
 _SERVING_COLUMNS: Final = (
     ("Layout", False),
@@ -255,8 +253,6 @@ def _control_value(control: str, text: str) -> str | int | None:
         return text.strip("[]").replace(" ", "")
     return int(text) if text.isascii() and text.isdigit() else text
 
-
-__all__ = ["Answer", "Answers", "error_document"]
 
 #: Fronts that a worker remembers, so that remedies do not search again.
 _MOST_FRONTS: Final = 4

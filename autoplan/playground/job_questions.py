@@ -9,22 +9,6 @@ from pydantic import Field
 from autoplan.schema.base import Frozen
 from autoplan.schema.precision import Optimizer, Precision
 
-__all__ = [
-    "LARGEST_NUMBERS",
-    "Drafting",
-    "KvFormats",
-    "LimitOn",
-    "Load",
-    "Name",
-    "Offloading",
-    "Question",
-    "ServingJobQuestion",
-    "ServingTrade",
-    "Trade",
-    "TrainingQuestion",
-    "WeightFormats",
-]
-
 #: Largest numbers of a question: beyond any machine that the catalogue knows, and answered within a deadline.
 LARGEST_NUMBERS: Final = {
     "devices": 16_384,

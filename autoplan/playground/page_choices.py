@@ -31,8 +31,6 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import Optimizer, Precision
 from autoplan.version import __version__
 
-__all__ = ["page_choices"]
-
 #: What is asked when the page opens without a link, or with one that says the kind alone.
 _FIRST: Final = {
     "kind": "training",

@@ -44,8 +44,6 @@ from autoplan.playground.page_choices import page_choices
 from autoplan.playground.questions import ask_from
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
 
-__all__ = ["Listening", "listen", "serve"]
-
 #: Connections at once; more are answered with 503.
 _MOST_CONNECTIONS: Final = 128
 #: Largest head of a request [byte].

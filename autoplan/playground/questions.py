@@ -23,18 +23,6 @@ from autoplan.schema.serving.engine_stack import EngineSpec
 from autoplan.schema.yaml.document import Document, Plain, shown
 from autoplan.schema.yaml.loader import validate
 
-__all__ = [
-    "Ask",
-    "LaunchAsk",
-    "PlanAsk",
-    "RemediesAsk",
-    "UnknownNameError",
-    "ask_from",
-    "engine_names",
-    "linked_query",
-    "query_of",
-]
-
 _LONGEST_LAYOUT: Final = 8_192
 
 #: A question; ``kind`` says which.

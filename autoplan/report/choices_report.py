@@ -19,8 +19,6 @@ from autoplan.results.merged_front import (
 )
 from autoplan.schema.job import ChosenProgram, Job
 
-__all__ = ["answers_table", "basis_sentences", "program_name", "question_columns", "question_sentences"]
-
 _KWH: Final = 3.6e6
 
 

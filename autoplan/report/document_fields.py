@@ -26,18 +26,6 @@ from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolv
 if TYPE_CHECKING:
     from autoplan.results.explanation import Difference, Explanation, Remedy, Standing
 
-__all__ = [
-    "SCHEMA",
-    "Document",
-    "brief",
-    "difference_document",
-    "explanation_document",
-    "front_document",
-    "job_document",
-    "plain",
-    "plan_document",
-]
-
 Document = dict[str, Any]
 
 # Python writes no integer of more than 4300 digits: such a count of layouts becomes a text.

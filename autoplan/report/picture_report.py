@@ -28,8 +28,6 @@ from autoplan.results.explanation import judged_stage
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["MOST_STAGES", "front_pictures", "front_plot", "memory_picture", "plan_pictures", "timeline_rows"]
-
 
 def front_pictures(front: Front, timeline: StepTimeline | str, terminal: Terminal) -> str:
     """Return the front, and the memory and the step of its fastest plan; ``timeline`` may say why not."""

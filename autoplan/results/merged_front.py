@@ -71,20 +71,6 @@ def energy_per_step(job: Job, step_seconds: float) -> float | None:
     return None if power is None else job.cluster.devices * step_seconds * power.value
 
 
-__all__ = [
-    "ChoiceKey",
-    "at_batch",
-    "batch_of",
-    "choice_key",
-    "inner_objectives",
-    "plan_key",
-    "question_fields",
-    "question_words",
-    "step_limit",
-    "target_of",
-    "values_of",
-]
-
 _TIMED: Final = frozenset({"step_time", "tokens_per_second", "cost", "energy"})
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["AnswerComparison", "Check", "Finding", "Outcome", "Verdict"]
-
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]
 

@@ -25,24 +25,6 @@ from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant
 
-__all__ = [
-    "AdapterSpec",
-    "ChosenProgram",
-    "Cluster",
-    "HardwareName",
-    "Job",
-    "JobFile",
-    "JobSpec",
-    "Limits",
-    "Objective",
-    "Optimizer",
-    "RoutingSpec",
-    "RuleSpec",
-    "SearchSpec",
-    "Workload",
-    "WorkloadSpec",
-]
-
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
 

@@ -27,21 +27,6 @@ from autoplan.schema.recompute import FULL, MODES, RECOMPUTE, Recompute, Recompu
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
-__all__ = [
-    "LAYOUT_KEYS",
-    "OFFLOADS",
-    "ORDERS",
-    "SCHEDULES",
-    "Layout",
-    "LayoutKey",
-    "LayoutKind",
-    "Offload",
-    "Order",
-    "Schedule",
-    "devices_of",
-    "parse_layout",
-]
-
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 Offload = Literal["none", "optimizer", "activations", "optimizer+activations"]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-__all__ = ["NARROW", "Optimizer", "Precision", "ResultState", "SchemeName", "StartState"]
-
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "mxfp8", "nvfp4"]
 
 #: Those whose products of weights run in 8 or 4 bits. In mxfp8 each 32 elements have a scale, in nvfp4 each

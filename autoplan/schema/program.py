@@ -19,8 +19,6 @@ from autoplan.schema.job import Job, OwnRule
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Optimizer, Precision
 
-__all__ = ["ProgramSpec", "ProgramWay", "lacks", "missing_part"]
-
 Task = Literal["pretrain", "fine-tune", "adapters"]
 AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]
 RLChoice = RLMethod | Literal["dpo-precomputed", "kto-precomputed"]

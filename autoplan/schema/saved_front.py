@@ -13,23 +13,6 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.layout import LAYOUT_KEYS, LayoutKey
 from autoplan.schema.yaml.document import format_path
 
-__all__ = [
-    "SavedAnswer",
-    "SavedCertificate",
-    "SavedEdit",
-    "SavedFront",
-    "SavedJobFile",
-    "SavedPart",
-    "SavedPlan",
-    "SavedRejection",
-    "SavedShort",
-    "SavedStackStep",
-    "SavedSuggestion",
-    "answer_from",
-    "front_from",
-    "read_document",
-]
-
 _WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
 
 

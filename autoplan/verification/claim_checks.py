@@ -43,8 +43,6 @@ from autoplan.verification.stated_choices import Stated, certificate_errors, fro
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
-__all__ = ["checks_of", "counts_check", "excluded_boxes", "nothing_better", "optimal_boxes"]
-
 #: What a certificate says of the search, and nothing depends on.
 _OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
 #: What a sentence shows of a long list.

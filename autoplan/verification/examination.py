@@ -26,8 +26,6 @@ from autoplan.verification.relaxation.choice_floors import (
     fits_by_listing,
 )
 
-__all__ = ["Examination", "Progress", "Undecided", "examined", "undecided_boxes"]
-
 #: Callback with the number of choices done, their total, and the next one.
 Progress: TypeAlias = Callable[[int, int, str], None]
 

@@ -28,17 +28,6 @@ from autoplan.schema.saved_front import SavedCertificate, SavedFront, SavedSugge
 from autoplan.verification.stated_choices import Stated
 from autoplan.verification.value_comparison import differences
 
-__all__ = [
-    "Replanned",
-    "explanations_check",
-    "fact_errors",
-    "hash_errors",
-    "lines_stated",
-    "order_noise_errors",
-    "provenance_errors",
-    "stack_errors",
-]
-
 
 def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:
     """Yield the differences of the job's summary from the resolved job, and of that from its plain form."""

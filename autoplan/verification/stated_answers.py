@@ -17,8 +17,6 @@ from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.saved_front import SavedCertificate, SavedFront, SavedPlan, SavedRejection, SavedShort
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["StatedAnswer", "StatedPlan", "answers_of", "front_of"]
-
 #: Fields of a short plan, as answers for one number of devices and batch state it.
 _SHORT = ("step_seconds", "tokens_per_second", "peak_memory_bytes_per_device")
 

@@ -14,8 +14,6 @@ from autoplan.schema.saved_front import SavedCertificate, SavedFront
 from autoplan.verification.stated_answers import StatedAnswer, StatedPlan, answers_of, front_of
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["Stated", "certificate_errors", "front_errors"]
-
 #: Relative tolerance: sums may be rounded in another order.
 _SAME: Final = 1e-9
 #: Statuses in ascending order: the merged status is the last one of the parts.

@@ -17,9 +17,10 @@ from autoplan.errors import AutoplanError
 from autoplan.results import Plan
 from autoplan.results.front import order_noise
 from autoplan.rules import broken_rules
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.job import AdapterSpec, JobSpec, Workload
+from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.post_training import RLSpec
 

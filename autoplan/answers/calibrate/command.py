@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from autoplan.results.calibration import MachineCalibration
 
-__all__ = ["calibrate", "show_engine_of_results", "show_machine_of_logs"]
-
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
     """Return an option without a default."""

@@ -10,8 +10,6 @@ from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
 from autoplan.commands.typed_options import argument, option
 
-__all__ = ["capacity"]
-
 
 @takes_job_options
 def capacity(

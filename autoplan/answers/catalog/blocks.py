@@ -52,21 +52,6 @@ from autoplan.schema.yaml.document import Path
 from autoplan.schema.yaml.inheritance import OWN, Tree, completed, leaves
 from autoplan.units import format_bytes, format_count, format_rate
 
-__all__ = [
-    "COLUMNS",
-    "Fact",
-    "catalog_document",
-    "catalog_table",
-    "entries_document",
-    "entries_text",
-    "entry_facts",
-    "hardware_document",
-    "hardware_table",
-    "stack_document",
-    "stack_text",
-]
-
-
 # A stack with its inherited values, each marked with the stack that it comes from.
 
 

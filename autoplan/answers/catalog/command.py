@@ -22,8 +22,6 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.typed_options import argument, option
 
-__all__ = ["catalog", "hardware", "schema"]
-
 #: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
 FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]
 _SCHEMAS = ", ".join((*KINDS, "runs", "plan"))

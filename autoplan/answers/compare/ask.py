@@ -58,18 +58,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "BEST",
-    "MOST_COMPARED",
-    "axis_seconds",
-    "compare",
-    "compare_engines",
-    "compare_layouts",
-    "layout_traffic",
-    "tensor_splits",
-]
-
-
 # Collectives of a layout by kind, axis and place in a step, and the time of each axis.
 
 

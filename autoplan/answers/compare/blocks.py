@@ -40,18 +40,6 @@ from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import SERVING_THINNING, loss
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = [
-    "OPERATION_WORDS",
-    "comparison_tables",
-    "engine_comparison_document",
-    "engine_comparison_table",
-    "layouts_document",
-    "layouts_table",
-    "missing_sentences",
-    "place_words",
-]
-
-
 # Where the collectives of a layout land in a step, in words.
 
 

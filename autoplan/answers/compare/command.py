@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["AskedComparison", "compare", "show_engines", "show_layouts"]
-
 
 Layouts = Annotated[
     list[str] | None,

@@ -23,23 +23,6 @@ from autoplan.schema.job import Degrees, Job
 from autoplan.schema.layout import Layout
 from autoplan.units import Dimension
 
-__all__ = [
-    "Domain",
-    "LayoutKind",
-    "SidePricing",
-    "domain_of",
-    "fastest_of_kinds",
-    "kinds_planned",
-    "knob_of",
-    "layout_kinds",
-    "layouts_priced",
-    "narrowed",
-    "planned_domain",
-    "replanned_knobs",
-    "solved_knobs",
-    "with_value",
-]
-
 # Jobs as they would be on other links, with another batch or with longer sequences.
 #
 # Notation (this file only)::

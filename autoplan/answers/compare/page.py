@@ -28,8 +28,6 @@ from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Plan
 from autoplan.units import format_seconds, format_share
 
-__all__ = ["comparison_page"]
-
 
 def comparison_page(
     comparison: LayoutComparison, command: str, step_of: Callable[[Plan], StepTimeline | str]

@@ -39,25 +39,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "LARGEST_ANSWER",
-    "EmitOptions",
-    "emit",
-    "emit_training",
-    "expressible_number",
-    "is_saved_plan",
-    "missing_part",
-    "numbered",
-    "read",
-    "read_text",
-    "read_values",
-    "saved_number",
-    "saved_plan",
-    "sibling_reader",
-    "text_of_file",
-    "written_number",
-]
-
 
 # Read files of launches: what a configuration of a framework says, as a layout and a job.
 

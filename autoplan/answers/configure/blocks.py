@@ -27,14 +27,6 @@ from autoplan.results import Plan
 from autoplan.schema.layout import Layout
 from autoplan.units import format_seconds
 
-__all__ = [
-    "comparison_document",
-    "comparison_text",
-    "configuration_document",
-    "configuration_table",
-    "job_text",
-]
-
 # The layout of a file, the proven best, and the edits that gain most, as a document and as text.
 
 

@@ -40,9 +40,6 @@ from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
 
-__all__ = ["compare_file", "evaluate_file", "file_notes"]
-
-
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
 #: Most combinations of one number of changes that are priced, besides those towards the best layout.

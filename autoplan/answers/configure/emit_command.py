@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from autoplan.launch.target import Emission
     from autoplan.results import Front, Plan
 
-__all__ = ["JobOrPlan", "LayoutOfJob", "PlanNumber", "TargetOption", "asked_training", "emit", "launch"]
-
 JobOrPlan = Annotated[
     str,
     argument(

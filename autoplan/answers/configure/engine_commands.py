@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["AskedEmission", "asked_engines", "present_engine_configuration", "show_engine_file", "words_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class AskedEmission:

@@ -39,20 +39,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
 
-__all__ = [
-    "BetterPlan",
-    "ReadEngines",
-    "better_plan",
-    "emit_engines",
-    "emit_serving",
-    "engine_document",
-    "engine_file",
-    "evaluate_engine_file",
-    "read_engine_file",
-    "saved_engines",
-    "serving_job_text",
-]
-
 _LARGEST: Final = 2**20
 #: Suffixes of files of options that a command names.
 _OPTIONS: Final = (".yaml", ".yml", ".json")

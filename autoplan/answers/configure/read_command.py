@@ -16,16 +16,6 @@ from autoplan.commands.typed_options import argument, option
 if TYPE_CHECKING:
     from autoplan.launch.configuration import LaunchFile
 
-__all__ = [
-    "ArgumentOption",
-    "FrameworkOption",
-    "VariableOption",
-    "arguments_of",
-    "launch_file",
-    "read",
-    "variables_of",
-]
-
 
 FrameworkOption = Annotated[
     str | None,

@@ -29,9 +29,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.run_files import RunSpec, RunsSpec
 from autoplan.schema.yaml.writer import file_text
 
-__all__ = ["diagnose", "part_of_group", "predicted_step", "run_record", "stage_of"]
-
-
 # Which part of the step a measured collective belongs to, and which stage a rank.
 #
 # Groups are known by what their framework calls them, else by ranks and stride, else by size and operation,

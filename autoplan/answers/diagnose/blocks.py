@@ -29,15 +29,6 @@ from autoplan.report.wording.sentences import job_lines
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = [
-    "MEASURED_NAMES",
-    "diagnosis_blocks",
-    "diagnosis_document",
-    "finding_meaning",
-    "finding_sentence",
-]
-
-
 # What a finding of a diagnosis says, and what it usually means, in sentences.
 
 

@@ -25,8 +25,6 @@ from autoplan.commands.typed_options import option
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
 
-__all__ = ["diagnose"]
-
 
 LayoutOption = Annotated[
     str,

@@ -34,9 +34,6 @@ from autoplan.costs.network.collectives import (
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = ["MeasuredRun", "compare_memory", "findings_of"]
-
-
 # Measured memory of a device against what was predicted, by category, at the peak of both.
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from autoplan.results import Plan
     from autoplan.schema.job import Job
 
-__all__ = ["evaluate", "show_file", "show_plan"]
-
 
 NamedLayout = Annotated[
     str | None,

@@ -20,8 +20,6 @@ from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = ["evaluation_page"]
-
 
 def evaluation_page(
     job: Job, plan: Plan, command: str, pictures_of: PicturesOf, *, comparison: FileComparison | None = None

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingPlan
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["show_serving_plan"]
-
 
 def show_serving_plan(
     job: ServingJob,

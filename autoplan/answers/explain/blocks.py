@@ -31,23 +31,6 @@ from autoplan.results.explanation import Difference, judged_stage
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 
-__all__ = [
-    "bound_sentence",
-    "choice_document",
-    "choice_table",
-    "choices_table",
-    "explanation_table",
-    "limited_sentence",
-    "refusal_blocks",
-    "refusal_document",
-    "remedy_columns",
-    "remedy_note",
-    "remedy_title",
-    "standing_lines",
-    "verdict_sentences",
-]
-
-
 # Comparison of a layout with the front, and costs of other choices, as tables and documents.
 
 

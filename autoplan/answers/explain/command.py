@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from autoplan.results import Explanation, Refusal
     from autoplan.schema.job import Job
 
-__all__ = ["explain", "show_explanation", "show_remedy"]
-
 
 #: Formats by file suffix; svg and html are charts.
 _FORMS: Final = {

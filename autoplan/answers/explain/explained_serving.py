@@ -41,9 +41,6 @@ from autoplan.search.serving.unmet_limits import (
 )
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = ["contrasts", "explain_engines", "explain_serving", "explain_serving_layout", "limit_slacks"]
-
-
 # What every other choice of a serving plan costs: each value of each knob forced, and solved again.
 
 

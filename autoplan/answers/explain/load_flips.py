@@ -47,9 +47,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import with_options
 
-__all__ = ["best_plan", "engine_parts", "engines_of", "load_flips", "load_of", "plan_flip", "with_load"]
-
-
 # Where the time of a plan's engines goes, and what their requests wait for.
 
 

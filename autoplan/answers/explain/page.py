@@ -30,8 +30,6 @@ from autoplan.report.wording.sentences import surety_sentences
 from autoplan.results import Choice, Explanation, Refusal
 from autoplan.schema.job import Job
 
-__all__ = ["choice_page", "explanation_page", "refusal_page"]
-
 
 def explanation_page(job: Job, explanation: Explanation, command: str, pictures_of: PicturesOf) -> str:
     """Return a layout with its memory, step and remedies as a page; ``command`` is what was typed."""

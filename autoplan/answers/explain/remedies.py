@@ -26,9 +26,6 @@ from autoplan.schema.layout import Layout, Schedule
 from autoplan.schema.recompute import FULL, MODES, USUAL_MODES
 from autoplan.schema.stage_layers import even_stages
 
-__all__ = ["KINDS", "SavingKind", "SavingStep", "remedied", "remedies_of"]
-
-
 # Changes of a layout that save memory: of each kind a sequence of steps, the smallest saving first.
 
 

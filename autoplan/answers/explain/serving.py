@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["show_serving_explanation", "show_serving_remedy"]
-
 
 def show_serving_explanation(
     job: ServingJob, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline

@@ -39,16 +39,6 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "serving_explanation_document",
-    "serving_explanation_table",
-    "serving_refusal_document",
-    "serving_refusal_table",
-    "serving_standing_document",
-    "serving_standing_table",
-]
-
-
 _BOUNDS: Final = {
     "memory bandwidth": "HBM bandwidth",
     "compute": "compute",

@@ -58,17 +58,6 @@ from autoplan.search.matmul import (
 )
 from autoplan.units import format_bytes, format_rate, format_seconds
 
-__all__ = [
-    "choice_text",
-    "distributed_product",
-    "flip_text",
-    "gemm",
-    "scheme_changes",
-    "scheme_notes",
-    "scheme_reasons",
-]
-
-
 # Smallest changes with which a distributed product fits: devices, memory, rows.
 
 

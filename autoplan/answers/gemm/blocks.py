@@ -31,18 +31,6 @@ from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.provenance import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
-__all__ = [
-    "distributed_blocks",
-    "distributed_where",
-    "facts_table",
-    "gemm_blocks",
-    "gemm_document",
-    "product_blocks",
-    "product_line",
-    "product_where",
-]
-
-
 # One product on one device, as text for a terminal.
 
 

@@ -18,8 +18,6 @@ from autoplan.commands.output import (
 from autoplan.commands.typed_options import option
 from autoplan.schema.precision import Optimizer, Precision, ResultState, StartState
 
-__all__ = ["gemm"]
-
 
 class Scheme(StrEnum):
     """The schemes of distributed products: typer has no list of a Literal's words."""

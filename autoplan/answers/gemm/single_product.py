@@ -59,17 +59,6 @@ from autoplan.schema.job import Job, JobSpec, Limits, Workload
 from autoplan.schema.precision import Optimizer, Precision, ResultState, SchemeName, StartState
 from autoplan.units import format_bytes, format_rate
 
-__all__ = [
-    "GemmQuestion",
-    "ProductSettings",
-    "facts_of",
-    "pricing_job",
-    "product_of",
-    "single_product",
-    "workspace_of",
-]
-
-
 # The question of ``gemm``: its values checked, and the job and machine that price it.
 
 

@@ -8,26 +8,6 @@ from typing import Literal
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 
-__all__ = [
-    "BreakEvenRows",
-    "DistributedAnswer",
-    "FlipAnswer",
-    "FreeExtent",
-    "LeastCommunication",
-    "PanelWidth",
-    "ProductAnswer",
-    "ProductFacts",
-    "PurposeMemory",
-    "PurposeTime",
-    "Roofline",
-    "SchemeCertificate",
-    "SchemeRow",
-    "SplitK",
-    "TensorBytes",
-    "TransferRow",
-]
-
-
 # Result of ``gemm`` on one device: bytes, memory, roofline and time of one product.
 
 

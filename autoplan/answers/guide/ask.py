@@ -40,24 +40,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 from autoplan.schema.recompute import USUAL_MODES
 
-__all__ = [
-    "amdahl_speedup",
-    "baseline_ladder",
-    "batch_facts",
-    "degree_choices",
-    "device_numbers",
-    "device_scaling",
-    "guide",
-    "guided_job",
-    "gustafson_speedup",
-    "line_of",
-    "memory_needs",
-    "precision_changes",
-    "rung_jobs",
-    "serial_share",
-]
-
-
 # The job that a guide to a model on hardware is about, with what nobody said assumed.
 
 

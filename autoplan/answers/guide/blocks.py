@@ -44,19 +44,6 @@ from autoplan.results.explanation import Contrast, Difference
 from autoplan.results.plan import Plan
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds
 
-__all__ = [
-    "answer_sentences",
-    "batch_sentences",
-    "change_words",
-    "degree_sentence",
-    "guide_blocks",
-    "guide_document",
-    "memory_sentences",
-    "scaling_sentence",
-    "slower_words",
-]
-
-
 # Sentences of a guide: the answer, memory arithmetic, what sets a degree, scaling, the batch.
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from autoplan.deadline import Deadline
     from autoplan.schema.job import Job
 
-__all__ = ["guide"]
-
 
 _MOST_COUNT = 10_000_000
 

@@ -24,8 +24,6 @@ from autoplan.report.render.svg import Place, add_line, add_text, canvas, writte
 from autoplan.report.render.terminal import WIDE
 from autoplan.units import format_seconds
 
-__all__ = ["guide_page", "scaling_picture"]
-
 
 def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> str:
     """Return the guide as a self-contained page; ``command`` is what was typed."""

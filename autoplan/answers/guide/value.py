@@ -10,20 +10,6 @@ from autoplan.results.front import Front
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
-__all__ = [
-    "BatchFacts",
-    "DegreeChoice",
-    "LadderRung",
-    "MemoryNeeds",
-    "PrecisionChange",
-    "RecomputeNeed",
-    "ScalingKind",
-    "ScalingLine",
-    "ScalingPoint",
-    "TrainingGuide",
-]
-
-
 # Strong and weak scaling over numbers of devices, against Amdahl's and Gustafson's laws.
 
 

@@ -42,8 +42,6 @@ from autoplan.schema.yaml.document import Plain
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["Journal", "SweepProgress", "check_results_path", "journal_path", "sweep", "write_results"]
-
 
 # The rows of a sweep as a file: CSV, or Parquet through pyarrow.
 

@@ -29,9 +29,6 @@ from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_seconds
 from autoplan.version import __version__
 
-__all__ = ["MOST_CELLS_SHOWN", "sweep_blocks", "sweep_document"]
-
-
 #: Cells that a table shows unless all are asked for.
 MOST_CELLS_SHOWN: Final = 50
 

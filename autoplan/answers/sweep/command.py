@@ -27,8 +27,6 @@ from autoplan.commands.typed_options import argument, option
 if TYPE_CHECKING:
     from autoplan.results import Sweep
 
-__all__ = ["sweep"]
-
 
 GridArgument = Annotated[str, argument("GRID", "A grid file, or the name of a shipped grid.")]
 

@@ -19,9 +19,6 @@ from autoplan.results.sweep import ServingCellAnswer
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
 
-__all__ = ["MOST_CELLS", "sweep_page"]
-
-
 #: Cells whose points have a label.
 _MOST_LABELS: Final = 40
 

@@ -23,9 +23,6 @@ from autoplan.schema.saved_front import front_from, read_document
 from autoplan.schema.serving.saved_serving import SavedServingFront, serving_front_from
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["VERIFY_SECONDS", "compared", "serving_verdict", "training_verdict", "verify"]
-
-
 #: How long layouts are looked for by default [s].
 VERIFY_SECONDS: Final = 60.0
 #: Largest saved answer [byte].

@@ -13,9 +13,6 @@ from autoplan.commands.output import Format, FormatOption, OutputOption, present
 from autoplan.commands.planned import Bar
 from autoplan.commands.typed_options import argument, option
 
-__all__ = ["NOT_ALL_CHECKED", "REFUTED", "verify"]
-
-
 #: Exit code where a claim is false, or two answers differ.
 REFUTED: Final = 1
 #: Exit code where no claim is false, and one that matters could not be checked.

@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, Final
 from autoplan.catalog import open_file
 from autoplan.errors import CatalogError, Problem, SpecError
 
-__all__ = ["read_plain_pickle"]
-
 #: Python's objects for a snapshot take about ten times as much as its file.
 _LARGEST: Final = 2 * 2**30
 _WINDOW: Final = 2**20

@@ -10,8 +10,6 @@ import re
 from functools import lru_cache
 from typing import Final, Literal
 
-__all__ = ["KINDS", "Kind", "collective_of", "kind_of_kernel", "kind_of_operator", "known_collective"]
-
 Kind = Literal[
     "gemm",
     "attention",

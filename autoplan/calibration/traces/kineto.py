@@ -108,9 +108,6 @@ def operator_kernels(
             columns.kind[at] = step
 
 
-__all__ = ["is_allocation", "is_loader", "is_optimizer", "rank_of_name", "read_kineto", "step_of"]
-
-
 _DEVICE: Final = frozenset(
     {"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
 )

@@ -29,8 +29,6 @@ from autoplan.calibration.traces.timeline_record import (
 from autoplan.catalog import open_file
 from autoplan.errors import CatalogError, Problem, SpecError
 
-__all__ = ["read_nsight"]
-
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES: Final = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -17,8 +17,6 @@ from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
 
-__all__ = ["Fastest", "Feasibility", "closeness", "optimistic_step", "timed_limits", "untimed"]
-
 #: How much better the layouts of one choice of a job may use its devices than those of another.
 _GAIN: Final = 2.0
 _TIMED: Final = ("step_time", "tokens_per_second", "cost", "energy")

@@ -24,15 +24,6 @@ from autoplan.rules.user_constraints import own_rules, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 from autoplan.units import format_bytes, format_seconds, quantity_text
 
-__all__ = [
-    "Requirement",
-    "requirements_of",
-    "rules_conflict",
-    "suggested",
-    "unsatisfiable_subsets",
-    "with_only",
-]
-
 #: Most relaxations of one kind that are solved.
 _MOST_SOLVES: Final = 12
 #: Most that are tried where the job's own rules conflict: then other relaxations rarely help.

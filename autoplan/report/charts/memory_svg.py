@@ -15,8 +15,6 @@ from autoplan.results import Plan
 from autoplan.results.explanation import judged_stage
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_PANELS", "memory_svg"]
-
 #: Most pipeline stages in one chart.
 MOST_PANELS: Final = 16
 

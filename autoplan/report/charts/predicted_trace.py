@@ -27,9 +27,6 @@ from autoplan.report.wording.part_names import TIME_NAMES
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 
-__all__ = ["predicted_trace"]
-
-
 _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}
 _TRACKS: Final = {"phases": 0, "compute": 1, "communication": 2}
 #: Schedules whose chunk c of stage s of p is part c p + s of the model: the sender of a pass is known.

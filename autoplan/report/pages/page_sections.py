@@ -27,18 +27,6 @@ from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = [
-    "coefficients_section",
-    "command_section",
-    "headings",
-    "json_section",
-    "limits_table",
-    "proof_section",
-    "provenance_section",
-    "rejected_section",
-    "step_sentence",
-]
-
 #: Longest text of a source or a note.
 _LONGEST: Final = 300
 

@@ -18,8 +18,6 @@ from autoplan.report.wording.sentences import fits_sentence, number_words
 from autoplan.results import Plan
 from autoplan.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["MOST_NODES", "STAGE_COLOURS", "PicturesOf", "StepPictures", "placement_picture", "plan_details"]
-
 
 @dataclass(frozen=True, slots=True)
 class StepPictures:

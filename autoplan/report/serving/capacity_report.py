@@ -29,8 +29,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
 
-__all__ = ["capacity_document", "capacity_table", "serving_job_document", "serving_job_lines"]
-
 #: Stages and layouts that a table shows.
 _MOST_ROWS: Final = 8
 _BAR: Final = 20

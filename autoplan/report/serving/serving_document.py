@@ -14,8 +14,6 @@ from autoplan.schema.resolved_job import HASH, document_hash, resolved_values
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.version import __version__
 
-__all__ = ["serving_front_document", "serving_plan_document"]
-
 
 def serving_front_document(front: ServingFront) -> Document:
     """Return a front as a document; ``reasons`` is empty if there are plans.

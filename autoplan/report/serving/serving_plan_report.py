@@ -42,15 +42,6 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = [
-    "PERCENTILES",
-    "percentile_rows",
-    "reached",
-    "serving_facts",
-    "serving_plan_blocks",
-    "serving_verdict",
-]
-
 #: Columns of simulated latencies.
 PERCENTILES: Final = ("mean", "p50", "p90", "p99")
 _BOUNDS: Final = {

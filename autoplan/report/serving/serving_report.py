@@ -35,15 +35,6 @@ from autoplan.report.wording.suggestion_words import next_change
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
-__all__ = [
-    "figure_columns",
-    "front_ends",
-    "proof_sentences",
-    "scaling_blocks",
-    "serving_front_blocks",
-    "serving_sentences",
-]
-
 #: Times per token up to this factor apart are alike.
 _ALIKE: Final = 1.1
 #: Plans that a table shows unless all are asked for.

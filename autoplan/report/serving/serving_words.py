@@ -26,17 +26,6 @@ from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "interval_lines",
-    "left_to_engine",
-    "load_words",
-    "plan_parts",
-    "served_words",
-    "settings_lines",
-    "simulated_lines",
-    "time_words",
-]
-
 #: Settings of an engine in words.
 _SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "max_num_seqs": lambda value: f"max_num_seqs {value:,}",

@@ -12,8 +12,6 @@ from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.version import __version__
 
-__all__ = ["kernels_measured", "kernels_origin", "number_kinds", "provenance"]
-
 
 def provenance(job: Job) -> dict[str, Any]:
     """Return the catalogue entries of ``job``, their numbers by kind, and the prediction uncertainty."""

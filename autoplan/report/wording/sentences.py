@@ -28,29 +28,6 @@ from autoplan.units import format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
 
-__all__ = [
-    "CENTRE_ONLY",
-    "certificate_sentence",
-    "count_words",
-    "fits_sentence",
-    "front_sentences",
-    "job_assumptions",
-    "job_lines",
-    "layout_parts",
-    "number_words",
-    "only_at_centre",
-    "peaks_sentence",
-    "proof_sentence",
-    "rejected_rows",
-    "rejected_sentence",
-    "risk_sentence",
-    "space_sentence",
-    "stage_layer_types",
-    "surety_sentences",
-    "uneven_chunks",
-    "wrap_parts",
-]
-
 #: Mark of a plan that fits only at the centre of its 90 % memory interval.
 CENTRE_ONLY: Final = "?"
 

@@ -12,8 +12,6 @@ from autoplan.results import OrderNoise, Standing
 from autoplan.results.explanation import Difference
 from autoplan.units import format_seconds
 
-__all__ = ["signed_seconds", "standing_sentence"]
-
 
 def standing_sentence(standing: Standing) -> str:
     """Return why a layout is or is not on the front."""

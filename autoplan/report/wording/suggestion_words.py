@@ -13,8 +13,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["conflict_sentences", "next_change", "suggestion_lines", "suggestion_sentences"]
-
 
 def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
     """Yield the minimal unsatisfiable subset and the numbered suggestions of a front without plans.

@@ -16,8 +16,6 @@ from autoplan.costs.core.serving.served_prediction import (
 )
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
-__all__ = ["ClassOutcome", "class_outcomes", "class_values", "predicted_class_values"]
-
 Values: TypeAlias = dict[str, Any]
 
 

@@ -13,8 +13,6 @@ from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["serving_plan_values"]
-
 Values: TypeAlias = dict[str, Any]
 
 

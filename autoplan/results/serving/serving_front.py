@@ -18,21 +18,6 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "SERVING_THINNING",
-    "EngineGroup",
-    "FormatComparison",
-    "PoolComparison",
-    "ServingCertificate",
-    "ServingChange",
-    "ServingFront",
-    "ServingPlan",
-    "loss",
-    "objective_value",
-    "plan_of_pools",
-]
-
-
 #: Least relative difference in an objective between plans of a front.
 SERVING_THINNING: Final = 0.01
 

@@ -99,23 +99,6 @@ def _refuse_outside(low: float, value: float, high: float) -> None:
         raise ValueError("the value is outside of its own range: low <= value <= high is needed")
 
 
-__all__ = [
-    "ActivationOffloadPolicy",
-    "ContextPolicy",
-    "ExpertPolicy",
-    "FineTuningPolicy",
-    "HybridPolicy",
-    "MemoryPolicy",
-    "OffloadPolicy",
-    "Optimizer",
-    "OverlapPolicy",
-    "PlacementPolicy",
-    "StackFile",
-    "StackRules",
-    "StackSpec",
-]
-
-
 class MemoryPolicy(Frozen):
     """What a rank keeps and for how long; bytes are a parameter's."""
 

@@ -8,8 +8,6 @@ from typing import Final
 from autoplan.errors import Problem
 from autoplan.schema.model import MAX_SIZE
 
-__all__ = ["ABSENT", "MOST_LAYERS", "Family", "Fields", "Spec", "decoder", "names"]
-
 #: Says that a field has no default, so a config without it is refused.
 ABSENT: Final = -1
 

@@ -32,21 +32,6 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
 
-__all__ = [
-    "Box",
-    "ChoiceSearch",
-    "ClassSum",
-    "Placed",
-    "SetTable",
-    "boxes_beyond",
-    "choice_values",
-    "class_sums",
-    "integral_time",
-    "integral_tokens",
-    "pack",
-    "placed_choice",
-]
-
 _TIMES: Final[frozenset[str]] = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
 _TENTHS: Final = 10
 _MICROSECONDS: Final = 1_000_000

@@ -31,9 +31,6 @@ from autoplan.verification.serving.option_listing import ListedOption, ListedSpa
 from autoplan.verification.serving.pool_listing import ListedPair, settled_pairs
 from autoplan.verification.serving.stated_plans import StatedServingPlan
 
-__all__ = ["Examined", "choice_on", "nothing_better"]
-
-
 #: What a finding on the plans of a stopped search says of its being stopped.
 _OF_STOPPED: Final[tuple[tuple[Finding, Finding], ...]] = (("fails", "holds"), ("not checked", "not checked"))
 

@@ -30,8 +30,6 @@ from autoplan.rules.serving_limit_rules import broken_means, broken_simulated, r
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["ListedPair", "PairListing", "known_sizes", "listed_pairs", "settled_pairs"]
-
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
 
 

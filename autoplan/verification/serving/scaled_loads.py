@@ -16,8 +16,6 @@ from autoplan.verification.serving.optimal_choices import Examined, choice_on
 from autoplan.verification.serving.option_listing import listed_space
 from autoplan.verification.serving.stated_plans import stated_plan
 
-__all__ = ["largest_load", "scaling_checks"]
-
 #: Devices up to which a table goes where the job leaves them out.
 _MOST_DEVICES: Final = 64
 _FIGURES: Final = ("time_to_first_token_seconds", "time_per_output_token_seconds", "output_tokens_per_second")

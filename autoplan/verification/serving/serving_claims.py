@@ -45,8 +45,6 @@ from autoplan.verification.serving.scaled_loads import largest_load, scaling_che
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["ServingQuestion", "examined_answers", "serving_checks"]
-
 #: What a sentence shows of a long list.
 _SHOWN: Final = 5
 #: Difference between the figures of options that a search takes for equal, and that of a decimal fraction.

@@ -20,8 +20,6 @@ from autoplan.report.render.terminal import spread
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_seconds
 
-__all__ = ["MOST_PIECES", "MOST_ZOOMED", "PictureRoom", "timeline_picture"]
-
 #: Most rows of a picture, and most pieces of all its rows: more make a page that is slow to load.
 _MOST_ROWS: Final = 8
 MOST_PIECES: Final = 320
