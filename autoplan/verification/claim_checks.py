@@ -19,7 +19,7 @@ from typing import Any, Final
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
 from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
-from autoplan.results.verdict import Check, Finding
+from autoplan.results.verdict import Check, Finding, checked, shortened
 from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
@@ -45,8 +45,6 @@ from autoplan.version import __version__
 
 #: What a certificate says of the search, and nothing depends on.
 _OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
-#: What a sentence shows of a long list.
-_SHOWN: Final = 5
 
 
 def checks_of(
@@ -68,18 +66,20 @@ def checks_of(
         examined(answer.job, excluded_boxes(answer), deadline, _about(answer, progress)) for answer in answers
     ]
     checks = (
-        _check("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
+        checked("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
         _question(stated, document, now),
-        _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
-        _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
-        _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
-        _check("plans within the noise of the model are named", order_noise_errors(stated.saved, stated.job)),
-        _check("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
-        _check(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
-        _check("prices and memory are what the cost model gives", _prices(stated)),
-        _check("every plan keeps the limits", _of_all(answers, _limits)),
-        _check("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
-        _check(
+        checked("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
+        checked("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
+        checked("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
+        checked(
+            "plans within the noise of the model are named", order_noise_errors(stated.saved, stated.job)
+        ),
+        checked("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
+        checked(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
+        checked("prices and memory are what the cost model gives", _prices(stated)),
+        checked("every plan keeps the limits", _of_all(answers, _limits)),
+        checked("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
+        checked(
             "status, bound and gap go together",
             [*_of_all(answers, answer_certificate_errors), *certificate_errors(stated)],
         ),
@@ -90,21 +90,11 @@ def checks_of(
         *stopped_checks(answers, deadline),
         _run(stated),
     )
-    return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
+    return shortened(checks)
 
 
 def _about(answer: StatedAnswer, progress: Progress) -> Progress:
     return lambda done, total, name: progress(done, total, " ".join(filter(None, [answer.words, name])))
-
-
-def _check(claim: str, wrong: Iterable[str], detail: str = "") -> Check:
-    problems = tuple(wrong)
-    return Check(claim, "fails" if problems else "holds", problems or ((detail,) if detail else ()))
-
-
-def _shown(details: Sequence[str]) -> tuple[str, ...]:
-    more = len(details) - _SHOWN
-    return (*details[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
 
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
@@ -126,10 +116,10 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
         return Check(claim, "not checked", facts, matters=False, fields=("job_file",))
     mine, today = hashes(stated.job)[0], hashes(now)[0]
     if mine != today:
-        return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
+        return checked(claim, [f"the job is {today} today, the plan is for {mine}"])
     # What options left out stands in a file as well as what it says itself.
     job_file = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
-    return _check(claim, differences(job_file, file_facts(now), "job_file"))
+    return checked(claim, differences(job_file, file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:

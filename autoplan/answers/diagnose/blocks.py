@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from autoplan.answers.diagnose.value import Diagnosis, Finding, FindingKind
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
-from autoplan.report.document_fields import SCHEMA, Document, job_document, plain, plan_document
+from autoplan.report.document_fields import SCHEMA, Document, plain, plan_document
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -26,6 +26,7 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines
+from autoplan.results.job_summary import job_document
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from autoplan.costs.core.prediction import Prediction
 from autoplan.report.charts.breakdown import breakdown
-from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document
 from autoplan.report.picture_report import memory_picture
 from autoplan.report.render.blocks import (
     GAP,
@@ -28,6 +28,7 @@ from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
 from autoplan.results import Choice, Contrast, Explanation, Refusal, Remedy, Standing
 from autoplan.results.explanation import Difference, judged_stage
+from autoplan.results.job_summary import job_document
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 

@@ -22,8 +22,9 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
+from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
+from autoplan.results.job_summary import serving_job_document
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_explanation import (
     EngineParts,

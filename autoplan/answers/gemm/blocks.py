@@ -28,7 +28,7 @@ from autoplan.report.render.blocks import (
     total_width,
 )
 from autoplan.report.render.terminal import Terminal
-from autoplan.report.wording.provenance import provenance
+from autoplan.results.job_summary import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
 # One product on one device, as text for a terminal.

@@ -14,7 +14,7 @@ from autoplan.answers.guide.value import (
     ScalingPoint,
     TrainingGuide,
 )
-from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, plain
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -31,7 +31,6 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import (
     fits_sentence,
     job_lines,
@@ -41,6 +40,7 @@ from autoplan.report.wording.sentences import (
     wrap_parts,
 )
 from autoplan.results.explanation import Contrast, Difference
+from autoplan.results.job_summary import job_document, provenance
 from autoplan.results.plan import Plan
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, LayerType, Prediction
 from autoplan.costs.core.reference import keeps_reference
-from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.results import Certificate, Front, Rejection, StackStep
 from autoplan.results.front import RejectionKind
+from autoplan.results.job_summary import number_kinds
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.post_training import sequences_of_sample
@@ -339,6 +339,18 @@ def surety_sentences(
     intervals = [*near_limit_sentences(job, predicted), _intervals(job, predicted)] if predicted else []
     origins = [*_rl_sentences(job), curves, *_linear_attention(job), *_derived_node(job)]
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, *origins]
+
+
+def kernels_origin(job: Job) -> str:
+    """Return in words where the kernel curves of ``job`` were measured."""
+    kernels, device_name = job.kernels, job.cluster.device.name
+    if device_name in kernels.devices[:1]:
+        return "measured on this device"
+    if device_name in kernels.devices:
+        return f"measured on {kernels.devices[0]}, whose chip is that of this device"
+    if kernels.devices:
+        return f"not measured on this device: those of {kernels.devices[0]}, its nearest measured relative"
+    return f"not measured on this device: {kernels.valid_for}"
 
 
 def _linear_attention(job: Job) -> list[str]:
