@@ -38,8 +38,13 @@ from autoplan.verification.fact_checks import (
     stack_errors,
 )
 from autoplan.verification.listing.dominated_boxes import Box, boxes_of, maximal
-from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
-from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
+from autoplan.verification.stated_answers import (
+    Stated,
+    StatedAnswer,
+    StatedPlan,
+    certificate_errors,
+    front_errors,
+)
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 

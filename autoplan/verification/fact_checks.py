@@ -21,7 +21,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import hashes, resolved
 from autoplan.schema.saved_front import SavedCertificate, SavedFront, SavedSuggestion
-from autoplan.verification.stated_choices import Stated
+from autoplan.verification.stated_answers import Stated
 from autoplan.verification.value_comparison import differences
 
 
