@@ -1,4 +1,4 @@
-"""Parsed and re-priced form of a saved answer, one part for each number of devices and batch, and its front."""
+"""Parsed and re-priced form of a saved answer, one part for each number of devices and batch; its front."""
 
 from __future__ import annotations
 
