@@ -15,6 +15,13 @@ from autoplan.lazy import lazy as _lazy
 from autoplan.version import __version__
 
 if TYPE_CHECKING:
+    from autoplan.answers.capacity.ask import capacity
+    from autoplan.answers.compare.ask import compare
+    from autoplan.answers.configure.ask import emit, read, read_values
+    from autoplan.answers.explain.ask import explain
+    from autoplan.answers.guide.ask import guide, guided_job
+    from autoplan.answers.sweep.ask import sweep
+    from autoplan.answers.verify.ask import verify
     from autoplan.catalog import load_grid, load_serving_job
     from autoplan.errors import (
         AutoplanError,
@@ -25,22 +32,9 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from autoplan.kinds import load_job
-    from autoplan.planning import (
-        capacity,
-        communication,
-        compare,
-        emit,
-        evaluate,
-        explain,
-        guide,
-        guided_job,
-        plan,
-        read,
-        read_values,
-        remaining,
-        sweep,
-        verify,
-    )
+    from autoplan.planning.communicating import communication
+    from autoplan.planning.plan_and_evaluate import evaluate, plan
+    from autoplan.planning.remaining_devices import remaining
     from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.job import Job
@@ -89,13 +83,19 @@ __all__ = [
 ]
 
 _HOMES = {
+    "autoplan.answers.capacity.ask": "capacity",
+    "autoplan.answers.compare.ask": "compare",
+    "autoplan.answers.configure.ask": "emit read read_values",
+    "autoplan.answers.explain.ask": "explain",
+    "autoplan.answers.guide.ask": "guide guided_job",
+    "autoplan.answers.sweep.ask": "sweep",
+    "autoplan.answers.verify.ask": "verify",
     "autoplan.catalog": "load_grid load_serving_job",
     "autoplan.errors": "AutoplanError CatalogError InfeasibleError LayoutError SpecError UnsupportedError",
     "autoplan.kinds": "load_job",
-    "autoplan.planning": (
-        "capacity communication compare emit evaluate explain guide guided_job plan read read_values "
-        "remaining sweep verify"
-    ),
+    "autoplan.planning.communicating": "communication",
+    "autoplan.planning.plan_and_evaluate": "evaluate plan",
+    "autoplan.planning.remaining_devices": "remaining",
     "autoplan.results": "Communication Explanation Front Plan Remedy Sweep Verdict",
     "autoplan.results.serving.serving_front": "ServingFront ServingPlan",
     "autoplan.schema.job": "Job",

@@ -305,11 +305,11 @@ def asks_for_page(form: str, output: Path | None) -> bool:
 
 def step_trace(job: Job, plan: Plan) -> str:
     """Return the predicted step of ``plan`` as a trace."""
-    from autoplan import planning
+    from autoplan.planning.communicating import communication, predicted_step
     from autoplan.report.charts.predicted_trace import predicted_trace
 
-    timeline = planning.predicted_step(job, plan.layout)
-    return predicted_trace(job, plan, timeline, planning.communication(job, plan.layout))
+    timeline = predicted_step(job, plan.layout)
+    return predicted_trace(job, plan, timeline, communication(job, plan.layout))
 
 
 #: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
@@ -324,22 +324,22 @@ def many_passes(plan: Plan) -> bool:
 
 def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:
     """Return what the pictures of ``plan`` show; ``timeline`` says why its step is not drawn."""
-    from autoplan import planning
+    from autoplan.planning.communicating import placement, products
     from autoplan.report.pages.plan_details import StepPictures
 
     return StepPictures(
         drawn_step(job, plan) if timeline is None else timeline,
-        planning.products(job, plan.layout),
-        planning.placement(job, plan.layout),
+        products(job, plan.layout),
+        placement(job, plan.layout),
     )
 
 
 def drawn_step(job: Job, plan: Plan) -> StepTimeline | str:
     """Return the predicted step of ``plan``, or why it is not drawn."""
-    from autoplan import planning
+    from autoplan.planning.communicating import predicted_step
 
     try:
-        return planning.predicted_step(job, plan.layout)
+        return predicted_step(job, plan.layout)
     except UnsupportedError as error:
         return str(error)
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from autoplan import planning
+from autoplan.answers.configure.ask import emit
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.programs import any_layout, written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
 from autoplan.playground.questions import (
     Ask,
@@ -445,14 +446,14 @@ def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str
     question_job = job_of(question)
     job = written_for(question_job, request.target)
     try:
-        plan = planning.evaluate(job, request.layout)
+        plan = evaluate(job, request.layout)
     except LayoutError:  # no program of the target has it: the target says itself what it lacks
         job = any_layout(question_job)
-        plan = planning.evaluate(job, request.layout)
+        plan = evaluate(job, request.layout)
     line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 
     def emission() -> Emission:
-        return planning.emit(plan, request.target, job=job, command=line, image=request.image)
+        return emit(plan, request.target, job=job, command=line, image=request.image)
 
     return _emitted(request, plan.layout_string, line, emission)
 

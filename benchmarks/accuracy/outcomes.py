@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from autoplan.catalog import entry_names
 from autoplan.costs.core.prediction import Prediction
 from autoplan.errors import AutoplanError, LayoutError
-from autoplan.planning import evaluate
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.results import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

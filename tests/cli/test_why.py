@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan import InfeasibleError, evaluate, load_job, plan
-from autoplan.planning import explain, explain_choice
+from autoplan.answers.explain.ask import explain, explain_choice
 from autoplan.planning.plan_and_evaluate import read_layout
 from autoplan.rules import broken_rules
 from autoplan.schema.job import SearchSpec

@@ -158,10 +158,11 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
 
 
 def _runs(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate import ask
+    from autoplan.answers.calibrate.ask import calibrated_files
 
-    answer = planning.calibrate(runs)
-    files = _written(planning.calibrated_files(answer), output)
+    answer = ask.calibrate(runs)
+    files = _written(calibrated_files(answer), output)
 
     from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
 
@@ -183,9 +184,9 @@ def show_machine_of_logs(
     job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
 ) -> None:
     """Write what the logs of a training job say of its machine, and the files of its cost model."""
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrate_from_logs
 
-    _present_machine(planning.calibrate_from_logs(job, layouts, logs), form, output)
+    _present_machine(calibrate_from_logs(job, layouts, logs), form, output)
 
 
 def show_engine_of_results(
@@ -203,15 +204,15 @@ def show_engine_of_results(
 
 
 def _machine(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrate_machine
 
-    _present_machine(planning.calibrate_machine(runs), form, output)
+    _present_machine(calibrate_machine(runs), form, output)
 
 
 def _present_machine(answer: MachineCalibration, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrated_files
 
-    files = _written(planning.calibrated_files(answer), output)
+    files = _written(calibrated_files(answer), output)
 
     from autoplan.answers.calibrate.blocks import machine_document, machine_table
 
@@ -221,13 +222,13 @@ def _present_machine(answer: MachineCalibration, form: Format, output: Path | No
 def _measure(
     hardware: str, points: Path, *, quick: bool, device: TorchDevice, form: Format, output: Path | None
 ) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import measure, measured_file
 
     with Bar("measuring") as bar:
-        answer = planning.measure(hardware, points, device=device.value, quick=quick, progress=bar)
+        answer = measure(hardware, points, device=device.value, quick=quick, progress=bar)
     if answer is None:  # another rank writes the answer
         return
-    files = _written(planning.measured_file(answer), output)
+    files = _written(measured_file(answer), output)
 
     from autoplan.answers.calibrate.blocks import measured_document, measured_table
 

@@ -37,9 +37,9 @@ def capacity(
     Exit code 1: engines do not start, or do not admit the longest request. The answer has the reasons and the
     changes that help, each one computed.
     """
-    from autoplan import planning
+    from autoplan.answers.capacity import ask
 
-    answer = planning.capacity(job, layout)
+    answer = ask.capacity(job, layout)
 
     from autoplan.report.serving.capacity_report import capacity_document, capacity_table
 

@@ -66,7 +66,7 @@ def list_entries(
     """List the entries of one kind or of all, with their key facts."""
     from autoplan.answers.catalog.blocks import catalog_document, catalog_table
     from autoplan.catalog import entry_names
-    from autoplan.planning import parameter_counts
+    from autoplan.planning.communicating import parameter_counts
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
@@ -87,7 +87,7 @@ def show(
     """
     from autoplan.answers.catalog.blocks import entries_document, entries_text
     from autoplan.catalog import find_entries
-    from autoplan.planning import parameter_counts
+    from autoplan.planning.communicating import parameter_counts
 
     entries = find_entries(name, kind)
     parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
@@ -165,10 +165,10 @@ def hardware(
 
 def _measured(node: str | None, device: TorchDevice, form: Format, output: Path | None) -> None:
     """Write the measured node's file; nothing on other ranks than the first."""
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import measured_hardware
 
     if form is Format.json:
         raise typer.BadParameter("a measured node is a YAML file", param_hint="--format")
-    text = planning.measured_hardware(node, device=device.value)
+    text = measured_hardware(node, device=device.value)
     if text is not None:
         write(text, output)

@@ -152,7 +152,7 @@ def show_engines(
     job: ServingJob, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
     """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
-    from autoplan import planning
+    from autoplan.answers.compare.ask import compare_engines
 
     form, output, _ = where
     if options.axes or options.replan or options.file is not None:
@@ -160,7 +160,7 @@ def show_engines(
     if asks_for_page(form, output):
         raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
     load_solver()
-    answer = planning.compare_engines(job, options.layouts, deadline=deadline)
+    answer = compare_engines(job, options.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
 
@@ -177,15 +177,16 @@ def _compared(
     replan: bool,
 ) -> LayoutComparison:
     """Return the comparison of ``layouts``, with that of a file before them."""
-    from autoplan import planning
+    from autoplan.answers.compare import ask
+    from autoplan.answers.configure.comparing_files import evaluate_file, file_notes
 
     file, framework = source
     with Bar("compare:") as bar:
         load_solver()
         if file is None:
-            return planning.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
-        layouts_compared, file_plan, job = planning.evaluate_file(job, file, framework)
-        answer = planning.compare(
+            return ask.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
+        layouts_compared, file_plan, job = evaluate_file(job, file, framework)
+        answer = ask.compare(
             job,
             [file_plan.layout, *layouts],
             names=[file.name, *layouts],
@@ -194,7 +195,7 @@ def _compared(
             progress=bar,
             deadline=deadline,
         )
-        return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, file_plan)))
+        return replace(answer, notes=tuple(file_notes(job, layouts_compared, file_plan)))
 
 
 def _page(comparison: LayoutComparison, command: str) -> str:

@@ -148,7 +148,7 @@ def fastest_for(target: str) -> Callable[[Front], int]:
 
 def asked_training(request: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.catalog import entry_names
     from autoplan.launch.registry import find_target
 
@@ -170,7 +170,7 @@ def asked_training(request: AskedEmission) -> Emission:
         request = replace(request, number=number)
     options = {"--framework": request.framework, "--program": request.program, "--image": request.image}
     words = None if request.program == named else request.program
-    return planning.emit(
+    return ask.emit(
         plan,
         request.target,
         job=job,
@@ -228,7 +228,7 @@ def launch(
     target needs are set where the environment does not have them. Exit code 1: no layout is feasible; 2: bad
     input, or a plan that the target cannot express; nothing is run then.
     """
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.launch.registry import find_target
 
     find_target(target)
@@ -236,7 +236,7 @@ def launch(
     the_job, the_plan, _ = asked_plan(
         job, plan, layout, None, target=target, choose=fastest_for(target), cache=cache
     )
-    emission = planning.emit(the_plan, target, job=the_job)
+    emission = ask.emit(the_plan, target, job=the_job)
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}
     if dry_run:

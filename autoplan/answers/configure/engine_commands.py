@@ -59,9 +59,9 @@ def words_of(options: Mapping[str, str | None]) -> list[str]:
 
 def asked_engines(request: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
-    from autoplan.answers.configure.ask import is_saved_plan
     from autoplan.answers.configure.engine_launches import emit_engines, saved_engines
     from autoplan.launch.engines.engine_registry import engine_target
+    from autoplan.planning.saved_plans import is_saved_plan
 
     if request.framework or request.program:
         raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")

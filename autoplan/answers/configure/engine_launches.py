@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
+from autoplan.answers.configure.ask import EmitOptions
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
@@ -27,6 +27,7 @@ from autoplan.launch.engines.served_run import (
     admitted_requests,
 )
 from autoplan.launch.target import Emission
+from autoplan.planning.saved_plans import LARGEST_ANSWER, numbered
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules

@@ -75,14 +75,14 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     prints a job file for `autoplan plan` and `autoplan evaluate JOB --from FILE`: a whole one with
     --hardware.
     """
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.answers.configure.blocks import configuration_document, job_text
     from autoplan.catalog.programs import stack_of_way
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.launch.registry import usual_stack
 
     values = variables_of(variables)
-    read_on = partial(planning.read, file, framework, variables=values, arguments=arguments_of(arguments))
+    read_on = partial(ask.read, file, framework, variables=values, arguments=arguments_of(arguments))
     configuration = read_on(devices=devices)
     if hardware is not None:
         said = configuration.job.get("devices")

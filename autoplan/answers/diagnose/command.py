@@ -88,13 +88,14 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
     time that waits for the host or for data. Files are read as data and never executed. An --output whose
     name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.diagnose import ask
     from autoplan.catalog import load_job
     from autoplan.commands.lean import collect_again
+    from autoplan.planning.plan_and_evaluate import chosen
 
     collect_again()
-    loaded = planning.chosen(load_job(job), layout)
-    answer = planning.diagnose(loaded, layout, trace, memory=memory or (), steps=steps)
+    loaded = chosen(load_job(job), layout)
+    answer = ask.diagnose(loaded, layout, trace, memory=memory or (), steps=steps)
     run = _record(job, answer, runs_output)
     if runs_output is not None:
         write(run, runs_output)
@@ -118,10 +119,10 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
 def _record(job: str, answer: Diagnosis, output: Path | None) -> str:
     """Return the run as a file; a job that is a file is named relative to it."""
-    from autoplan import planning
+    from autoplan.answers.diagnose.ask import run_record
     from autoplan.catalog import is_path
 
     if is_path(job):
         job = os.path.relpath(job, output.parent if output else None)
         job = job if is_path(job) else f"./{job}"
-    return planning.run_record(job, answer)
+    return run_record(job, answer)

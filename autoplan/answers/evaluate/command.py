@@ -145,11 +145,11 @@ def show_file(
     where: tuple[Format, Path | None, str],
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
-    from autoplan import planning
+    from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
     from autoplan.catalog import load_job
 
-    file_comparison, plan, job = planning.evaluate_file(load_job(reference), file, framework)
-    comparison = planning.compare_file(job, file, file_comparison, plan, planned(job, deadline))
+    file_comparison, plan, job = evaluate_file(load_job(reference), file, framework)
+    comparison = compare_file(job, file, file_comparison, plan, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text
     from autoplan.answers.evaluate.blocks import plan_table

@@ -143,26 +143,28 @@ def show_explanation(
 
 def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
     """Write the job file with a remedy of a layout applied."""
-    from autoplan import planning
+    from autoplan.answers.explain import ask
+    from autoplan.answers.explain.remedies import remedied
+    from autoplan.planning.plan_and_evaluate import chosen
     from autoplan.results import Refusal
 
     if layout is None:
         raise typer.BadParameter("a remedy is one of a layout: give --layout too", param_hint="--apply")
     load_solver()
-    answer = planning.explain(planning.chosen(job, layout), layout, deadline=deadline)
+    answer = ask.explain(chosen(job, layout), layout, deadline=deadline)
     if isinstance(answer, Refusal):
         raise UnsupportedError(f"the layout cannot run, and has no remedies: {'; '.join(answer.rules)}")
-    write(planning.remedied(job, answer, number, output.parent if output else None), output)
+    write(remedied(job, answer, number, output.parent if output else None), output)
 
 
 def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadline: Deadline) -> bool:
     """Write why the fastest plan is the fastest to the file of ``asked``, whose other part is the command."""
     _no_picture(form, "of a choice", "--layout")
-    from autoplan import planning
+    from autoplan.answers.explain.ask import explain_choice
 
     with Bar("what if:") as bar:
         load_solver()
-        answer = planning.explain_choice(job, progress=bar, deadline=deadline)
+        answer = explain_choice(job, progress=bar, deadline=deadline)
 
     from autoplan.answers.explain.blocks import choice_document, choice_table
     from autoplan.results.merged_front import at_batch
@@ -183,14 +185,15 @@ def _explain_layout(
     job: Job, layout: str, form: str, output: tuple[Path | None, str], deadline: Deadline
 ) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
-    from autoplan import planning
+    from autoplan.answers.explain import ask
+    from autoplan.planning.plan_and_evaluate import chosen
     from autoplan.results import Refusal
 
-    job = planning.chosen(job, layout)
+    job = chosen(job, layout)
     progress = Progress()
     try:
         load_solver()
-        answer = planning.explain(job, layout, progress=progress, deadline=deadline)
+        answer = ask.explain(job, layout, progress=progress, deadline=deadline)
     finally:
         progress.close()
     if isinstance(answer, Refusal):

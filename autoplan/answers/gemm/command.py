@@ -145,7 +145,7 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
     answer has the reason and the smallest changes that help. An --output whose name ends in .html is the
     answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.gemm import ask
     from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 
     settings = ProductSettings(
@@ -160,7 +160,7 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
         headroom=headroom,
         memory=memory,
     )
-    answer = planning.gemm(
+    answer = ask.gemm(
         GemmQuestion(
             m=m,
             n=n,

@@ -96,11 +96,11 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     Exit code 1: no layout is feasible. The answer has the reasons and the devices that would be enough. An
     --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.guide.ask import guided_job
 
     limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        job, assumed = planning.guided_job(
+        job, assumed = guided_job(
             model,
             hardware,
             devices=devices,
@@ -130,10 +130,10 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
 def _answer(
     job: Job, assumed: tuple[str, ...], critical_tokens: float | None, deadline: Deadline
 ) -> TrainingGuide:
-    from autoplan import planning
+    from autoplan.answers.guide import ask
 
     with Bar("guide:") as bar:
         load_solver()
-        return planning.guide(
+        return ask.guide(
             job, critical_tokens=critical_tokens, assumed=assumed, progress=bar, deadline=deadline
         )

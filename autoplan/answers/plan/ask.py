@@ -11,7 +11,7 @@ from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import AutoplanError
-from autoplan.planning import evaluate, plan
+from autoplan.planning.plan_and_evaluate import evaluate, plan
 from autoplan.results import Front, Plan
 from autoplan.results.calibration import MACHINE_SHARE
 from autoplan.results.merged_front import at_batch

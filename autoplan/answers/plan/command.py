@@ -95,14 +95,14 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     as a trace for Perfetto, written in addition to the table; one that ends in .html is the answer as a page
     that loads nothing.
     """
-    from autoplan import planning
     from autoplan.kinds import kind_of
+    from autoplan.planning.remaining_devices import remaining
 
     kind = kind_of(job)
     progress, limit = Progress(), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
-            loaded = kind.load(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
+            loaded = kind.load(job) if lost_nodes is None else remaining(job, lost_nodes)
             if deadline is None:
                 limit.seconds = loaded.deadline
             load_solver()

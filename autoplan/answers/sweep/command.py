@@ -112,7 +112,8 @@ def sweep(
 
 def _planned(grid: str, output: Path | None, workers: int | None, dask: str | None) -> Sweep:
     """Return the answer to the grid; when interrupted, say what is kept and how to go on."""
-    from autoplan import planning
+    from autoplan.answers.sweep import ask
+    from autoplan.answers.sweep.executors import dask_executor
     from autoplan.catalog import load_grid
 
     collect_again()
@@ -121,8 +122,8 @@ def _planned(grid: str, output: Path | None, workers: int | None, dask: str | No
     try:
         with ExitStack() as stack:
             stack.enter_context(bar)
-            executor = stack.enter_context(planning.dask_executor(dask)) if dask else None
-            return planning.sweep(loaded, output=output, workers=workers, executor=executor, progress=bar)
+            executor = stack.enter_context(dask_executor(dask)) if dask else None
+            return ask.sweep(loaded, output=output, workers=workers, executor=executor, progress=bar)
     except KeyboardInterrupt as error:
         complain([_interrupted(output, bar, len(loaded.cells))])
         raise typer.Exit(INTERRUPTED) from error

@@ -52,7 +52,7 @@ def verify(
     Exit code 0: all claims that matter hold; 1: a claim is false, or PLAN and OTHER differ; 2: a file cannot
     be read; 3: no claim is false, and one that matters could not be checked, such as for lack of time.
     """
-    from autoplan import planning
+    from autoplan.answers.verify import ask
 
     collect_again()
     if against is not None:
@@ -60,7 +60,7 @@ def verify(
         return
     deadline = command_deadline(None if exhaustive else seconds)
     with Bar("checking layouts") as bar:
-        verdict = planning.verify(plan, job=job, deadline=deadline, progress=bar)
+        verdict = ask.verify(plan, job=job, deadline=deadline, progress=bar)
 
     from autoplan.answers.verify.blocks import verdict_document, verdict_table
 
@@ -71,10 +71,10 @@ def verify(
 
 def _compare(plan: Path, other: Path, form: Format, output: Path | None) -> None:
     """Write the fields in which two saved plans differ."""
-    from autoplan import planning
+    from autoplan.answers.verify.ask import compared
     from autoplan.answers.verify.blocks import comparison_document, comparison_table
 
-    comparison = planning.compared(plan, other)
+    comparison = compared(plan, other)
     present(form, output, comparison, document=comparison_document, table=comparison_table)
     if comparison.differences:
         raise typer.Exit(REFUTED)

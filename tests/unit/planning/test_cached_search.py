@@ -17,8 +17,9 @@ import pytest
 from autoplan.catalog import load_job
 from autoplan.deadline import Deadline
 from autoplan.errors import CatalogError
-from autoplan.planning import caching, plan
+from autoplan.planning import caching
 from autoplan.planning.caching import CACHE_VARIABLE, SolveLock, cache_folder, read_answer
+from autoplan.planning.plan_and_evaluate import plan
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.serialization import dump
 from autoplan.schema.job import Limits, SearchSpec
