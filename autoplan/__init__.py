@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoplan.answers.sweep.ask import sweep
     from autoplan.answers.verify.ask import verify
     from autoplan.catalog import load_grid, load_serving_job
+    from autoplan.costs.core.prediction import Communication
     from autoplan.errors import (
         AutoplanError,
         CatalogError,
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
     from autoplan.planning.communicating import communication
     from autoplan.planning.plan_and_evaluate import evaluate, plan
     from autoplan.planning.remaining_devices import remaining
-    from autoplan.results import Communication, Explanation, Front, Plan, Remedy, Sweep, Verdict
+    from autoplan.results.explanation import Explanation, Remedy
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+    from autoplan.results.sweep import Sweep
+    from autoplan.results.verdict import Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.layout import Layout
     from autoplan.schema.serving.engine_layout import EngineLayout
@@ -91,13 +96,18 @@ _HOMES = {
     "autoplan.answers.sweep.ask": "sweep",
     "autoplan.answers.verify.ask": "verify",
     "autoplan.catalog": "load_grid load_serving_job",
+    "autoplan.costs.core.prediction": "Communication",
     "autoplan.errors": "AutoplanError CatalogError InfeasibleError LayoutError SpecError UnsupportedError",
     "autoplan.kinds": "load_job",
     "autoplan.planning.communicating": "communication",
     "autoplan.planning.plan_and_evaluate": "evaluate plan",
     "autoplan.planning.remaining_devices": "remaining",
-    "autoplan.results": "Communication Explanation Front Plan Remedy Sweep Verdict",
+    "autoplan.results.explanation": "Explanation Remedy",
+    "autoplan.results.front": "Front",
+    "autoplan.results.plan": "Plan",
     "autoplan.results.serving.serving_front": "ServingFront ServingPlan",
+    "autoplan.results.sweep": "Sweep",
+    "autoplan.results.verdict": "Verdict",
     "autoplan.schema.job": "Job",
     "autoplan.schema.layout": "Layout",
     "autoplan.schema.serving.engine_layout": "EngineLayout",

@@ -17,9 +17,11 @@ from autoplan.lazy import Later
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
-    from autoplan.results import Front, Plan, Verdict
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.results.sweep import AnyCellAnswer
+    from autoplan.results.verdict import Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.serving.saved_serving import SavedServingFront

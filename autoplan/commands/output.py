@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autoplan.report.pages.plan_details import StepPictures
     from autoplan.report.render.blocks import Block
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
 
 Answer = TypeVarTuple("Answer")

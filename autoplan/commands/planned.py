@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoplan.deadline import Deadline
-    from autoplan.results import Front, Plan
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
 
 

@@ -20,12 +20,11 @@ from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.caching import cache_folder, cached
-from autoplan.results import Certificate, Front, Plan, Rejection
-from autoplan.results.front import RejectionKind
+from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
-from autoplan.results.plan import StackStep
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan, StackStep
 from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.adapters import ATTENTION_MODULES
 from autoplan.schema.costmodel.software import with_software

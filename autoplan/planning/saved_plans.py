@@ -12,8 +12,8 @@ from autoplan.catalog.programs import targets_of
 from autoplan.errors import UnsupportedError
 from autoplan.launch.registry import find_target
 from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
-from autoplan.results import Plan
 from autoplan.results.merged_front import choice_key
+from autoplan.results.plan import Plan
 from autoplan.schema.job import ChosenProgram, Job
 from autoplan.schema.resolved_job import job_from
 from autoplan.schema.saved_front import SavedPlan, front_from, read_document

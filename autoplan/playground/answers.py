@@ -61,8 +61,8 @@ from autoplan.report.wording.sentences import (
     space_sentence,
 )
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
-from autoplan.results import Front, Plan
-from autoplan.results.front import Edit
+from autoplan.results.front import Edit, Front
+from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.serving.serving_spec import ServingJob

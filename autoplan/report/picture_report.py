@@ -23,8 +23,9 @@ from autoplan.report.render.blocks import GAP, Block, Heading, Picture, Piece, S
 from autoplan.report.render.terminal import Terminal, render, spread
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import judged_stage
+from autoplan.results.front import Front
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeAlias
 from autoplan.costs.predict import facts_of
 from autoplan.deadline import Deadline
 from autoplan.errors import LayoutError
-from autoplan.results import Front, Suggestion
-from autoplan.results.front import parts_of
+from autoplan.results.front import Front, Suggestion, parts_of
 from autoplan.results.job_summary import job_document, provenance
 from autoplan.results.plan import layout_fields
 from autoplan.results.verdict import Check

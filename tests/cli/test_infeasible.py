@@ -154,7 +154,7 @@ def test_no_smaller_change_is_enough():
 
 
 def _edit(key, after):
-    from autoplan.results import Edit
+    from autoplan.results.front import Edit
 
     return Edit(key, "", str(after))
 

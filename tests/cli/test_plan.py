@@ -10,7 +10,7 @@ from autoplan import Front, InfeasibleError, evaluate, load_job, planning
 from autoplan.costs.predict import facts_of
 from autoplan.planning import plan_and_evaluate
 from autoplan.report import front_document
-from autoplan.results import Rejection
+from autoplan.results.front import Rejection
 from tests.support.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"

@@ -18,7 +18,7 @@ from autoplan.launch.target import PlannedRun
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.terminal import Terminal
 from autoplan.results.merged_front import at_batch, target_of
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from tests.support.quick_cases import slow_after, slow_but

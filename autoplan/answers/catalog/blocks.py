@@ -36,7 +36,7 @@ from autoplan.report.render.blocks import (
     total_width,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results import ParameterCounts
+from autoplan.results.plan import ParameterCounts
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autoplan.costs.core.prediction import StepTimeline
     from autoplan.deadline import Deadline
     from autoplan.launch.configuration import LaunchFile
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
 

@@ -15,8 +15,8 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.predict import Steps
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
-from autoplan.results import Plan
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.hardware import NodeSpec
 from autoplan.schema.job import Degrees, Job

@@ -24,10 +24,10 @@ from autoplan.launch.registry import find_target, named_configuration, recognise
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.saved_plans import numbered
-from autoplan.results import Front, Plan
-from autoplan.results.front import ParetoFront
+from autoplan.results.front import Front, ParetoFront
 from autoplan.results.merged_front import at_batch, target_of
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

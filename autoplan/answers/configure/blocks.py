@@ -23,7 +23,7 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 from autoplan.units import format_seconds
 

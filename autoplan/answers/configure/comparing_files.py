@@ -30,9 +30,9 @@ from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
-from autoplan.results import Front, Plan
-from autoplan.results.plan import layout_fields
-from autoplan.rules import broken_rules
+from autoplan.results.front import Front
+from autoplan.results.plan import Plan, layout_fields
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout

@@ -22,7 +22,8 @@ from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
-    from autoplan.results import Front, Plan
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
 
 JobOrPlan = Annotated[
     str,

@@ -20,7 +20,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.errors import UnsupportedError
 from autoplan.planning.communicating import communication, predicted_step
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, plannable
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.run_files import RunSpec, RunsSpec

@@ -31,7 +31,7 @@ from autoplan.costs.network.collectives import (
     collective_seconds,
     point_to_point_seconds,
 )
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
 # Measured memory of a device against what was predicted, by category, at the peak of both.

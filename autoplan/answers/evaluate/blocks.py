@@ -31,7 +31,7 @@ from autoplan.report.wording.sentences import (
     surety_sentences,
     uneven_chunks,
 )
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_count, format_seconds
 

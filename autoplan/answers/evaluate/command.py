@@ -32,7 +32,7 @@ from autoplan.commands.typed_options import option
 if TYPE_CHECKING:
     from autoplan.launch.configuration import FileComparison, LaunchFile
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
 
 

@@ -17,7 +17,6 @@ from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import (
     BottleneckShare,
     Choice,
@@ -27,8 +26,10 @@ from autoplan.results.explanation import (
     Standing,
     differences,
 )
+from autoplan.results.front import Front
 from autoplan.results.merged_front import choice_key, question_words
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages

@@ -26,8 +26,16 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
-from autoplan.results import Choice, Contrast, Explanation, Refusal, Remedy, Standing
-from autoplan.results.explanation import Difference, judged_stage
+from autoplan.results.explanation import (
+    Choice,
+    Contrast,
+    Difference,
+    Explanation,
+    Refusal,
+    Remedy,
+    Standing,
+    judged_stage,
+)
 from autoplan.results.job_summary import job_document
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds

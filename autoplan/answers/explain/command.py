@@ -25,7 +25,7 @@ from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
-    from autoplan.results import Explanation, Refusal
+    from autoplan.results.explanation import Explanation, Refusal
     from autoplan.schema.job import Job
 
 
@@ -146,7 +146,7 @@ def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, 
     from autoplan.answers.explain import ask
     from autoplan.answers.explain.remedies import remedied
     from autoplan.planning.plan_and_evaluate import chosen
-    from autoplan.results import Refusal
+    from autoplan.results.explanation import Refusal
 
     if layout is None:
         raise typer.BadParameter("a remedy is one of a layout: give --layout too", param_hint="--apply")
@@ -187,7 +187,7 @@ def _explain_layout(
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan.answers.explain import ask
     from autoplan.planning.plan_and_evaluate import chosen
-    from autoplan.results import Refusal
+    from autoplan.results.explanation import Refusal
 
     job = chosen(job, layout)
     progress = Progress()

@@ -14,10 +14,9 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, evaluate
-from autoplan.results import Explanation
-from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
+from autoplan.results.explanation import Explanation, Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.stack import StackSpec

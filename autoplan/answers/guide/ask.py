@@ -33,9 +33,10 @@ from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import plan, plannable, read_layout
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import Contrast, differences
+from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch, choice_key
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 from autoplan.schema.recompute import USUAL_MODES

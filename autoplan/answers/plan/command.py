@@ -30,7 +30,8 @@ from autoplan.commands.typed_options import option
 if TYPE_CHECKING:
     from autoplan.report.pages.plan_details import StepPictures
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Front, Plan
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
 
 __all__ = ["plan", "show_front"]
 

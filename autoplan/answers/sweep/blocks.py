@@ -21,8 +21,7 @@ from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
-from autoplan.results import CellAnswer, Sweep, SweepRow
-from autoplan.results.sweep import AnyCellAnswer, ServingCellAnswer
+from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import engines_of

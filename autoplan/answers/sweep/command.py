@@ -25,7 +25,7 @@ from autoplan.commands.planned import Bar
 from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
-    from autoplan.results import Sweep
+    from autoplan.results.sweep import Sweep
 
 
 GridArgument = Annotated[str, argument("GRID", "A grid file, or the name of a shipped grid.")]

@@ -14,7 +14,7 @@ from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.kinds import kind_of_document, loaded_job
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.planning.serving_plans import plan_serving, serving_costs, serving_job
-from autoplan.results import Front
+from autoplan.results.front import Front
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.verdict import AnswerComparison, Verdict
 from autoplan.schema.job import Job

@@ -15,8 +15,7 @@ from autoplan.catalog.programs import ANY_LAYOUT, with_programs_again
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
-from autoplan.results import Front
-from autoplan.results.front import Edit
+from autoplan.results.front import Edit, Front
 from autoplan.results.merged_front import choice_key
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software

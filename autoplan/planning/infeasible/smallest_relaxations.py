@@ -17,8 +17,7 @@ from autoplan.planning.infeasible.feasibility import (
     timed_limits,
 )
 from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
-from autoplan.results import Front
-from autoplan.results.front import Suggestion
+from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import step_limit
 from autoplan.rules.user_constraints import own_rules, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec

@@ -11,8 +11,8 @@ from autoplan.report.charts.chart_data import EventBar, event_bars, picked_stage
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Plan
 from autoplan.results.explanation import judged_stage
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
 #: Most pipeline stages in one chart.

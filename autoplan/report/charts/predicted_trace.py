@@ -24,7 +24,7 @@ from autoplan.costs.core.prediction import (
     StepTimeline,
 )
 from autoplan.report.wording.part_names import TIME_NAMES
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
 _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}

@@ -20,7 +20,7 @@ from autoplan.report.pages.page_frame import (
 from autoplan.report.render.serialization import dump
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import count_words, job_lines
-from autoplan.results import Front
+from autoplan.results.front import Front
 from autoplan.results.job_summary import number_kinds
 from autoplan.schema.base import Sourced
 from autoplan.schema.hardware import sourced_numbers

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from autoplan.costs.core.prediction import JobFacts, LayerType, Prediction
 from autoplan.costs.core.reference import keeps_reference
 from autoplan.report.wording.standing_words import noise_sentence
-from autoplan.results import Certificate, Front, Rejection, StackStep
-from autoplan.results.front import RejectionKind
+from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.job_summary import number_kinds
+from autoplan.results.plan import StackStep
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.post_training import sequences_of_sample
@@ -497,7 +497,7 @@ def _others(job: Job) -> str:
 def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:
     """Return the sentence on the range of a layout's step among the stacks that may be meant; empty if none.
 
-    >>> from autoplan.results import StackStep
+    >>> from autoplan.results.plan import StackStep
     >>> steps = [StackStep("ddp", 1.0, True), StackStep("fsdp2", 2.0, False)]
     >>> stacks_sentences(steps)[0].partition(" under ")[2]
     'the stacks that may be meant: ddp 1.00 s, fsdp2 2.00 s (does not fit)'

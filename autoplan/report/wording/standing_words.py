@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.results import OrderNoise, Standing
-from autoplan.results.explanation import Difference
+from autoplan.results.explanation import Difference, Standing
+from autoplan.results.front import OrderNoise
 from autoplan.units import format_seconds
 
 

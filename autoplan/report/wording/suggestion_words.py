@@ -8,7 +8,7 @@ from pathlib import Path
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Sentence, TypedLines
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Front, Suggestion
+from autoplan.results.front import Front, Suggestion
 from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds

@@ -25,7 +25,7 @@ from autoplan.deadline import Deadline, check_deadline
 from autoplan.planning.plan_and_evaluate import read_layout
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import TIME_NAMES
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.search import front_search
 from tests.support.quick_cases import slow_after
 from tests.support.small_jobs import small_job

@@ -21,7 +21,7 @@ from autoplan.answers.sweep.ask import Journal, write_results
 from autoplan.catalog import load_grid
 from autoplan.errors import AutoplanError, CatalogError, SpecError, UnsupportedError
 from autoplan.planning import caching, cell_planner
-from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import Cell
 from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 
@@ -90,7 +90,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from autoplan.answers.sweep.ask import Journal
-from autoplan.results import CellAnswer
+from autoplan.results.sweep import CellAnswer
 with Journal(Path(sys.argv[1])) as journal:
     journal.add("a", "", CellAnswer("invalid"))
     journal._database.execute("PRAGMA cache_spill = 1")

@@ -21,7 +21,7 @@ from autoplan.report.pages.pictures.roofline_picture import layer_roofline
 from autoplan.report.pages.plan_details import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
-from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import Cell
 from tests.support.page_reader import PageReader, assert_stands_alone
 from tests.support.trace_events import annotation, call, kernel, written
