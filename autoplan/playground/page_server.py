@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -41,7 +41,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.playground.answers import Answer, error_document
 from autoplan.playground.page_choices import page_choices
-from autoplan.playground.questions import ask_from
+from autoplan.playground.questions import AskPath, ask_from
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
 
 #: Connections at once; more are answered with 503.
@@ -285,8 +285,9 @@ def application(admission: Admission) -> Starlette:
     }
     routes = [Route(path, _constant(body, kind)) for path, (body, kind) in content.items()]
     routes.append(Route("/api/choices", _constant(choices, _JSON)))
-    paths: tuple[Literal["plan", "remedies", "launch"], ...] = ("plan", "remedies", "launch")
-    routes += [Route(f"/api/{path}", _question(path, admission), methods=["POST"]) for path in paths]
+    routes += [
+        Route(f"/api/{path}", _question(path, admission), methods=["POST"]) for path in get_args(AskPath)
+    ]
     handlers = {HTTPException: _no_such_address, RefusedRequestError: _refused, Exception: _defect}
     return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -298,7 +299,7 @@ def _constant(body: bytes, kind: str) -> Endpoint:
     return answer
 
 
-def _question(path: Literal["plan", "remedies", "launch"], admission: Admission) -> Endpoint:
+def _question(path: AskPath, admission: Admission) -> Endpoint:
     async def answer(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != _JSON:
             raise RefusedRequestError(415, f"a question is {_JSON}")

@@ -35,10 +35,9 @@ class _PlanBody(Frozen):
     question: _Kinded
 
 
-class _LaunchBody(Frozen):
+class _LaunchBody(_PlanBody):
     """Body of a request for a launch file."""
 
-    question: _Kinded
     layout: str = Field(min_length=1, max_length=_LONGEST_LAYOUT, description="the layout to emit")
     target: Name = Field(description="the framework or launcher")
     image: Annotated[str, Field(max_length=300, pattern=r"^([A-Za-z0-9][A-Za-z0-9._/:@-]*)?$")] = Field(
@@ -46,31 +45,19 @@ class _LaunchBody(Frozen):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PlanAsk:
-    """The front of a question is asked for."""
-
-    question: Question
+#: The front of a question, the changes that would make it feasible, or the launch file of a layout.
+AskPath = Literal["plan", "remedies", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
-class RemediesAsk:
-    """The changes that would make an infeasible question feasible are asked for."""
+class Ask:
+    """What a request asks; ``layout``, ``target`` and ``image`` are those of a launch file."""
 
+    path: AskPath
     question: Question
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchAsk:
-    """The launch file of a layout is asked for."""
-
-    question: Question
-    layout: str
-    target: str
+    layout: str = ""
+    target: str = ""
     image: str = ""
-
-
-Ask = PlanAsk | RemediesAsk | LaunchAsk
 
 
 class UnknownNameError(CatalogError):
@@ -81,22 +68,20 @@ class UnknownNameError(CatalogError):
         super().__init__(f"$.question.{key}: {shown(value)} is not in the list: known are {', '.join(names)}")
 
 
-def ask_from(path: Literal["plan", "remedies", "launch"], body: bytes) -> Ask:
+def ask_from(path: AskPath, body: bytes) -> Ask:
     """Return what the ``body`` of a request asks for.
 
     Raises SpecError with every problem of a body that is no such JSON object, and UnknownNameError with the
     known names for a name that no list has.
     """
-    value = _json_value(body)
-    if path != "launch":
-        question = _valid(value, _PlanBody).question
-        _check_names(question)
-        return PlanAsk(question) if path == "plan" else RemediesAsk(question)
-    body_values = _valid(value, _LaunchBody)
-    _check_names(body_values.question)
-    serves = isinstance(body_values.question, ServingJobQuestion)
-    _check_name("target", body_values.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
-    return LaunchAsk(body_values.question, body_values.layout, body_values.target, body_values.image)
+    asked = _valid(_json_value(body), _LaunchBody if path == "launch" else _PlanBody)
+    question = asked.question
+    _check_names(question)
+    if not isinstance(asked, _LaunchBody):
+        return Ask(path, question)
+    serves = isinstance(question, ServingJobQuestion)
+    _check_name("target", asked.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
+    return Ask(path, question, asked.layout, asked.target, asked.image)
 
 
 def linked_query(fields: dict[str, Any]) -> str | None:
