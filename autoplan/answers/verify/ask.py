@@ -15,7 +15,7 @@ from autoplan.kinds import kind_of_document, loaded_job
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.planning.serving_plans import plan_serving, serving_costs, serving_job
 from autoplan.results.front import Front
-from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.results.serving.plan_values import serving_change_values
 from autoplan.results.verdict import AnswerComparison, Verdict
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import job_from, values_from, with_file_facts
@@ -112,15 +112,7 @@ def _serving_replanned(job: ServingJob, deadline: Deadline) -> dict[str, Any] | 
     return {
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
-        "changes": [
-            {
-                "key": change.key,
-                "value": change.value,
-                "sentence": change.sentence,
-                "plan": serving_plan_values(front.job, change.plan),
-            }
-            for change in front.changes
-        ],
+        "changes": serving_change_values(front.job, front.changes),
     }
 
 

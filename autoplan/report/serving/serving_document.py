@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoplan.report.document_fields import SCHEMA, Document, assumptions, plain
 from autoplan.report.serving.serving_words import left_to_engine
 from autoplan.results.job_summary import serving_job_document, serving_provenance
-from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.results.serving.plan_values import serving_change_values, serving_plan_values
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.schema.resolved_job import HASH, document_hash, resolved_values
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -37,15 +37,7 @@ def serving_front_document(front: ServingFront) -> Document:
         "rejected": [{"reason": fell.reason, "units": fell.layouts} for fell in front.rejected],
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
-        "changes": [
-            {
-                "key": change.key,
-                "value": change.value,
-                "sentence": change.sentence,
-                "plan": serving_plan_values(front.job, change.plan),
-            }
-            for change in front.changes
-        ],
+        "changes": serving_change_values(front.job, front.changes),
         "provenance": serving_provenance(front.job),
         **assumptions(front.job.source),
         "resolved": resolved_values(front.job),
