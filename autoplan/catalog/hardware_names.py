@@ -65,9 +65,9 @@ def unknown_hardware(reference: str) -> str:
         described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
         also = f"; the catalogue also has {described}" if described else ""
         return f"{sentence}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
-    known = [*entry_names("node"), *entry_names("cluster")]
-    near = [name for name in known if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
-    near = near or names_like(reference, known)
+    names = [*entry_names("node"), *entry_names("cluster")]
+    near = [name for name in names if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
+    near = near or names_like(reference, names)
     hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
     return f"{sentence}{hint} ({of_file})"
 

@@ -73,7 +73,7 @@ class OptionJob:
 def serves(reference: str) -> bool:
     """Return whether a line of options is one of a serving job; False where it cannot be read."""
     try:
-        return _task(_given(reference)) == "serve"
+        return _task(_options(reference)) == "serve"
     except AutoplanError:
         return False
 
@@ -84,18 +84,18 @@ def option_job(reference: str) -> OptionJob:
     Raises SpecError with everything wrong with the options; what is wrong with values is left to whoever
     reads the file.
     """
-    given = _given(reference)
-    task = _task(given)
+    options = _options(reference)
+    task = _task(options)
     unfit = [
         Problem(f"belongs to --task {' or '.join(JOB_OPTIONS[name].tasks)}, not {task}", name)
-        for name in given
+        for name in options
         if task not in JOB_OPTIONS[name].tasks
     ]
     if unfit:
         raise SpecError(unfit)
-    values = {key: value for name, value in given.items() if (key := JOB_OPTIONS[name].key)}
-    if "--nodes" in given:
-        values["devices"] = _devices_of_nodes(given)
+    values = {key: value for name, value in options.items() if (key := JOB_OPTIONS[name].key)}
+    if "--nodes" in options:
+        values["devices"] = _devices_of_nodes(options)
     writer = _JobWriter(values, task)
     writer.assume()
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
@@ -137,7 +137,7 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
     return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
 
 
-def _given(reference: str) -> dict[str, str]:
+def _options(reference: str) -> dict[str, str]:
     """Return the values of the options by name; raises SpecError for what is none."""
     try:
         words = shlex.split(reference)
@@ -149,23 +149,25 @@ def _given(reference: str) -> dict[str, str]:
     if unknown or len(names) != len(values):
         known = ", ".join(JOB_OPTIONS)
         raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {known}")
-    given = dict(zip(names, values, strict=True))
+    options = dict(zip(names, values, strict=True))
     examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
     missing = [
         Problem(f"is missing, such as {name} {words}", name)
         for name, words in examples.items()
-        if name not in given
+        if name not in options
     ]
     if missing:
         raise SpecError(missing)
-    return given
+    return options
 
 
-def _devices_of_nodes(given: Mapping[str, str]) -> str:
+def _devices_of_nodes(options: Mapping[str, str]) -> str:
     """Return the devices of ``--nodes``; raises SpecError beside ``--devices`` and for no whole numbers."""
-    nodes, name = given["--nodes"], given["--hardware"]
-    if "--devices" in given:
-        raise SpecError([Problem(f"says the devices again, after --devices {given['--devices']}", "--nodes")])
+    nodes, name = options["--nodes"], options["--hardware"]
+    if "--devices" in options:
+        raise SpecError(
+            [Problem(f"says the devices again, after --devices {options['--devices']}", "--nodes")]
+        )
     if not _NODES.fullmatch(nodes):
         raise SpecError([Problem(f"{nodes!r} is no number of nodes, such as 4, or several, 2,4", "--nodes")])
     try:
@@ -226,9 +228,9 @@ class _JobWriter:
         devices = max(1, clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices)
         batch = _ADAPTED_SEQUENCES * devices
         if self.task == "train":
-            given = self.values["workload.sequence_length"]
+            typed = self.values["workload.sequence_length"]
             # Whoever reads the file refuses what is no number of tokens.
-            said = int(given) if re.fullmatch(r"[0-9]{1,18}", given) else 0
+            said = int(typed) if re.fullmatch(r"[0-9]{1,18}", typed) else 0
             batch = assumed_batch(said or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         self._assume_fp16()

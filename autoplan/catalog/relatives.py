@@ -133,7 +133,7 @@ def _engine_kernels_naming(device_name: str) -> tuple[EngineKernelSpec, DeviceSp
     from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 
     names = entry_names("engine-kernels")
-    for name in sorted(names, key=lambda known: known != device_name):
+    for name in sorted(names, key=lambda name: name != device_name):
         if device_name in entry_text("engine-kernels", name)[0]:
             spec = loaded("engine-kernels", name, EngineKernelSpec)
             if device_name in spec.devices:

@@ -101,11 +101,11 @@ def _recorded(job: ServingJob) -> ServingJob:
 
 def _needs_load(job: ServingJob) -> bool:
     need_load = {"time_to_first_token", "request_latency"}
-    given = [
+    limits_of = [
         job.limits,
         *(requests.limits for requests in job.workload.classes if requests.limits is not None),
     ]
-    limited = any(getattr(limits, name) is not None for limits in given for name in need_load)
+    limited = any(getattr(limits, name) is not None for limits in limits_of for name in need_load)
     without = job.workload.concurrency is None and job.workload.request_rate is None
     return without and (limited or not need_load.isdisjoint(job.objectives))
 
@@ -176,7 +176,7 @@ def _each(
     fronts: list[ServingFront] = []
     for number, one in enumerate(jobs):
         with deadline.share(len(jobs) - number):
-            last = number == len(jobs) - 1 and not any(known.plans for known in fronts)
+            last = number == len(jobs) - 1 and not any(earlier.plans for earlier in fronts)
             fronts.append(front(one, may_be_empty=not last))
     return tuple(fronts)
 

@@ -131,8 +131,8 @@ async def _serve(
     processes = SolveProcesses(solves, seconds)
     try:
         admitted = application(Admission(processes, Bounds()))
-        known = names if listening.is_local else names | _names_of_machine(listening.host)
-        server = _server(RequestGuard(admitted, known, open=not listening.is_local))
+        host_names = names if listening.is_local else names | _names_of_machine(listening.host)
+        server = _server(RequestGuard(admitted, host_names, open=not listening.is_local))
         with _stopped_by_signals(server, processes):
             ready()
             await server.serve(sockets=[listening.sock])
@@ -310,8 +310,8 @@ def _question(path: AskPath, admission: Admission) -> Endpoint:
             request_body = ask_from(path, body)
         except AutoplanError as error:
             return Response(json.dumps(error_document(error)), 400, media_type=_JSON)
-        given = await _unless_gone(request, admission.answer(address, client, request_body))
-        return Response(given.body, given.status, media_type=_JSON)
+        response = await _unless_gone(request, admission.answer(address, client, request_body))
+        return Response(response.body, response.status, media_type=_JSON)
 
     return answer
 

@@ -74,23 +74,23 @@ def ask_from(path: AskPath, body: bytes) -> Ask:
     Raises SpecError with every problem of a body that is no such JSON object, and UnknownNameError with the
     known names for a name that no list has.
     """
-    asked = _valid(_json_value(body), _LaunchBody if path == "launch" else _PlanBody)
-    question = asked.question
+    read = _valid(_json_value(body), _LaunchBody if path == "launch" else _PlanBody)
+    question = read.question
     _check_names(question)
-    if not isinstance(asked, _LaunchBody):
+    if not isinstance(read, _LaunchBody):
         return Ask(path, question)
     serves = isinstance(question, ServingJobQuestion)
-    _check_name("target", asked.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
-    return Ask(path, question, asked.layout, asked.target, asked.image)
+    _check_name("target", read.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
+    return Ask(path, question, read.layout, read.target, read.image)
 
 
 def linked_query(fields: dict[str, Any]) -> str | None:
     """Return the query of a link to the question with ``fields``; None where it is no question."""
     try:
-        asked = ask_from("plan", json.dumps({"question": fields}).encode())
+        request = ask_from("plan", json.dumps({"question": fields}).encode())
     except AutoplanError:
         return None
-    return query_of(asked.question)
+    return query_of(request.question)
 
 
 def query_of(question: Question) -> str:

@@ -243,7 +243,7 @@ def _row(pieces: Sequence[StepPiece], window: tuple[float, float], columns: int)
             left = start + column * width
             shared = min(piece.end, left + width) - max(piece.start, left)
             seconds[column][piece.kind] = seconds[column].get(piece.kind, 0.0) + max(0.0, shared)
-    return [max(own, key=own.__getitem__) if own else "" for own in seconds]
+    return [max(by_kind, key=by_kind.__getitem__) if by_kind else "" for by_kind in seconds]
 
 
 def _columns(piece: StepPiece, window: tuple[float, float], columns: int) -> range:

@@ -99,8 +99,8 @@ def at_batch(job: Job, plan: Plan) -> Job:
     """Return the choice of ``job`` that ``plan`` is for."""
     key = plan_key(plan)
     for choice in job.choices:
-        own = choice_key(choice)
-        if own == key or (plan.program is None and own[:2] == key[:2]):
+        of_choice = choice_key(choice)
+        if of_choice == key or (plan.program is None and of_choice[:2] == key[:2]):
             return choice
     return job
 

@@ -453,9 +453,9 @@ def _errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
         "layouts_covered": (stated.layouts_covered, counts.covered),
         "candidates": (stated.candidates, counts.candidates),
     }
-    for name, (given, own) in numbers.items():
-        if given != own:
-            yield f"{name} is stated as {given} and is {own}"
+    for name, (stated_count, actual) in numbers.items():
+        if stated_count != actual:
+            yield f"{name} is stated as {stated_count} and is {actual}"
     yield from _row_errors(answer, space)
 
 
@@ -468,16 +468,16 @@ def _not_counted(answer: StatedAnswer) -> bool:
 
 def _row_errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
     """Yield the reasons whose counts differ; those of memory and of the rest where all fits are known."""
-    own = _own_rows(answer, space)
+    expected = _expected_rows(answer, space)
     stated: dict[_Row, int] = {(r.reason, r.kind): r.layouts for r in answer.rejected}
-    for row in dict.fromkeys((*own, *stated)):
+    for row in dict.fromkeys((*expected, *stated)):
         if space.fit_unknown and row[1] in ("memory", "not on the front"):
             continue
-        if own.get(row) != stated.get(row):
-            yield f"{row[0]} is stated as {stated.get(row, 0)} and is {own.get(row, 0)}"
+        if expected.get(row) != stated.get(row):
+            yield f"{row[0]} is stated as {stated.get(row, 0)} and is {expected.get(row, 0)}"
 
 
-def _own_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
+def _expected_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
     """Return the number of layouts of each reason and kind."""
     job, counts = answer.job, space.counts
     assert counts is not None  # noqa: S101 - the caller has them
@@ -513,8 +513,8 @@ def _merged_errors(saved: SavedFront, answers: Sequence[StatedAnswer]) -> Iterat
     if len(given_by_row) < len(stated):
         yield "over all, a reason stands twice"
     for row in dict.fromkeys((*sums, *given_by_row)):
-        given = given_by_row.get(row, 0)
+        stated_sum = given_by_row.get(row, 0)
         if row not in sums:
             yield f"over all, {row[0]} is a reason of no answer"
-        if given != sums[row]:
-            yield f"over all, {row[0]} is stated as {given} and is {sums[row]}"
+        if stated_sum != sums[row]:
+            yield f"over all, {row[0]} is stated as {stated_sum} and is {sums[row]}"

@@ -308,12 +308,12 @@ class _Contest:
 
 def _loads(job: ServingJob, compared: Sequence[ComparedEngines]) -> Iterator[BestAtLoads]:
     """Yield the loads around the job's at which each layout is best, in order."""
-    own = load_of(job)
-    if own is None:
+    load = load_of(job)
+    if load is None:
         return
     under = [_under_loads(one, serving_costs(one.job)) for one in compared]
     contest = _Contest(under, job.objectives[0], job.workload.concurrency is not None)
-    tried = sorted({max(1, round(own * f)) if contest.integral else own * f for f in _FACTORS})
+    tried = sorted({max(1, round(load * f)) if contest.integral else load * f for f in _FACTORS})
     first, winner = tried[0], contest.winner(tried[0])
     for low, high in pairwise(tried):
         for change, after in _changes(contest, (low, winner), (high, contest.winner(high))):

@@ -269,7 +269,7 @@ def _groups(layouts: Sequence[Layout]) -> tuple[_Group, ...]:
 def _in_order(groups: Sequence[_Group], values: Sequence[Sequence[_V]]) -> list[_V]:
     """Return the values of the layouts of ``groups`` in the order of the layouts."""
     numbers = [i for group in groups for i in group.numbers]
-    by_number = dict(zip(numbers, (x for own in values for x in own), strict=True))
+    by_number = dict(zip(numbers, (x for row in values for x in row), strict=True))
     return [by_number[i] for i in range(len(by_number))]
 
 

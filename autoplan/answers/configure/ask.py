@@ -73,13 +73,13 @@ def read(
     that cannot be read, and UnsupportedError for an unknown framework.
     """
     text = text_of_file(file)
-    given = LaunchFile(
+    launched = LaunchFile(
         str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
     )
-    _refuse_binary(given)
-    given = with_script(given)
-    engines = _READ_ENGINES(given, framework)
-    return read_text(given, framework) if engines is None else engines
+    _refuse_binary(launched)
+    launched = with_script(launched)
+    engines = _READ_ENGINES(launched, framework)
+    return read_text(launched, framework) if engines is None else engines
 
 
 def sibling_reader(file: str | Path) -> Callable[[str], str | None]:
@@ -162,13 +162,13 @@ def read_values(
     target = find_target(framework)
     if target.read is None:
         raise UnsupportedError(f"values of {target.name} cannot be read")
-    given: Mapping[str, Any] | None = (
+    mapping: Mapping[str, Any] | None = (
         values if isinstance(values, Mapping) else getattr(values, "__dict__", None)
     )
-    if not given:
+    if not mapping:
         raise UnsupportedError(f"values are a mapping or a namespace, not {type(values).__name__}")
     return target.read(
-        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=given)
+        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=mapping)
     )
 
 

@@ -201,11 +201,11 @@ def _without_waiting(device: DeviceMeasurement, plan: Plan) -> DeviceMeasurement
     A receive runs from when it is posted, and so waits for its sender. The shortest of each size is taken as
     the transfer; what the others take longer is waiting: the pipeline's bubble.
     """
-    own = [x for x in device.collectives if x.part == "pp_exposed"]
-    total = sum(x.total_seconds for x in own)
+    sends = [x for x in device.collectives if x.part == "pp_exposed"]
+    total = sum(x.total_seconds for x in sends)
     if plan.layout.pp == 1 or not total:
         return device
-    share = sum(x.calls * x.shortest_seconds for x in own) / total
+    share = sum(x.calls * x.shortest_seconds for x in sends) / total
     exposed = device.parts.pp_exposed
     waiting = exposed * (1.0 - share)
     parts = replace(device.parts, pp_exposed=exposed - waiting, bubble=device.parts.bubble + waiting)

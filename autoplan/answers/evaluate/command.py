@@ -170,4 +170,4 @@ def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | No
     """Return the prediction of one layout as a page."""
     from autoplan.answers.evaluate.page import evaluation_page
 
-    return evaluation_page(job, plan, command, lambda own: step_pictures(job, own), comparison=comparison)
+    return evaluation_page(job, plan, command, lambda shown: step_pictures(job, shown), comparison=comparison)

@@ -157,7 +157,7 @@ def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, 
     write(remedied(job, answer, number, output.parent if output else None), output)
 
 
-def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadline: Deadline) -> bool:
+def _explain_fastest(job: Job, form: str, where: tuple[Path | None, str], deadline: Deadline) -> bool:
     """Write why the fastest plan is the fastest to the file of ``asked``, whose other part is the command."""
     _no_picture(form, "of a choice", "--layout")
     from autoplan.answers.explain.ask import explain_choice
@@ -174,9 +174,9 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
     def page() -> str:
         from autoplan.answers.explain.page import choice_page
 
-        return choice_page(job, answer, command, lambda own: step_pictures(job, own))
+        return choice_page(job, answer, command, lambda shown: step_pictures(job, shown))
 
-    output, command = asked
+    output, command = where
     present(form, output, job, answer, document=choice_document, table=choice_table, page=page)
     return True
 
@@ -203,7 +203,7 @@ def _explain_layout(
     return answer.plan.predicted.fits
 
 
-def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str]) -> None:
+def _refused(job: Job, answer: Refusal, form: str, where: tuple[Path | None, str]) -> None:
     _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
     from autoplan.answers.explain.blocks import refusal_blocks, refusal_document
 
@@ -212,7 +212,7 @@ def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str
 
         return refusal_page(job, answer, command)
 
-    output, command = asked
+    output, command = where
     present(form, output, job, answer, document=refusal_document, table=refusal_blocks, page=page)
 
 
@@ -239,7 +239,7 @@ def _form(form: Format | None, output: Path | None) -> str:
     return form.value
 
 
-def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None, str]) -> None:
+def _present(job: Job, answer: Explanation, form: str, where: tuple[Path | None, str]) -> None:
     """Write the answer in ``form``."""
     from autoplan.answers.explain.blocks import explanation_table
     from autoplan.report.document_fields import explanation_document
@@ -247,14 +247,14 @@ def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None,
     def page() -> str:
         from autoplan.answers.explain.page import explanation_page
 
-        return explanation_page(job, answer, command, lambda own: step_pictures(job, own))
+        return explanation_page(job, answer, command, lambda shown: step_pictures(job, shown))
 
     def picture() -> str:
         from autoplan.report.charts.memory_svg import memory_svg
 
         return memory_svg(job, answer.plan)
 
-    output, command = asked
+    output, command = where
     present(
         form,
         output,

@@ -118,7 +118,7 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     def page() -> str:
         from autoplan.answers.guide.page import guide_page
 
-        return guide_page(answer, typed_command(context), lambda own: step_pictures(job, own))
+        return guide_page(answer, typed_command(context), lambda shown: step_pictures(job, shown))
 
     present(form, output, answer, document=guide_document, table=guide_blocks, page=page)
     if interrupted.exit_code is not None:

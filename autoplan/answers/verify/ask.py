@@ -80,16 +80,16 @@ def serving_verdict(
 ) -> Verdict:
     """Return the verdict on the answer to a serving job in ``document``, as ``verify`` does."""
     saved = serving_front_from(document, name=name)
-    asked = serving_job(values_from(ServingJob, saved.resolved, name=name))
+    answered = serving_job(values_from(ServingJob, saved.resolved, name=name))
     now = None if job is None else serving_job(job)
     if now is not None:
-        asked = replace(asked, source=now.source)
+        answered = replace(answered, source=now.source)
     from autoplan.verification import ServingQuestion, examined_answers, serving_checks
 
-    unknown = _unknown_prices(saved, asked)
-    answers = examined_answers(saved, asked, None if unknown else serving_costs(asked), deadline)
-    serving_replanned = partial(_serving_replanned, asked, deadline)
-    question = ServingQuestion(saved, document, asked, now, answers, unknown, serving_replanned)
+    unknown = _unknown_prices(saved, answered)
+    answers = examined_answers(saved, answered, None if unknown else serving_costs(answered), deadline)
+    serving_replanned = partial(_serving_replanned, answered, deadline)
+    question = ServingQuestion(saved, document, answered, now, answers, unknown, serving_replanned)
     return Verdict(name, serving_checks(question, deadline))
 
 

@@ -92,10 +92,10 @@ class _Report:
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; a column that it lacks is None."""
-        own = self.tables.get(table)
-        if own is None:
+        present = self.tables.get(table)
+        if present is None:
             return
-        chosen = ", ".join(f'"{column}"' if column in own else "NULL" for column in columns)
+        chosen = ", ".join(f'"{column}"' if column in present else "NULL" for column in columns)
         yield from self.connection.execute(f'SELECT {chosen} FROM "{table}"')  # noqa: S608 - our own names
 
     def _span(self, table: str, row: int, start: object, end: object) -> tuple[int, int]:

@@ -121,10 +121,10 @@ class ChoiceSearch:
             chosen = self._choice_of_formats(options, box, objectives)
             if not chosen:
                 return []
-            known = {id(option): self.settle(option) for _, option in chosen}
-            if all(known[id(option)] is option for _, option in chosen):
+            settled_by_id = {id(option): self.settle(option) for _, option in chosen}
+            if all(settled_by_id[id(option)] is option for _, option in chosen):
                 return chosen
-            settled = (known.get(id(option), option) for option in self.options)
+            settled = (settled_by_id.get(id(option), option) for option in self.options)
             self.options = [option for option in settled if option is not None]
 
     def _choice_of_formats(

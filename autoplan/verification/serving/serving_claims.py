@@ -399,9 +399,9 @@ def _between(a: Row, b: Row) -> Row:
 
 
 def _limits(job: ServingJob) -> Row:
-    given = [job.limits, *(requests.limits for requests in job.workload.classes)]
+    limits_of = [job.limits, *(requests.limits for requests in job.workload.classes)]
     return np.array(
-        [inf, *(mean_limit(getattr(limits, name, None)) for limits in given for name in LIMITED_TIMES)]
+        [inf, *(mean_limit(getattr(limits, name, None)) for limits in limits_of for name in LIMITED_TIMES)]
     )
 
 
