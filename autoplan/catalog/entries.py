@@ -173,7 +173,7 @@ def _counted_device(name: str) -> tuple[int, str] | None:
 
 
 def _unwritten_node(name: str) -> NodeSpec:
-    """Return the node ``4x-DEVICE``: one of the catalogue with as many of the device, or a derived one."""
+    """Return the node ``4x-DEVICE``: one of the catalogue with these devices, or a derived one."""
     devices, device_name = _counted_device(name) or (0, name)
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]

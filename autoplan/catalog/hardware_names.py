@@ -52,7 +52,7 @@ def devices_called(words: str) -> list[str]:
 
 
 def unknown_hardware(reference: str) -> str:
-    """Return what is wrong with a name that no hardware has, with names that work."""
+    """Return the sentence on an unknown hardware name, with names that work."""
     sentence = f"no hardware is called {reference!r}: "
     of_file = "your own is named by a YAML file, such as ./node.yaml"
     near = nodes_like(reference)

@@ -44,7 +44,7 @@ def hub_names(entry: str) -> tuple[str, ...]:
 
 
 def model_called(name: str) -> str | None:
-    """Return the entry of a name: its own, or one on the hub, in letters of any case; None if there is none.
+    """Return the entry with this name in the catalogue or on the hub, in any case; None for an unknown name.
 
     Where several entries have the same source, the one that lists the name as an alias comes first.
 

@@ -138,7 +138,7 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
 
 
 def _options(reference: str) -> dict[str, str]:
-    """Return the values of the options by name; raises SpecError for what is none."""
+    """Return the values of the options by name; raises SpecError for unknown or missing ones."""
     try:
         words = shlex.split(reference)
     except ValueError as error:

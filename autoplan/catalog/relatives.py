@@ -35,12 +35,12 @@ def own_kernels(device_name: str) -> KernelSpec | None:
 
 
 def _lent_kernels(device_name: str) -> KernelSpec | None:
-    """Return the curves that a file lends to ``device_name``, which nobody measured."""
+    """Return the kernel curves that a file lends to ``device_name``, which was not measured."""
     return next((spec for spec in _specs_naming(device_name) if device_name in spec.lent_to), None)
 
 
 def relatives_kernels(device_name: str) -> KernelSpec:
-    """Return the kernel curves that ``device_name`` has if nobody measured it.
+    """Return the kernel curves of ``device_name`` where it was not measured.
 
     They are those of the measured device of its maker and architecture whose kind of memory, HBM or GDDR, is
     the same and whose power a FLOP/s of the peak is nearest; of several those with the same memory, then the

@@ -237,7 +237,7 @@ class _Reading:
         return form, _table_records(rows, head, form)
 
     def _is_full(self, line: int) -> bool:
-        """Return whether nothing more is read: there are too many problems or requests."""
+        """Return whether reading stops: problems or requests are too many."""
         if len(self.requests) >= _MOST_REQUESTS:
             problem = f"the trace has over {_MOST_REQUESTS:,} requests"
             self.problems.append(Problem(problem, "$", self.path, line))

@@ -196,7 +196,7 @@ def present(
 
 
 def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | None) -> None:
-    """Refuse the name of a page or a chart that the answer has not: a table would be written there."""
+    """Refuse the name of a page or a chart that the answer lacks: a table would be written there."""
     if output is None or form != "table":
         return
     if output.suffix.lower() == ".svg" or (page is None and asks_for_page(form, output)):
@@ -207,7 +207,7 @@ def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | No
 def _beside(
     form: str, output: Path | None, page: Callable[[], str] | None, trace: Callable[[], str] | None
 ) -> Callable[[], str] | None:
-    """Return what the file is of, in addition to the table; None where it is of the answer itself."""
+    """Return what writes the trace or page beside the table; None where the file has the answer itself."""
     if trace is not None and asks_for_trace(form, output):
         return trace
     return page if asks_for_page(form, output) else None
@@ -245,7 +245,7 @@ def complain(lines: Iterable[str]) -> None:
 
 
 def discard(stream: TextIO | None) -> None:
-    """Send what is left for ``stream`` nowhere, so that leaving does not fail once more."""
+    """Discard what is left for ``stream``, so that the exit does not fail again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno() if stream else -1)
     except (OSError, ValueError):

@@ -79,7 +79,7 @@ _SERVING_COLUMNS: Final = (
 
 
 def _serving_parts(question: ServingJobQuestion, front: ServingFront) -> dict[str, Any]:
-    """Return what the page shows of a serving front; changes that help are in it where there is no plan."""
+    """Return the parts of a serving front that the page shows; without a plan also the changes that help."""
     screen = Terminal()
     what, conditions = serving_job_lines(front.job, screen)
     return {
@@ -278,7 +278,7 @@ class Answers:
     fronts: OrderedDict[Question, Front | ServingFront] = field(default_factory=OrderedDict)
 
     def answer(self, request: Ask, deadline: Deadline) -> Answer:
-        """Return the answer to what is ``request``; errors of the question are answers, too."""
+        """Return the answer to ``request``; errors of the question are answers, too."""
         try:
             document = self._answered(request, deadline)
         except AutoplanError as error:
@@ -347,7 +347,7 @@ class Answers:
 
 
 def error_document(error: AutoplanError) -> dict[str, Any]:
-    """Return what is wrong, with each problem, and the names that are known where one is not."""
+    """Return an error with each problem, and the valid names in the case of an unknown one."""
     listed = getattr(error, "problems", None) or getattr(error, "reasons", None) or ()
     # The job file of a question is the page's own, so that its lines mean nothing to the reader.
     problems = [f"{p.path}: {p.message}" if hasattr(p, "path") else str(p) for p in listed]

@@ -205,7 +205,7 @@ class TimedConnection(H11Protocol):  # type: ignore[misc] # the server has no ty
     _reading_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to wait for a request, in place of the connection that waits longest where many do."""
+        """Begin to wait for a request; of too many connections the one that waits longest is closed."""
         super().connection_made(transport)
         self._watch()
         waiting = [x for x in self.connections if isinstance(x, TimedConnection) and x.waiting_since]

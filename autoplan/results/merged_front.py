@@ -84,7 +84,7 @@ ChoiceKey = tuple[int, int, str | None]
 
 
 def choice_key(job: Job) -> ChoiceKey:
-    """Return what tells ``job`` apart from the other choices of the job that it is one of."""
+    """Return the devices, batch and program of ``job``, which identify it among the choices of a job."""
     program = None if job.program is None else job.program.key
     return job.cluster.devices, job.workload.global_batch_size, program
 

@@ -33,7 +33,7 @@ Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_leng
 
 
 def _as_name(value: object) -> object:
-    """Return a number that hardware is called, such as 4090, as text: the catalogue knows what is meant."""
+    """Return a hardware name that is a number, such as 4090, as text."""
     return str(value) if type(value) is int else value
 
 

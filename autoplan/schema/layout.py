@@ -179,7 +179,7 @@ class Layout:
         return sum(sum(counts) for _, counts in self.recomputed)
 
     def with_recompute(self, counts: Mapping[str, Sequence[int]]) -> Layout:
-        """Return the layout with as many layers of each stage in each mode of ``counts``, and no others."""
+        """Return the layout with ``counts`` of layers by stage in each recompute mode, and no others."""
         return replace(self, recomputed=tuple((mode, tuple(n)) for mode, n in counts.items()))
 
     @property

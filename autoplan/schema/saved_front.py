@@ -283,7 +283,7 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _number(word: str) -> float:
-    """Return the number; raises ValueError for one that arithmetic has no room for, such as 1e999."""
+    """Return the number; raises ValueError for one that overflows, such as 1e999."""
     value = float(word)
     if isinf(value):
         raise ValueError(f"{word[:_LONGEST_NUMBER]} is too large for a number")

@@ -186,7 +186,7 @@ def _order(answer: StatedAnswer) -> list[str]:
 
 
 def _other_stacks(stated: Stated) -> Iterator[Check]:
-    """Yield what is said of stacks other than that of the job, which the answer does not contain."""
+    """Yield the check of steps under other stacks, which the answer does not contain."""
     if names := [step.stack for step in stated.saved.stacks[1:]]:
         facts = f"stacks: the steps under {', '.join(names)}: the answer contains the stack of the job alone"
         claim, fields = "the fastest layout under other stacks", ("stacks[]",)
@@ -194,7 +194,7 @@ def _other_stacks(stated: Stated) -> Iterator[Check]:
 
 
 def _run(stated: Stated) -> Check:
-    """Return what is said of the search itself, on which no other claim depends."""
+    """Return the check of statements about the search itself, on which no other claim depends."""
     saved, certificates = stated.saved, ("certificate", *["answers[].certificate"] * bool(stated.job.choices))
     names = list(_OF_THE_SEARCH)
     facts = [f"{', '.join(names)}: how the search went, which leaves no trace"]
@@ -223,7 +223,7 @@ _ORDER: Final[tuple[tuple[Finding, bool], ...]] = (
 
 
 def stopped_checks(answers: Sequence[StatedAnswer], deadline: Deadline) -> Iterator[Check]:
-    """Yield the check of the ``answers`` of stopped searches, where there are any.
+    """Yield the check of the ``answers`` of stopped searches; nothing where none was stopped.
 
     It holds where a layout is better. Where none is, what stopped the search matters and is not checked.
     """

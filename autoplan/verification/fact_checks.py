@@ -59,7 +59,7 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
 
 
 def order_noise_errors(saved: SavedFront, job: Job) -> Iterator[str]:
-    """Yield where the plans that are called too close to tell apart are not those that are."""
+    """Yield the errors in the list of plans whose step times the cost model cannot tell apart."""
     noise, order = saved.order_noise, _order_of_fastest(saved, job)
     steps, memory = _numbers_of(saved, "step_seconds"), _numbers_of(saved, "peak_memory_bytes_per_device")
     near: list[int] = []
@@ -90,7 +90,7 @@ def _order_of_fastest(saved: SavedFront, job: Job) -> SourcedShare | None:
 
 
 def _parts(layout: str, job: Job) -> int:
-    """Return the parts of a stated layout; of one that is none, which other checks report, none."""
+    """Return the number of parts of a stated layout; 0 for an invalid one, which other checks report."""
     try:
         return parts_of(parse_layout(layout, layers=job.model.layers, devices=job.cluster.devices))
     except LayoutError:
@@ -131,7 +131,7 @@ _LINE: Final = re.compile(r"(?<=\]) \(line \d+\)")
 
 
 def explanations_check(stated: Stated, replanned: Replanned, deadline: Deadline) -> Check:
-    """Return the check of what is said of answers without plans, which are planned again by the same code.
+    """Return the check of reasons and suggestions of answers without plans, planned again by the same code.
 
     A deadline may have ended the planning before it had found all that helps: what is missing is not checked.
     """

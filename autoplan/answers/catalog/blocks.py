@@ -338,7 +338,7 @@ def catalog_document(kinds: Sequence[EntryKind], parameters: _Parameters) -> Doc
 
 
 def derived_nodes() -> Document:
-    """Return what nodes there are that no file describes: for each device, so many of it."""
+    """Return the derived nodes: for each device, the numbers of it that make one."""
     return {"name": "{devices}x-{device}", "devices": list(COUNTS), "device": list(entry_names("device"))}
 
 

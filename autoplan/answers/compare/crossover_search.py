@@ -329,7 +329,7 @@ _NOISE_ROUNDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One knob to solve: its values, what prices them, and what is asked besides the crossings.
+    """One knob to solve: its values, the function that prices them, and whether a band is wanted, too.
 
     ``noise`` is the share below which two steps are too close to call, None where no band is asked for.
     ``rounds`` are the sequences that each layout takes at once, for counts of microbatches.
@@ -522,7 +522,7 @@ def layout_kinds(job: Job) -> tuple[LayoutKind, ...]:
 def fastest_of_kinds(
     job: Job, deadline: Deadline, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Iterator[tuple[LayoutKind, FastestPlan]]:
-    """Yield each kind of layouts of ``job`` with its fastest one, or why there is none.
+    """Yield each kind of layouts of ``job`` with its fastest layout, or the reason why it has none.
 
     ``progress`` is called with the kinds done, the kinds in all, and the next one.
     """

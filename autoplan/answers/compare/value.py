@@ -100,7 +100,7 @@ class KnobRange:
 
 @dataclass(frozen=True, slots=True)
 class ComparedEngines:
-    """One layout, what it is called, and its job with as many devices as it takes."""
+    """One layout, its name, and its job on the devices that it takes."""
 
     name: str
     job: ServingJob

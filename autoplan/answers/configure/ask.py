@@ -83,7 +83,7 @@ def read(
 
 
 def sibling_reader(file: str | Path) -> Callable[[str], str | None]:
-    """Return what reads a file that ``file`` names: beside it, or below one of the folders that it is in."""
+    """Return a reader of the files that ``file`` names, which lie beside it or below a folder above it."""
     folder = Path(file).resolve().parent
     above = (folder, *tuple(folder.parents)[:_MOST_ABOVE])
 
@@ -123,7 +123,7 @@ def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
 
 
 def _refuse_unreadable(file: LaunchFile) -> None:
-    """Raise SpecError with its line for what is no YAML, JSON or TOML where the name of the file says so."""
+    """Raise SpecError, with the line, for text that is not the YAML, JSON or TOML that its file name says."""
     suffix = Path(file.name).suffix if file.values is None and not file.script else ""
     if suffix in {".yaml", ".yml", ".json"}:
         refuse_unparsable(file)

@@ -127,7 +127,7 @@ def compare_file(
 
 
 def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
-    """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
+    """Return notes on a file whose layout is compared: its open fields, and differences to the job."""
     return [*configuration.warnings, *_left_open(configuration, run), *_unlike(job, configuration)]
 
 
@@ -270,7 +270,7 @@ def _distinct(changes: Sequence[_Change], run: Layout) -> list[_Change]:
 
 
 def _ranked(choices: Sequence[_Change], count: int, pricer: _Pricer) -> list[tuple[_Change, ...]]:
-    """Return the groups of so many choices of different kinds, those first whose parts save most together."""
+    """Return the groups of this number of choices of different kinds, those whose parts save most first."""
     groups = [
         group
         for group in itertools.combinations(choices, count)
@@ -407,7 +407,7 @@ def _gain(before: Plan, after: Plan) -> float:
 
 
 def _changed(job: Job, layout: Layout, group: Sequence[_Change]) -> Layout | None:
-    """Return ``layout`` with the changes of ``group``, on as many devices; None where that is impossible."""
+    """Return ``layout`` with the changes of ``group`` on the same devices; None where that is impossible."""
     try:
         for change in group:
             layout = change.apply(layout)

@@ -209,7 +209,7 @@ _LEAST = 0.01
 
 
 def bound_sentence(explanation: Explanation) -> str:
-    """Return what the step waits for, with the share of each class of work; empty where nobody asked.
+    """Return the resource that bounds the step, with the share of each class of work; empty without shares.
 
     >>> from types import SimpleNamespace as Its
     >>> shares = [Its(name="small kernels and host", share=0.6), Its(name="HBM bandwidth", share=0.4)]

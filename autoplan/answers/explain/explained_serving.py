@@ -175,7 +175,7 @@ def _no_start(job: ServingJob, unit: EngineLayout) -> str:
 
 
 def _no_unit(job: ServingJob, key: str, value: int | str) -> str:
-    """Return the rule that excludes every engine with a value, or that the job does."""
+    """Return the rule that excludes every engine with this value, or that the job excludes it."""
     section, _, field = key.partition(".")
     if section == "search":
         allowed = getattr(job.search, field)

@@ -101,7 +101,7 @@ _MOST: Final = 4096.0
 
 @dataclass(frozen=True, slots=True)
 class _Bracket:
-    """The largest load that holds and the smallest that does not, with what is said of the latter."""
+    """The largest load that holds and the smallest that does not, with the sentence on the latter."""
 
     holds: float | None
     fails: float | None

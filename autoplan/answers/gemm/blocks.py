@@ -316,7 +316,7 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> DataTable:
 
 
 def _within(columns: list[Column], spare: tuple[str, ...], terminal: Terminal) -> DataTable:
-    """Return a table, on a narrow terminal without as many of the ``spare`` columns as it has to spare."""
+    """Return a table; on a narrow terminal ``spare`` columns are left out until it fits."""
     for head in spare:
         if total_width(columns) > terminal.width:
             columns = [column for column in columns if column.head != head]

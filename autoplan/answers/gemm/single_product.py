@@ -170,7 +170,7 @@ def _problems(question: GemmQuestion) -> list[Problem]:
 
 
 def _misplaced(question: GemmQuestion) -> list[Problem]:
-    """Return a problem for each option that means nothing on so many devices."""
+    """Return a problem for each option that has no meaning on this number of devices."""
     settings = question.settings
     alone = {
         "--bias": settings.bias,

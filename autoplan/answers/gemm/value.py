@@ -232,7 +232,7 @@ class FlipAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenRows:
-    """Neighbouring numbers of rows between which it pays to use several devices, with the times there [s]."""
+    """Neighbouring numbers of rows: one device is faster at the first, several at the second; times [s]."""
 
     one_device: int
     several_devices: int

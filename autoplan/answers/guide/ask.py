@@ -296,7 +296,7 @@ def memory_needs(job: Job) -> MemoryNeeds:
 
 
 def _most(stage: StageMemory, category: str) -> float:
-    """Return the most bytes of a category at any event: not all of them are there at the peak."""
+    """Return the most bytes of a category at any event, which need not be the peak of all."""
     return max(float(getattr(event, category)) for event in stage.events)
 
 

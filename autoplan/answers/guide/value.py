@@ -18,7 +18,7 @@ ScalingKind = Literal["strong", "weak"]
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """The best plan of so many devices; ``speedup`` is in tokens per second over the base of the line.
+    """The best plan of one number of devices; ``speedup`` is in tokens per second over the base of the line.
 
     ``line`` is what the law says of it, from the base on. ``plan`` is None where there is none, and then
     ``why`` is the reason.

@@ -205,7 +205,7 @@ class _Machine:
 
 
 def _expands_to(value: Any, most: int) -> bool:  # noqa: ANN401
-    """Return whether ``value`` has at most so many values, each counted as often as it is referred to."""
+    """Return whether ``value`` has at most ``most`` values, each counted as often as it is referred to."""
     counts: dict[int, int] = {}
     waiting = [value] if isinstance(value, list | dict | tuple) else []
     while waiting:

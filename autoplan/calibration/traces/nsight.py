@@ -99,7 +99,7 @@ class _Report:
         yield from self.connection.execute(f'SELECT {chosen} FROM "{table}"')  # noqa: S608 - our own names
 
     def _span(self, table: str, row: int, start: object, end: object) -> tuple[int, int]:
-        """Return start and end of a row [ns]; raises SpecError for what is no time."""
+        """Return start and end of a row [ns]; raises SpecError for malformed times."""
         if not _is_instant(start):
             raise self._problem(f"{repr(start)[:40]} is no time in nanoseconds", table, row, "start")
         if not _is_instant(end):

@@ -61,7 +61,7 @@ def step_sentence(predicted: Mapping[str, Any]) -> str:
 
 
 def limits_table(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> str:
-    """Return what is predicted against what is allowed; both are of documents."""
+    """Return the predicted values beside their limits; both are of documents."""
     heads = [("of a device or a step", ""), ("predicted", "number"), ("limit", "number"), ("within", "")]
     return table("predicted against limits", heads, _limit_rows(limits, predicted))
 
@@ -104,7 +104,7 @@ def _within(inside: bool) -> str:  # noqa: FBT001 - it is what is shown
 
 
 def proof_section(front: Front, sentences: Sequence[str]) -> list[str]:
-    """Return what is proven of a front, and what names the question that was answered."""
+    """Return what is proven of a front, and the hashes of its job and cost model."""
     certificate = front.certificate
     rows = [
         element("th", name) + text_cell(text)

@@ -79,7 +79,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A name and what there is to say of it, in one text or several side by side."""
+    """A name with its value, one text or several side by side."""
 
     name: str
     texts: tuple[str, ...]

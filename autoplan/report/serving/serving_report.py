@@ -132,7 +132,7 @@ def scaling_blocks(front: ServingFront) -> Iterator[Block]:
 
 
 def _scaling(front: ServingFront) -> DataTable:
-    """Return the fewest devices for each load, with the first plan on as many."""
+    """Return the fewest devices for each load, with the first plan on them."""
     rows = [(answer.job.workload, answer.plans[0] if answer.plans else None) for answer in front.scaling]
     missing = ["not solved" if answer.certificate.stopped else "none" for answer in front.scaling]
     loads = [

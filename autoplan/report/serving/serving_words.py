@@ -122,7 +122,7 @@ def settings_lines(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there is at least one and a half.
+    """Return a time in the largest unit in which it is 1.5 or more.
 
     >>> _duration(3435.0), _duration(61.0), _duration(86_400.0)
     ('57 min', '61.0 s', '24.0 h')

@@ -461,7 +461,7 @@ def near_limit_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]
 
 
 def stack_title(job: Job) -> str:
-    """Return the programs that are looked at, or the stack, and that it is assumed where it is."""
+    """Return the programs of the search, or the stack; an assumed stack is marked."""
     runs = [one.program for one in job.choices or (job,) if one.program]
     programs = dict.fromkeys(title for one in runs for title in (one.title, *one.alike))
     if len(programs) > 1:
@@ -473,7 +473,7 @@ def stack_title(job: Job) -> str:
 
 
 def assumed_sentences(job: Job) -> list[str]:
-    """Return what is taken as program or stack of ``job``, and why; empty where it says which."""
+    """Return the program or stack that is assumed for ``job``, and why; empty where the job names it."""
     if job.program is not None:
         why = f", the fastest that has this layout ({_others(job)})" if job.lacking else ""
         return [f"program: {job.program.words}{why}"] if why else []

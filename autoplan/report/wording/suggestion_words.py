@@ -39,7 +39,7 @@ def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
 
 
 def next_change(job: Job | ServingJob, changes: Sequence[object]) -> Iterator[Block]:
-    """Yield how to go on with the first of ``changes`` to ``job``, where there is any."""
+    """Yield the command that makes the first of ``changes`` to ``job``; nothing without changes."""
     if changes:
         yield TypedLines((_next_command(job),))
 

@@ -335,6 +335,6 @@ class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
 
     @property
     def answered(self) -> bool:
-        """Whether there is any plan, be it of another load than the last, which a deadline left without."""
+        """Whether a plan was found, for the last load or, where a deadline stopped that one, for another."""
         left_without = self.certificate.stopped is not None
         return self.feasible or (left_without and any(row.plans for row in self.scaling))

@@ -160,7 +160,7 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
 
 
 def choice_on(answer: Examined, devices: int, deadline: Deadline) -> tuple[str, int]:
-    """Return a choice on at most so many devices that holds every limit, and what stays undecided."""
+    """Return a choice on at most this number of devices that holds every limit, and what stays undecided."""
     if devices < 1:
         return "", 0
     search = ChoiceSearch(answer.job, _holding(answer), devices, _settling(answer), deadline)

@@ -152,7 +152,7 @@ def _priced(
     decoders: Sequence[DecodeEngine],
     engines: tuple[int, int],
 ) -> Iterator[ListedPair]:
-    """Yield the pairs of so many engines of either role that serve, by the sizes of those that decode."""
+    """Yield the pairs with these numbers of engines of either role, by the sizes of those that decode."""
     load = engine_load(job, 1)
     for decode in decoders:
         if decode.engine.shortage is not None:

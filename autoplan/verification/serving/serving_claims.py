@@ -252,7 +252,7 @@ def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
 
 
 def _of_the_search(saved: SavedServingFront) -> Check:
-    """Return what is said of the search itself, on which no other claim depends."""
+    """Return the check of statements about the search itself, on which no other claim depends."""
     certificate = saved.certificate
     names: tuple[str, ...] = _OF_THE_SEARCH
     facts = [f"{', '.join(names)}: the search of {certificate.autoplan_version} left no trace of them"]
