@@ -133,10 +133,10 @@ SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] =
     emission=Later("autoplan.answers.configure.engine_launches", "emit_serving"),
     asked_emission=Later("autoplan.answers.configure.engine_commands", "asked_engines"),
     show_front=Later("autoplan.answers.plan.serving", "show_serving_front"),
-    show_plan=Later("autoplan.answers.evaluate.serving", "show_serving_plan"),
+    show_plan=Later("autoplan.answers.evaluate.command", "show_serving_plan"),
     show_file=Later("autoplan.answers.configure.engine_commands", "show_engine_file"),
-    show_explanation=Later("autoplan.answers.explain.serving", "show_serving_explanation"),
-    show_remedy=Later("autoplan.answers.explain.serving", "show_serving_remedy"),
+    show_explanation=Later("autoplan.answers.explain.command", "show_serving_explanation"),
+    show_remedy=Later("autoplan.answers.explain.command", "show_serving_remedy"),
     show_comparison=Later("autoplan.answers.compare.command", "show_engines"),
     show_calibration=Later("autoplan.answers.calibrate.command", "show_engine_of_results"),
 )

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from autoplan.launch.configuration import FileComparison, LaunchFile
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.plan import Plan
+    from autoplan.results.serving.serving_front import ServingPlan
     from autoplan.schema.job import Job
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 
 NamedLayout = Annotated[
@@ -171,3 +173,23 @@ def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | No
     from autoplan.answers.evaluate.page import evaluation_page
 
     return evaluation_page(job, plan, command, lambda shown: step_pictures(job, shown), comparison=comparison)
+
+
+def show_serving_plan(
+    job: ServingJob,
+    plan: ServingPlan,
+    where: tuple[Format, Path | None, str],
+    *,
+    pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
+) -> None:
+    """Write engines with their prediction; ``where`` is the form, the file and the command."""
+    from autoplan.report.serving.serving_document import serving_plan_document
+    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+
+    def page() -> str:
+        from autoplan.report.pages.serving_page import serving_plan_page
+
+        return serving_plan_page(job, plan, command)
+
+    form, output, command = where
+    present(form, output, job, plan, document=serving_plan_document, table=serving_plan_blocks, page=page)

@@ -81,8 +81,8 @@ def _value(name: ServingObjective, rate: int, devices: int) -> int:
 def boxes_beyond(values: Sequence[tuple[int, ...]], objectives: int, thinning: float) -> list[Box]:
     """Return boxes of objective space that together hold all values better than ``values`` by the thinning.
 
-    A box has a largest value for each objective. Where a known value bounds one objective of a box, the
-    others stay as they were: each known value cuts a box into one for each objective.
+    A box has a largest value for each objective. Each of ``values`` cuts a box into one for each objective,
+    in which it bounds that objective alone.
     """
     boxes: set[Box] = {(np.inf,) * objectives}
     for values_of_plan in values:

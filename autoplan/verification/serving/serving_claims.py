@@ -38,9 +38,13 @@ from autoplan.schema.serving.saved_serving import (
     SavedServingFront,
 )
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.optimal_choices import Examined, nothing_better
+from autoplan.verification.serving.optimal_choices import (
+    Examined,
+    largest_load,
+    nothing_better,
+    scaling_checks,
+)
 from autoplan.verification.serving.option_listing import ListedSpace, listed_space, shortages_of
-from autoplan.verification.serving.scaled_loads import largest_load, scaling_checks
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 from autoplan.verification.value_comparison import differences
 
