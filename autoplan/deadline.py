@@ -13,17 +13,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = [
-    "DEFAULT_SECONDS",
-    "ENDLESS",
-    "GRACE_SECONDS",
-    "Deadline",
-    "DeadlineOver",
-    "Grace",
-    "check_deadline",
-    "current_deadline",
-]
-
 #: Deadline of a question that names none [s].
 DEFAULT_SECONDS: Final = 60.0
 

@@ -16,16 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "AutoplanError",
-    "CatalogError",
-    "InfeasibleError",
-    "LayoutError",
-    "Problem",
-    "SpecError",
-    "UnsupportedError",
-]
-
 
 class AutoplanError(Exception):
     """Base of all errors that a caller of autoplan may want to catch."""

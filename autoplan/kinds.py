@@ -17,26 +17,15 @@ from autoplan.lazy import Later
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
-    from autoplan.results import Front, Plan, Verdict
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.results.sweep import AnyCellAnswer
+    from autoplan.results.verdict import Verdict
     from autoplan.schema.job import Job
     from autoplan.schema.saved_front import SavedFront
     from autoplan.schema.serving.saved_serving import SavedServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "KINDS",
-    "SERVING",
-    "TRAINING",
-    "AnyJob",
-    "AnyKind",
-    "Kind",
-    "kind_of",
-    "kind_of_document",
-    "load_job",
-    "loaded_job",
-]
 
 J = TypeVar("J")
 P = TypeVar("P")
@@ -113,7 +102,7 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     explain=Later("autoplan.answers.explain.ask", "explain_training"),
     compare=Later("autoplan.answers.compare.ask", "compare_layouts"),
     read_saved=Later("autoplan.schema.saved_front", "front_from"),
-    saved_plan=Later("autoplan.answers.configure.ask", "saved_plan"),
+    saved_plan=Later("autoplan.planning.saved_plans", "saved_plan"),
     verdict=Later("autoplan.answers.verify.ask", "training_verdict"),
     cell_answer=Later("autoplan.planning.cell_planner", "training_answer"),
     emission=Later("autoplan.answers.configure.ask", "emit_training"),
@@ -144,10 +133,10 @@ SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] =
     emission=Later("autoplan.answers.configure.engine_launches", "emit_serving"),
     asked_emission=Later("autoplan.answers.configure.engine_commands", "asked_engines"),
     show_front=Later("autoplan.answers.plan.serving", "show_serving_front"),
-    show_plan=Later("autoplan.answers.evaluate.serving", "show_serving_plan"),
+    show_plan=Later("autoplan.answers.evaluate.command", "show_serving_plan"),
     show_file=Later("autoplan.answers.configure.engine_commands", "show_engine_file"),
-    show_explanation=Later("autoplan.answers.explain.serving", "show_serving_explanation"),
-    show_remedy=Later("autoplan.answers.explain.serving", "show_serving_remedy"),
+    show_explanation=Later("autoplan.answers.explain.command", "show_serving_explanation"),
+    show_remedy=Later("autoplan.answers.explain.command", "show_serving_remedy"),
     show_comparison=Later("autoplan.answers.compare.command", "show_engines"),
     show_calibration=Later("autoplan.answers.calibrate.command", "show_engine_of_results"),
 )

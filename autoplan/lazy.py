@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar
 
-__all__ = ["ImportedValues", "Later", "lazy"]
-
 K = TypeVar("K")
 A = ParamSpec("A")
 R = TypeVar("R")

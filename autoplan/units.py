@@ -11,20 +11,6 @@ import math
 import re
 from typing import Final, Literal
 
-__all__ = [
-    "DIMENSIONS",
-    "Dimension",
-    "UnitError",
-    "format_bytes",
-    "format_count",
-    "format_milliseconds",
-    "format_rate",
-    "format_seconds",
-    "format_share",
-    "parse_quantity",
-    "quantity_text",
-]
-
 Dimension = Literal["bytes", "bytes/s", "FLOP/s", "seconds", "share", "watts", "joules"]
 
 _DECIMAL: Final = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}

@@ -16,18 +16,6 @@ from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 
-__all__ = [
-    "COEFFICIENTS",
-    "PRIOR_WIDTHS",
-    "Coefficient",
-    "Part",
-    "affecting",
-    "number_of",
-    "owner_of",
-    "prior_width",
-    "with_values",
-]
-
 Part: TypeAlias = Literal["stack", "kernels"]
 S = TypeVar("S", bound=Frozen)
 

@@ -39,9 +39,6 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.request_lengths import RangeLength
 
-__all__ = ["ClientResult", "EngineFit", "EngineRun", "fit_engine", "predicted_figures", "read_client_results"]
-
-
 _WANTED: Final = (
     "a result of `vllm bench serve --save-result`, of SGLang's bench_serving, or of genai-perf or aiperf"
     " (profile_export_*.json) is needed"
@@ -216,9 +213,9 @@ def _lengths(document: dict[str, Any], which: str, requests: int) -> tuple[int, 
 
     SGLang's bench_serving draws random prompts evenly from a share of a length to that length.
     """
-    given = document.get(f"{which}_lens")
-    if isinstance(given, list) and given and all(_is_length(n) for n in given):
-        return tuple(given)
+    lengths = document.get(f"{which}_lens")
+    if isinstance(lengths, list) and lengths and all(_is_length(n) for n in lengths):
+        return tuple(lengths)
     summed = _number(document, f"total_{which}_tokens")
     mean = 0 if summed is None else round(summed / requests)
     if not 1 <= mean <= _MOST_TOKENS:
@@ -290,9 +287,9 @@ def predicted_figures(run: EngineRun, scale: float = 1.0, host: float = 1.0) -> 
 
     Requests of unlike lengths are spread over the groups in turn.
     """
-    own = run.iteration
-    times = replace(own.host, step=own.host.step * host, per_request=own.host.per_request * host)
-    iteration = replace(own, scale=own.scale * scale, host=times)
+    shipped = run.iteration
+    times = replace(shipped.host, step=shipped.host.step * host, per_request=shipped.host.per_request * host)
+    iteration = replace(shipped, scale=shipped.scale * scale, host=times)
     of_group = iteration if run.attention_groups == 1 else GroupIteration(iteration, run.attention_groups)
     load = _load(run)
     statistics = run_statistics(simulate(load, run.rules, of_group))

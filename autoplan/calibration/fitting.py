@@ -28,8 +28,6 @@ from autoplan.costs.predict import Steps
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["Estimate", "Fit", "Observation", "Owner", "Refits", "fit", "leave_out"]
-
 #: Owner of a coefficient of a job: all jobs of one owner share its shift; None excludes it from the fit.
 Owner: TypeAlias = Callable[[Job, Coefficient], str | None]
 

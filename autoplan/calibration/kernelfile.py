@@ -162,8 +162,6 @@ def _fitted(
     return Curve(values(solution.z), len(seconds), error)
 
 
-__all__ = ["measured_kernels"]
-
 _SUFFIX: Final = "-measured"
 #: Minimum number of points to fit a curve.
 _MIN_POINTS: Final = {"gemm": 8, "attention": 8, "memory_bound": 4}

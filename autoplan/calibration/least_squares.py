@@ -26,8 +26,6 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from autoplan.errors import UnsupportedError
 
-__all__ = ["STEP", "LeastSquares", "Minimum", "Scatter", "differences", "minimise", "require_scipy"]
-
 Residuals: TypeAlias = Callable[[Array], Array]
 
 #: Step of the finite differences, in standard deviations of the prior.

@@ -25,15 +25,6 @@ from autoplan.schema.base import Sourced
 from autoplan.schema.costmodel.kernel_spec import Collectives, KernelSpec
 from autoplan.schema.hardware import Fabric, NodeSpec
 
-__all__ = [
-    "LinkRates",
-    "measured_links",
-    "measured_node",
-    "nccl_tests_links",
-    "rates_of_nccl_tests",
-    "spread_over_devices",
-]
-
 S = TypeVar("S", bound=Sourced)
 
 #: What a measured node's name ends in, and the key of its source.

@@ -18,9 +18,6 @@ from autoplan.catalog import read_file
 from autoplan.errors import CatalogError, Problem, SpecError
 from autoplan.schema.job import Job
 
-__all__ = ["FRAMEWORKS", "Framework", "Line", "Reading", "StepLog", "Unit", "read_step_log", "warm_up"]
-
-
 _LARGEST_LOG: Final = 32 * 2**20
 #: Longer ones are no lines of a step.
 _LONGEST_LINE: Final = 4_000

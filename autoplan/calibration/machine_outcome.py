@@ -35,7 +35,13 @@ import numpy as np
 from autoplan.calibration.coefficients import Coefficient, Part
 from autoplan.calibration.fitting import Fit, Observation, Refits
 from autoplan.calibration.least_squares import Scatter
-from autoplan.calibration.outcome import calibrated_kernels, calibrated_stack, change_of, rounded_seconds
+from autoplan.calibration.outcome import (
+    NORMAL_90,
+    calibrated_kernels,
+    calibrated_stack,
+    change_of,
+    rounded_seconds,
+)
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
@@ -43,10 +49,6 @@ from autoplan.costs.uncertainty import half_width
 from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MACHINE_SHARE, MachineCalibration, MachineRun
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
-__all__ = ["calibrate_machine", "interval_share", "slower_ratio"]
-
-#: Half-width of the 90 % interval of a normal error, in standard deviations.
-_NORMAL_90: Final = 1.645
 #: Runs that the note of a width names.
 _NAMED_RUNS: Final = 3
 
@@ -115,7 +117,7 @@ def _residuals(
     """Return r of each run: over the standard deviation of a prediction for a machine that is known."""
     remaining = math.sqrt(1.0 - MACHINE_SHARE)
     deviations = [
-        remaining * half_width(p.modelled_share, x.job.stack.uncertainty) / _NORMAL_90
+        remaining * half_width(p.modelled_share, x.job.stack.uncertainty) / NORMAL_90
         for x, p in zip(observations, shipped, strict=True)
     ]
     return [

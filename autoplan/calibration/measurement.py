@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = [
-    "CategoryComparison",
-    "CollectiveTiming",
-    "DeviceMeasurement",
-    "GroupTraffic",
-    "KernelShare",
-    "MeasuredParts",
-    "MemoryComparison",
-    "MemoryMeasurement",
-]
-
-
 # What an allocator's record says of a device's memory, against the prediction.
 
 

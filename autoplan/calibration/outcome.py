@@ -21,8 +21,6 @@ from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.units import format_share
 
-__all__ = ["SUFFIX", "calibrate", "calibrated_kernels", "calibrated_stack", "change_of", "rounded_seconds"]
-
 #: Suffix of the name of a calibrated file.
 SUFFIX: Final = "-calibrated"
 #: Significant digits of a fitted value.
@@ -30,7 +28,7 @@ _DIGITS: Final = 4
 #: The numbers of a stack's ``uncertainty`` that give the prediction interval of a step time.
 _WIDTHS: Final = ("time", "time_modelled")
 #: Half-width of the 90 % interval of a normal error, in standard deviations.
-_NORMAL_90: Final = 1.645
+NORMAL_90: Final = 1.645
 #: Shifts below this, in standard deviations of the prior, do not change the value.
 _NO_SHIFT: Final = 0.1
 
@@ -68,7 +66,7 @@ def _interval(
     shipped width has the weight of n0 runs.
     """
     deviations = [
-        _NORMAL_90 * math.log(seconds / x.seconds) / half_width(p.modelled_share, x.job.stack.uncertainty)
+        NORMAL_90 * math.log(seconds / x.seconds) / half_width(p.modelled_share, x.job.stack.uncertainty)
         for x, p, seconds in zip(observations, shipped, cross_validated, strict=True)
     ]
     squares = math.fsum(r * r for r in deviations)

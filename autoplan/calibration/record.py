@@ -17,17 +17,6 @@ from typing import Any, Final, Literal, TypeAlias, cast, get_args
 from autoplan.catalog import read_file
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
 
-__all__ = [
-    "Environment",
-    "Operation",
-    "Point",
-    "PointGrid",
-    "Record",
-    "collective_points",
-    "device_points",
-    "point_of",
-]
-
 #: What one operation may take.
 _LEAST_SECONDS: Final = 1e-12
 _MOST_SECONDS: Final = 1e6

@@ -23,8 +23,6 @@ from autoplan.calibration.record import (
 )
 from autoplan.errors import UnsupportedError
 
-__all__ = ["TorchBench", "open_bench"]
-
 #: Number of repeats, of which the median counts, and the minimum duration of one.
 _REPEATS: Final = 7
 _REPEAT_SECONDS: Final = 5e-3

@@ -14,8 +14,6 @@ from typing import Final, TypeVar
 from autoplan.schema.base import NumberKind, Sourced, SourcedBandwidth, SourcedBytes
 from autoplan.schema.hardware import DeviceSpec, Fabric, Host, Network, NodeSpec, sourced_numbers
 
-__all__ = ["COUNTS", "Relative", "derived_name", "derived_node", "nearest_kind", "split_name"]
-
 #: Numbers of devices of derived nodes.
 COUNTS: Final = (1, 2, 4, 8)
 
@@ -81,7 +79,7 @@ def nearest_kind(device: DeviceSpec) -> str:
 
 
 def derived_node(device: DeviceSpec, devices: int, relative: Relative, bridged: Iterable[str]) -> NodeSpec:
-    """Return the node of so many devices with the numbers of ``device`` and of ``relative``.
+    """Return the node of ``devices`` devices with the numbers of ``device`` and of ``relative``.
 
     Numbers of a node with the same device are ``derived``, those of one with another device a ``guess``.
     ``bridged`` are nodes of the catalogue in which bridges join pairs of the device: a derived node has none.

@@ -20,16 +20,6 @@ from typing import Any, Final, Literal
 from autoplan.errors import CatalogError
 from autoplan.units import format_bytes
 
-__all__ = [
-    "DetectedHardware",
-    "DeviceLinkFound",
-    "FoundDevices",
-    "catalogue_name",
-    "detected_hardware",
-    "found_devices",
-]
-
-
 #: How devices reach each other: all pairs over the fabric, some, or none.
 DeviceLinkFound = Literal["all pairs", "some pairs", "none", "one device"]
 

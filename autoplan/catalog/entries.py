@@ -45,28 +45,6 @@ if TYPE_CHECKING:
     from autoplan.schema.costmodel.interval_spec import IntervalSpec
     from autoplan.schema.serving.engine_stack import Engine, EngineSpec
 
-__all__ = [
-    "assumed_stack",
-    "detected",
-    "device",
-    "engine",
-    "engine_entry",
-    "find_hardware",
-    "hardware",
-    "is_hardware",
-    "is_node",
-    "kernels_at",
-    "load_entry",
-    "loaded",
-    "model",
-    "node",
-    "serving_intervals",
-    "stack",
-    "stack_at",
-    "stack_if_assumed",
-    "written",
-]
-
 #: What a job writes for the hardware of the machine that it is planned on.
 _AUTO: Final = "auto"
 _SERVING_INTERVALS = "serving"
@@ -195,7 +173,7 @@ def _counted_device(name: str) -> tuple[int, str] | None:
 
 
 def _unwritten_node(name: str) -> NodeSpec:
-    """Return the node ``4x-DEVICE``: one of the catalogue with as many of the device, or a derived one."""
+    """Return the node ``4x-DEVICE``: one of the catalogue with these devices, or a derived one."""
     devices, device_name = _counted_device(name) or (0, name)
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]

@@ -20,8 +20,6 @@ from autoplan.schema.job import JobSpec
 from autoplan.schema.serving.engine_stack import EngineSpec, engine_at
 from autoplan.schema.serving.serving_spec import ServingSpec
 
-__all__ = ["Found", "catalog_problems", "check_entry", "find_entries"]
-
 Found = tuple[EntryKind, str]
 
 
@@ -31,12 +29,12 @@ def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
     Raises CatalogError with similar names if there is none.
     """
     kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
-    entries: list[Found] = [(known, name) for known in kinds if name in entry_names(known)]
-    if not any(known == "node" for known, _ in entries) and "node" in kinds and is_node(name):
+    entries: list[Found] = [(entry_kind, name) for entry_kind in kinds if name in entry_names(entry_kind)]
+    if not any(entry_kind == "node" for entry_kind, _ in entries) and "node" in kinds and is_node(name):
         entries.append(("node", node(name).name))
     if entries:
         return entries
-    names = sorted({entry for known in kinds for entry in entry_names(known)})
+    names = sorted({entry for entry_kind in kinds for entry in entry_names(entry_kind)})
     near = (nodes_like(name) if "node" in kinds else []) or names_like(name, names)
     hint = f"did you mean {' or '.join(near)}?" if near else "see `autoplan catalog list`"
     raise CatalogError(f"no {kind or 'entry'} is called {name!r}: {hint}")

@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["check_target", "write_together", "write_whole"]
-
 
 def write_whole(output: Path, data: bytes) -> None:
     """Replace ``output`` by ``data`` atomically, so that no reader sees a partial file.

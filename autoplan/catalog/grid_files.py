@@ -33,8 +33,6 @@ from autoplan.schema.yaml.parser import parse_yaml
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["cell_job", "load_grid"]
-
 #: Look-up of each key of a job, by its kind, that names an entry or a file.
 _LOOK_UPS: Final[Mapping[JobKind, Mapping[str, Callable[[str, Path], object]]]] = {
     "training": {"model": model, "hardware": hardware, "stack": stack_at, "kernels": kernels_at},

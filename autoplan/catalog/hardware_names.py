@@ -9,8 +9,6 @@ from typing import Final
 from autoplan.catalog.derived_nodes import COUNTS, derived_name
 from autoplan.catalog.roots import entry_names, entry_text, names_like
 
-__all__ = ["devices_called", "nodes_like", "unknown_hardware"]
-
 #: How many devices, before their name or after it: 2x4090, 8 x H100, 8*a100, A100x8, H100:8.
 _BEFORE: Final = re.compile(r"([1-9][0-9]{0,3}) *[x*\u00d7][ _-]*(.+)")
 _AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")
@@ -54,7 +52,7 @@ def devices_called(words: str) -> list[str]:
 
 
 def unknown_hardware(reference: str) -> str:
-    """Return what is wrong with a name that no hardware has, with names that work."""
+    """Return the sentence on an unknown hardware name, with names that work."""
     sentence = f"no hardware is called {reference!r}: "
     of_file = "your own is named by a YAML file, such as ./node.yaml"
     near = nodes_like(reference)
@@ -67,9 +65,9 @@ def unknown_hardware(reference: str) -> str:
         described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
         also = f"; the catalogue also has {described}" if described else ""
         return f"{sentence}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
-    known = [*entry_names("node"), *entry_names("cluster")]
-    near = [name for name in known if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
-    near = near or names_like(reference, known)
+    names = [*entry_names("node"), *entry_names("cluster")]
+    near = [name for name in names if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
+    near = near or names_like(reference, names)
     hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
     return f"{sentence}{hint} ({of_file})"
 

@@ -21,8 +21,6 @@ from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import Plain
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["edited_file", "edited_text", "with_value"]
-
 #: Keys of a job file that may name other files.
 _NAMING_FILES: Final = (
     "model",

@@ -25,16 +25,6 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = [
-    "is_serving_job",
-    "job_of_text",
-    "load_job",
-    "opened",
-    "opened_job",
-    "resolve_job",
-    "usual_objectives",
-]
-
 #: What a command for training says of a serving job.
 SERVING_JOB: Final = "this is a serving job, which this command does not take"
 
@@ -110,7 +100,7 @@ def opened_job(reference: str | Path) -> tuple[str, str, str, Path]:
 
 
 def _refuse_other_kind(reference: object) -> None:
-    """Raise UnsupportedError for a loaded job: whoever takes a job of its kind does not open it."""
+    """Raise UnsupportedError for a loaded job, which is one of the other kind."""
     kind = getattr(reference, "kind", None)
     if kind is not None:
         other = "training" if kind == "serving" else "serving"
@@ -209,7 +199,7 @@ def _batches(spec: JobSpec) -> tuple[int, ...]:
 
 
 def usual_objectives(devices: int, batches: int) -> tuple[Objective, ...]:
-    """Return the default objectives of a job with so many numbers of devices and of batches."""
+    """Return the default objectives of a job with these numbers of devices and of batches."""
     objectives: list[Objective] = ["step_time", "peak_memory"]
     if batches > 1:
         objectives.append("tokens_per_second")

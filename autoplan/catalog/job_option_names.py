@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["JOB_OPTIONS", "TASKS", "JobOption", "is_option_job", "job_reference", "reference_words"]
-
 #: What a job does: training all of the model, training adapters, also on a base in 4 bits, serving.
 TASKS: Final = ("train", "lora", "qlora", "serve")
 

@@ -11,8 +11,6 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.schema.job import Cluster
 from autoplan.schema.yaml.document import Document
 
-__all__ = ["Attempts", "clusters_of"]
-
 R = TypeVar("R")
 
 

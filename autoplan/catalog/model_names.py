@@ -9,15 +9,6 @@ from typing import Final
 from autoplan.catalog.roots import entry_names, entry_text, names_like
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = [
-    "bare_checkpoint",
-    "checkpoint_model",
-    "hub_names",
-    "model_called",
-    "models_like",
-    "published_format",
-]
-
 _SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
 _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _NAME: Final = re.compile(r"[\w.-]*\w/?[\w.-]*\w")
@@ -53,7 +44,7 @@ def hub_names(entry: str) -> tuple[str, ...]:
 
 
 def model_called(name: str) -> str | None:
-    """Return the entry of a name: its own, or one on the hub, in letters of any case; None if there is none.
+    """Return the entry with this name in the catalogue or on the hub, in any case; None for an unknown name.
 
     Where several entries have the same source, the one that lists the name as an alias comes first.
 

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_limits import ServingObjective
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "ASSUMED_BATCH_TOKENS",
-    "ASSUMED_SEQUENCE",
-    "OptionJob",
-    "assumed_batch",
-    "assumed_sequence",
-    "option_job",
-    "option_job_beside",
-    "read_options",
-    "serves",
-]
-
 #: Tokens of a sequence that is assumed, where the model has as many positions.
 ASSUMED_SEQUENCE: Final = 4096
 #: Tokens of a batch that is assumed: that of GPT-3's smaller models (Brown et al. 2020, arXiv:2005.14165,
@@ -87,7 +75,7 @@ class OptionJob:
 def serves(reference: str) -> bool:
     """Return whether a line of options is one of a serving job; False where it cannot be read."""
     try:
-        return _task(_given(reference)) == "serve"
+        return _task(_options(reference)) == "serve"
     except AutoplanError:
         return False
 
@@ -98,10 +86,10 @@ def option_job(reference: str) -> OptionJob:
     Raises SpecError with everything wrong with the options; what is wrong with values is left to whoever
     reads the file.
     """
-    given = _given(reference)
-    task = _task(given)
-    _refuse_unfit(given, task)
-    writer = _JobWriter(_values(given), task)
+    options = _options(reference)
+    task = _task(options)
+    _refuse_unfit(options, task)
+    writer = _JobWriter(_values(options), task)
     writer.assume()
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
 
@@ -113,12 +101,12 @@ def option_job_beside(reference: str, said: Mapping[str, Any]) -> OptionJob:
     Raises SpecError with everything wrong with the options, and for sizes that only a model of the catalogue
     has a usual value of.
     """
-    given = _given(reference, said)
-    task = _task(given) if "--task" in given else _task_of(said)
-    _refuse_unfit(given, task)
-    writer = _JobWriter(_values(given), task)
+    options = _options(reference, said)
+    task = _task(options) if "--task" in options else _task_of(said)
+    _refuse_unfit(options, task)
+    writer = _JobWriter(_values(options), task)
     writer.take(said)
-    if isinstance(said.get("model"), Mapping) and "--model" not in given:
+    if isinstance(said.get("model"), Mapping) and "--model" not in options:
         missing = [key for key in _NEEDED[:2] if key not in writer.values]
         names = [name for name, option in JOB_OPTIONS.items() if option.key in missing]
         if names:
@@ -147,21 +135,21 @@ def _merged(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, An
     return joined
 
 
-def _refuse_unfit(given: Mapping[str, str], task: str) -> None:
+def _refuse_unfit(options: Mapping[str, str], task: str) -> None:
     """Raise SpecError for options that belong to another task."""
     unfit = [
         Problem(f"belongs to --task {' or '.join(JOB_OPTIONS[name].tasks)}, not {task}", name)
-        for name in given
+        for name in options
         if task not in JOB_OPTIONS[name].tasks
     ]
     if unfit:
         raise SpecError(unfit)
 
 
-def _values(given: Mapping[str, str]) -> dict[str, str]:
+def _values(options: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the options by the keys of a job file."""
-    values = {key: value for name, value in given.items() if (key := JOB_OPTIONS[name].key)}
-    return values | ({"devices": _devices_of_nodes(given)} if "--nodes" in given else {})
+    values = {key: value for name, value in options.items() if (key := JOB_OPTIONS[name].key)}
+    return values | ({"devices": _devices_of_nodes(options)} if "--nodes" in options else {})
 
 
 def read_options(reference: str, read: Callable[..., J], said: Mapping[str, Any] | None = None) -> J:
@@ -203,7 +191,7 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
     return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
 
 
-def _given(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, str]:
+def _options(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, str]:
     """Return the values of the options by name; raises SpecError for what is none, or in ``said`` neither."""
     try:
         words = shlex.split(reference)
@@ -215,23 +203,25 @@ def _given(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, s
     if unknown or len(names) != len(values):
         known = ", ".join(JOB_OPTIONS)
         raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {known}")
-    given = dict(zip(names, values, strict=True))
+    options = dict(zip(names, values, strict=True))
     examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
     missing = [
         Problem(f"is missing, such as {name} {words}", name)
         for name, words in examples.items()
-        if name not in given and JOB_OPTIONS[name].key not in (said or ())
+        if name not in options and JOB_OPTIONS[name].key not in (said or ())
     ]
     if missing:
         raise SpecError(missing)
-    return given
+    return options
 
 
-def _devices_of_nodes(given: Mapping[str, str]) -> str:
+def _devices_of_nodes(options: Mapping[str, str]) -> str:
     """Return the devices of ``--nodes``; raises SpecError beside ``--devices`` and for no whole numbers."""
-    nodes, name = given["--nodes"], given["--hardware"]
-    if "--devices" in given:
-        raise SpecError([Problem(f"says the devices again, after --devices {given['--devices']}", "--nodes")])
+    nodes, name = options["--nodes"], options["--hardware"]
+    if "--devices" in options:
+        raise SpecError(
+            [Problem(f"says the devices again, after --devices {options['--devices']}", "--nodes")]
+        )
     if not _NODES.fullmatch(nodes):
         raise SpecError([Problem(f"{nodes!r} is no number of nodes, such as 4, or several, 2,4", "--nodes")])
     try:
@@ -304,9 +294,9 @@ class _JobWriter:
         devices = max(1, clusters_of(self.values["hardware"], self._devices(), Path())[-1].devices)
         batch = _ADAPTED_SEQUENCES * devices
         if self.task == "train":
-            given = self.values["workload.sequence_length"]
+            length_text = self.values["workload.sequence_length"]
             # Whoever reads the file refuses what is no number of tokens.
-            said = int(given) if re.fullmatch(r"[0-9]{1,18}", given) else 0
+            said = int(length_text) if re.fullmatch(r"[0-9]{1,18}", length_text) else 0
             batch = assumed_batch(said or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         self._assume_fp16()

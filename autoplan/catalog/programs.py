@@ -13,19 +13,6 @@ from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
 
-__all__ = [
-    "ANY_LAYOUT",
-    "USUAL",
-    "any_layout",
-    "program",
-    "rules_of",
-    "stack_of_way",
-    "targets_of",
-    "with_programs",
-    "with_programs_again",
-    "written_for",
-]
-
 #: What a job says for the programs that are usual for its task and devices, and for layouts of no program.
 USUAL: Final = "usual"
 ANY_LAYOUT: Final = "any-layout"

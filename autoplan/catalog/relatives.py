@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
     from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["engine_kernels_for", "engine_kernels_origin", "kernels_for", "own_kernels", "relatives_kernels"]
-
 
 #: Kernels of a device that has no relative: the mean of the measured devices.
 _MEAN: Final = "default"
@@ -37,12 +35,12 @@ def own_kernels(device_name: str) -> KernelSpec | None:
 
 
 def _lent_kernels(device_name: str) -> KernelSpec | None:
-    """Return the curves that a file lends to ``device_name``, which nobody measured."""
+    """Return the kernel curves that a file lends to ``device_name``, which was not measured."""
     return next((spec for spec in _specs_naming(device_name) if device_name in spec.lent_to), None)
 
 
 def relatives_kernels(device_name: str) -> KernelSpec:
-    """Return the kernel curves that ``device_name`` has if nobody measured it.
+    """Return the kernel curves of ``device_name`` where it was not measured.
 
     They are those of the measured device of its maker and architecture whose kind of memory, HBM or GDDR, is
     the same and whose power a FLOP/s of the peak is nearest; of several those with the same memory, then the
@@ -135,7 +133,7 @@ def _engine_kernels_naming(device_name: str) -> tuple[EngineKernelSpec, DeviceSp
     from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 
     names = entry_names("engine-kernels")
-    for name in sorted(names, key=lambda known: known != device_name):
+    for name in sorted(names, key=lambda name: name != device_name):
         if device_name in entry_text("engine-kernels", name)[0]:
             spec = loaded("engine-kernels", name, EngineKernelSpec)
             if device_name in spec.devices:

@@ -41,8 +41,6 @@ from autoplan.schema.serving.request_lengths import (
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["longest_of", "named_trace", "read_request_trace", "request_trace_of"]
-
 #: Largest file that is read as a whole, and longest line of one that is read in part [byte].
 _LARGEST: Final = 2**26
 _LONGEST_LINE: Final = 2**20
@@ -239,7 +237,7 @@ class _Reading:
         return form, _table_records(rows, head, form)
 
     def _is_full(self, line: int) -> bool:
-        """Return whether nothing more is read: there are too many problems or requests."""
+        """Return whether reading stops: problems or requests are too many."""
         if len(self.requests) >= _MOST_REQUESTS:
             problem = f"the trace has over {_MOST_REQUESTS:,} requests"
             self.problems.append(Problem(problem, "$", self.path, line))

@@ -24,24 +24,6 @@ if TYPE_CHECKING:
 
     from autoplan.schema.base import Frozen
 
-__all__ = [
-    "CLASSES",
-    "FILES",
-    "FOLDERS",
-    "EntryKind",
-    "entry_names",
-    "entry_text",
-    "file_named",
-    "is_folder",
-    "is_path",
-    "names_file",
-    "names_like",
-    "open_file",
-    "parent_text",
-    "read_file",
-    "shipped_text",
-]
-
 EntryKind = Literal[
     "device",
     "node",

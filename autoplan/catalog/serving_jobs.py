@@ -24,13 +24,6 @@ from autoplan.schema.user_rules.expression import Name, Node
 from autoplan.schema.yaml.loader import valid_part
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = [
-    "load_serving_job",
-    "resolve_serving_job",
-    "serving_hashes",
-    "serving_job_of_text",
-]
-
 #: Placeholders of invalid required keys, so that the other keys are validated.
 _STAND_INS: Final = {
     "kind": "serving",

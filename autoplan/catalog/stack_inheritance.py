@@ -17,8 +17,6 @@ from autoplan.schema.yaml.inheritance import EXTENDS, Tree, labelled, leaves, me
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["ExtendedStack", "read_stack"]
-
 #: Most parents of a stack.
 _MOST_PARENTS: Final = 8
 
@@ -82,10 +80,10 @@ def read_stack(text: str, file: str) -> ExtendedStack:
 
 def _read(text: str, file: str, children: tuple[str, ...]) -> _Read:
     document = _parsed(text, file)
-    own = document.value
-    if not isinstance(own, dict):
+    value = document.value
+    if not isinstance(value, dict):
         _checked(document)
-    content: dict[str, Any] = dict(own) if isinstance(own, dict) else {}
+    content: dict[str, Any] = dict(value) if isinstance(value, dict) else {}
     name = (file, str(content.get("name")))
     if EXTENDS not in content:
         return _Read(content, labelled(content, file, StackSpec), (name,), (document,))

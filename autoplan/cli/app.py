@@ -33,8 +33,6 @@ from autoplan.version import __version__
 if TYPE_CHECKING:
     app: typer.Typer
 
-__all__ = ["app", "application", "error_lines", "main"]
-
 _LONGEST_LINE: Final = 600
 
 

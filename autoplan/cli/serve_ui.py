@@ -9,9 +9,8 @@ import typer
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, seconds_from
 from autoplan.commands.output import complain, write
+from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
-
-__all__ = ["serve_ui"]
 
 _NEEDED: Final = ("starlette", "uvicorn")
 
@@ -28,11 +27,10 @@ def serve_ui(
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--allow-host",
-            metavar="NAME",
-            help="A name by which browsers may call this server, such as that of a proxy; may be repeated.",
-            show_default=False,
+            "NAME",
+            "A name by which browsers may call this server, such as that of a proxy; may be repeated.",
         ),
     ] = None,
     solves: Annotated[

@@ -17,16 +17,6 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-__all__ = [
-    "begin_work",
-    "collect_again",
-    "end_at_once",
-    "load_solver",
-    "process_started",
-    "start_process",
-    "without_pandas",
-]
-
 
 class _Pandas(ModuleType):
     """Placeholder of pandas: has the classes that OR-Tools names, and imports pandas for anything else."""

@@ -19,20 +19,10 @@ from typer.models import OptionInfo
 
 from autoplan.commands.lean import process_started
 from autoplan.commands.output import checked_output, complain, write
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
-
-__all__ = [
-    "DEADLINE_METAVAR",
-    "CacheOption",
-    "DeadlineOption",
-    "TorchDevice",
-    "TorchDeviceOption",
-    "command_deadline",
-    "seconds_from",
-    "takes_job_options",
-]
 
 
 class TorchDevice(StrEnum):
@@ -100,13 +90,12 @@ def _seconds(text: object) -> float:
 
 DeadlineOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--deadline",
-        metavar=DEADLINE_METAVAR,
-        parser=seconds_from(),
-        help="End after TIME, such as 40, 40s or 2min, with the best plans so far and their optimality gap."
+        DEADLINE_METAVAR,
+        "End after TIME, such as 40, 40s or 2min, with the best plans so far and their optimality gap."
         " Left out: the job's deadline, 60 s unless it says otherwise.",
-        show_default=False,
+        parser=seconds_from(),
     ),
 ]
 
@@ -121,11 +110,10 @@ def command_deadline(seconds: float | None) -> Deadline:
 
 _SAVE: Final = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--save",
-        metavar="FILE",
-        help="Write the job file that these options stand for, and answer for it.",
-        show_default=False,
+        "FILE",
+        "Write the job file that these options stand for, and answer for it.",
         callback=checked_output,
     ),
 ]
@@ -157,10 +145,10 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
             optional: Any = Annotated[str | None, *get_args(parameter.annotation)[1:]]
             parameter = parameter.replace(annotation=optional, default=None)  # noqa: PLW2901
         parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-    for name, option in JOB_OPTIONS.items():
+    for name, of_job in JOB_OPTIONS.items():
         if name in shared:
             continue
-        words = typer.Option(name, metavar=option.metavar, help=option.help, show_default=False)
+        words = option(name, of_job.metavar, of_job.help)
         parameters.append(_keyword(names[name], Annotated[str | None, words]))
     parameters.append(_keyword("save", _SAVE))
     update_wrapper(with_options, command)

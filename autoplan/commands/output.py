@@ -12,49 +12,22 @@ import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVarTuple
 
 import typer
 
+from autoplan.commands.typed_options import argument, option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.costs.core.prediction import StepTimeline
     from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.render.blocks import Block
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
 
-__all__ = [
-    "BAD_INPUT",
-    "BROKEN_PIPE",
-    "INTERRUPTED",
-    "MANY_PASSES",
-    "NOTHING_FEASIBLE",
-    "PLANNED",
-    "DataFormat",
-    "DataFormatOption",
-    "Format",
-    "FormatOption",
-    "JobArgument",
-    "OutputOption",
-    "asks_for_page",
-    "asks_for_trace",
-    "checked_output",
-    "complain",
-    "discard",
-    "drawn_step",
-    "escaped",
-    "form_of_suffix",
-    "is_typed",
-    "many_passes",
-    "present",
-    "standard_output",
-    "step_pictures",
-    "step_trace",
-    "typed_command",
-    "write",
-]
+Answer = TypeVarTuple("Answer")
 
 #: Exit code of an answer.
 PLANNED: Final = 0
@@ -89,12 +62,7 @@ class DataFormat(StrEnum):
 
 
 JobArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB",
-        help="A job file, or the name of a shipped job; left out with --model and --hardware.",
-        show_default=False,
-    ),
+    str, argument("JOB", "A job file, or the name of a shipped job; left out with --model and --hardware.")
 ]
 
 #: Suffixes of ``--output`` that say the format where ``--format`` is left out.
@@ -176,12 +144,11 @@ def checked_output(output: Path | None) -> Path | None:
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
+        "FILE",
+        "Write to FILE, atomically, instead of standard output (-).",
         "-o",
-        metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output (-).",
-        show_default=False,
         callback=checked_output,
     ),
 ]
@@ -190,14 +157,14 @@ OutputOption = Annotated[
 def present(
     form: str,
     output: Path | None,
-    *,
-    document: Callable[[], dict[str, Any]],
-    table: Callable[[Terminal], str],
+    *answer: *Answer,
+    document: Callable[[*Answer], dict[str, Any]],
+    table: Callable[[*Answer, Terminal], str | Iterable[Block]],
     page: Callable[[], str] | None = None,
     trace: Callable[[], str] | None = None,
     picture: Callable[[], str] | None = None,
 ) -> None:
-    """Write the answer in ``form``: a table, a document as JSON or YAML, a page, or a picture.
+    """Write the ``answer`` in ``form``: a table, a document as JSON or YAML, a page, or a picture.
 
     Where the name of ``output`` asks for a page or a trace that the answer has, that is written there and the
     table is printed. A trace may be empty: then nothing is written. An answer without a trace is JSON there;
@@ -215,11 +182,21 @@ def present(
         if text := beside():
             write(text, output)
         output = None
-    write(_written(form, output, document, table), output)
+    if form == "table":
+        from autoplan.report.render.terminal import render, terminal_of
+
+        terminal = terminal_of(None if output else sys.stdout)
+        shown = table(*answer, terminal)
+        text = shown if isinstance(shown, str) else render(shown, terminal)
+        write(escaped(text, styled=terminal.colour), output)
+        return
+    from autoplan.report.render.serialization import dump
+
+    write(dump(document(*answer), "json" if form == "json" else "yaml"), output)
 
 
 def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | None) -> None:
-    """Refuse the name of a page or a chart that the answer has not: a table would be written there."""
+    """Refuse the name of a page or a chart that the answer lacks: a table would be written there."""
     if output is None or form != "table":
         return
     if output.suffix.lower() == ".svg" or (page is None and asks_for_page(form, output)):
@@ -230,26 +207,10 @@ def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | No
 def _beside(
     form: str, output: Path | None, page: Callable[[], str] | None, trace: Callable[[], str] | None
 ) -> Callable[[], str] | None:
-    """Return what the file is of, in addition to the table; None where it is of the answer itself."""
+    """Return what writes the trace or page beside the table; None where the file has the answer itself."""
     if trace is not None and asks_for_trace(form, output):
         return trace
     return page if asks_for_page(form, output) else None
-
-
-def _written(
-    form: str,
-    output: Path | None,
-    document: Callable[[], dict[str, Any]],
-    table: Callable[[Terminal], str],
-) -> str:
-    if form == "table":
-        from autoplan.report.render.terminal import terminal_of
-
-        terminal = terminal_of(None if output else sys.stdout)
-        return escaped(table(terminal), styled=terminal.colour)
-    from autoplan.report.render.serialization import dump
-
-    return dump(document(), "json" if form == "json" else "yaml")
 
 
 def escaped(text: str, *, styled: bool = False) -> str:
@@ -284,7 +245,7 @@ def complain(lines: Iterable[str]) -> None:
 
 
 def discard(stream: TextIO | None) -> None:
-    """Send what is left for ``stream`` nowhere, so that leaving does not fail once more."""
+    """Discard what is left for ``stream``, so that the exit does not fail again."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno() if stream else -1)
     except (OSError, ValueError):
@@ -344,11 +305,11 @@ def asks_for_page(form: str, output: Path | None) -> bool:
 
 def step_trace(job: Job, plan: Plan) -> str:
     """Return the predicted step of ``plan`` as a trace."""
-    from autoplan import planning
+    from autoplan.planning.communicating import communication, predicted_step
     from autoplan.report.charts.predicted_trace import predicted_trace
 
-    timeline = planning.predicted_step(job, plan.layout)
-    return predicted_trace(job, plan, timeline, planning.communication(job, plan.layout))
+    timeline = predicted_step(job, plan.layout)
+    return predicted_trace(job, plan, timeline, communication(job, plan.layout))
 
 
 #: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
@@ -363,22 +324,22 @@ def many_passes(plan: Plan) -> bool:
 
 def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:
     """Return what the pictures of ``plan`` show; ``timeline`` says why its step is not drawn."""
-    from autoplan import planning
+    from autoplan.planning.communicating import placement, products
     from autoplan.report.pages.plan_details import StepPictures
 
     return StepPictures(
         drawn_step(job, plan) if timeline is None else timeline,
-        planning.products(job, plan.layout),
-        planning.placement(job, plan.layout),
+        products(job, plan.layout),
+        placement(job, plan.layout),
     )
 
 
 def drawn_step(job: Job, plan: Plan) -> StepTimeline | str:
     """Return the predicted step of ``plan``, or why it is not drawn."""
-    from autoplan import planning
+    from autoplan.planning.communicating import predicted_step
 
     try:
-        return planning.predicted_step(job, plan.layout)
+        return predicted_step(job, plan.layout)
     except UnsupportedError as error:
         return str(error)
 

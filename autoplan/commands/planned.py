@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoplan.deadline import Deadline
-    from autoplan.results import Front, Plan
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
-
-__all__ = ["Bar", "Interrupted", "Progress", "asked_plan", "planned", "stopped_by_signals"]
 
 
 def asked_plan(  # noqa: PLR0913 - a keyword for each choice
@@ -46,24 +45,25 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     that of the whole front, unless ``program`` is named. Without a ``number`` it is the one that ``choose``
     takes of the front.
     """
-    from autoplan import planning
     from autoplan.catalog import load_job
     from autoplan.catalog.programs import written_for
     from autoplan.errors import InfeasibleError
+    from autoplan.planning.plan_and_evaluate import chosen, evaluate
+    from autoplan.planning.saved_plans import is_saved_plan, saved_number, saved_plan
     from autoplan.results.merged_front import at_batch
 
-    if planning.is_saved_plan(job):
+    if is_saved_plan(job):
         if layout is not None:
             raise typer.BadParameter("a saved plan has its layouts: give --plan", param_hint="--layout")
         if number is None:
-            number = planning.saved_number(job, target=target, program=program)
-        return *planning.saved_plan(job, number), number
+            number = saved_number(job, target=target, program=program)
+        return *saved_plan(job, number), number
     loaded = load_job(job)
     if program is not None or number is None:
         loaded = written_for(loaded, target, program)
     if layout is not None:
-        loaded = planning.chosen(loaded, layout)
-        return loaded, planning.evaluate(loaded, layout), 1
+        loaded = chosen(loaded, layout)
+        return loaded, evaluate(loaded, layout), 1
     front = planned(loaded, deadline, cache=cache)
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
@@ -75,13 +75,13 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
 
 def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:
     """Return the front of ``job``, with progress on standard error; a signal ends the command."""
-    from autoplan import planning
+    from autoplan.planning.plan_and_evaluate import plan
 
     progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
             load_solver()
-            front = planning.plan(job, progress=progress, deadline=limit, cache=cache)
+            front = plan(job, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
     if interrupted.exit_code is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.launch.target import Target
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__

@@ -36,28 +36,15 @@ from autoplan.costs.predict import facts_of, predict_all
 from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, CatalogError
 from autoplan.kinds import kind_of
-from autoplan.results import Certificate, Front, Plan, Rejection
-from autoplan.rules import broken_rules
+from autoplan.results.front import Certificate, Front, Rejection
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.version import __version__
 
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "APART",
-    "CACHE_VARIABLE",
-    "MOST_FILES",
-    "SolveLock",
-    "cache_folder",
-    "cached",
-    "fingerprint",
-    "is_answered",
-    "planner_name",
-    "read_answer",
-    "write_answer",
-]
 
 
 #: The environment variable that names the folder of answers, and turns the cache on.

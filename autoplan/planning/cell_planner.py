@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["plan_cell", "refusal", "serving_answer", "training_answer"]
-
 
 def plan_cell(job: Job | ServingJob) -> AnyCellAnswer:
     """Return the answer to ``job``: its best plan, or why there is none."""

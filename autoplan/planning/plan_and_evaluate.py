@@ -21,12 +21,11 @@ from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.caching import cache_folder, cached
-from autoplan.results import Certificate, Front, Plan, Rejection
-from autoplan.results.front import RejectionKind
+from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
-from autoplan.results.plan import StackStep
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan, StackStep
 from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.adapters import ATTENTION_MODULES
 from autoplan.schema.costmodel.software import with_software
@@ -40,21 +39,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.serving.engine_layout import EngineLayout
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "MOST_LAYERS",
-    "chosen",
-    "evaluate",
-    "evaluate_training",
-    "merged",
-    "plan",
-    "plan_training",
-    "plannable",
-    "plausible_stacks",
-    "read_layout",
-    "stack_steps",
-    "valid_layout",
-]
 
 #: Most layers of a model: above, which no model in use is, the search would take too long.
 MOST_LAYERS: Final = 256

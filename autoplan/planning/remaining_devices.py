@@ -24,9 +24,6 @@ from autoplan.errors import UnsupportedError
 from autoplan.results.merged_front import choice_key
 from autoplan.schema.job import Job, Objective
 
-__all__ = ["remaining"]
-
-
 #: Objectives of a job that names none.
 _DEFAULT: Final[tuple[Objective, ...]] = ("step_time", "peak_memory")
 #: Numbers of devices that are planned, and how much longer their ideal time may be than the shortest.

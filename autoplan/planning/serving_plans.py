@@ -53,9 +53,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["applied_change", "evaluate_serving", "plan_serving", "serving_costs", "serving_job"]
-
-
 #: Most requests a second or clients, above which a load is a mistake of units.
 _MOST_LOAD: Final = 1e6
 #: Devices that are tried where a job leaves them out and those of the hardware do not do.
@@ -107,11 +104,11 @@ def _recorded(job: ServingJob) -> ServingJob:
 
 def _needs_load(job: ServingJob) -> bool:
     need_load = {"time_to_first_token", "request_latency"}
-    given = [
+    limits_of = [
         job.limits,
         *(requests.limits for requests in job.workload.classes if requests.limits is not None),
     ]
-    limited = any(getattr(limits, name) is not None for limits in given for name in need_load)
+    limited = any(getattr(limits, name) is not None for limits in limits_of for name in need_load)
     without = job.workload.concurrency is None and job.workload.request_rate is None
     return without and (limited or not need_load.isdisjoint(job.objectives))
 
@@ -182,7 +179,7 @@ def _each(
     fronts: list[ServingFront] = []
     for number, one in enumerate(jobs):
         with deadline.share(len(jobs) - number):
-            last = number == len(jobs) - 1 and not any(known.plans for known in fronts)
+            last = number == len(jobs) - 1 and not any(earlier.plans for earlier in fronts)
             fronts.append(front(one, may_be_empty=not last))
     return tuple(fronts)
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from autoplan import planning
+from autoplan.answers.configure.ask import emit
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.programs import any_layout, written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
 from autoplan.playground.questions import (
     Ask,
-    LaunchAsk,
-    RemediesAsk,
     UnknownNameError,
     linked_query,
     query_of,
@@ -60,15 +59,13 @@ from autoplan.report.wording.sentences import (
     space_sentence,
 )
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
-from autoplan.results import Front, Plan
-from autoplan.results.front import Edit
+from autoplan.results.front import Edit, Front
+from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.job import Job, JobSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.writer import file_text
 from autoplan.units import format_bytes, format_seconds, format_share
-
-__all__ = ["serving_document_of"]
 
 #: Heads of the table of plans, and whether a column has numbers.
 _SERVING_COLUMNS: Final = (
@@ -81,20 +78,13 @@ _SERVING_COLUMNS: Final = (
 )
 
 
-def serving_document_of(question: ServingJobQuestion, front: ServingFront) -> dict[str, Any]:
-    """Return the answer to a serving question; changes that help are in it where there is no plan."""
-    name, screen = serving_file_name(question), Terminal()
+def _serving_parts(question: ServingJobQuestion, front: ServingFront) -> dict[str, Any]:
+    """Return the parts of a serving front that the page shows; without a plan also the changes that help."""
+    screen = Terminal()
     what, conditions = serving_job_lines(front.job, screen)
     return {
-        "question": question.model_dump(),
-        "query": query_of(question),
-        "job_file": {
-            "name": name,
-            "text": serving_job_text(question),
-            "command": f"autoplan plan {name}",
-        },
         "about": [what, f"{conditions} {screen.dot} {load_words(front.job)}"],
-        "verdict": _serving_verdict(front),
+        "verdict": _verdict(front, _serving_head(front), front_ends(front)),
         "columns": [list(column) for column in _SERVING_COLUMNS],
         "plans": [_plan(plan, front.job.longest_request) for plan in front.plans],
         "sentences": serving_sentences(front),
@@ -111,16 +101,13 @@ def _remedy(question: ServingJobQuestion, change: ServingChange) -> dict[str, An
     return {"sentence": sentence, "query": changed_serving_query(question, change)}
 
 
-def _serving_verdict(front: ServingFront) -> dict[str, Any]:
+def _serving_head(front: ServingFront) -> str:
     if not front.plans:
-        return {"feasible": False, "head": "Nothing is feasible", "sentences": list(front.reasons)}
+        return ""
     most = max(plan.output_tokens_per_second_per_device for plan in front.plans)
     times = [plan.time_per_output_token for plan in front.plans if plan.time_per_output_token is not None]
     fastest = f", or {format_seconds(min(times))} a token" if times and len(front.plans) > 1 else ""
-    head = f"Feasible: {number_words(len(front.plans), 'plan')}, {most:,.0f} tokens/s per device{fastest}"
-    stopped = front.certificate.stopped
-    cut = [f"not proven optimal: {stopped}"] if stopped else []
-    return {"feasible": True, "head": head, "sentences": [*front_ends(front), *cut]}
+    return f"{most:,.0f} tokens/s per device{fastest}"
 
 
 def _plan(plan: ServingPlan, longest_request: int) -> dict[str, Any]:
@@ -256,8 +243,6 @@ def _control_value(control: str, text: str) -> str | int | None:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-__all__ = ["Answer", "Answers", "error_document"]
-
 #: Fronts that a worker remembers, so that remedies do not search again.
 _MOST_FRONTS: Final = 4
 
@@ -293,9 +278,9 @@ class Answers:
     fronts: OrderedDict[Question, Front | ServingFront] = field(default_factory=OrderedDict)
 
     def answer(self, request: Ask, deadline: Deadline) -> Answer:
-        """Return the answer to what is ``request``; errors of the question are answers, too."""
+        """Return the answer to ``request``; errors of the question are answers, too."""
         try:
-            document = self._document(request, deadline)
+            document = self._answered(request, deadline)
         except AutoplanError as error:
             return Answer(_REFUSED, _written(error_document(error)))
         except DeadlineOver:
@@ -303,20 +288,20 @@ class Answers:
             return Answer(_REFUSED, _written(error_document(late)))
         return Answer(_ANSWERED, _written(document), lasting=not deadline.over)
 
-    def _document(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
+    def _answered(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
         question = request.question
-        if isinstance(request, LaunchAsk):
+        if request.path == "launch":
             return self._launch(request, deadline)
         front, suggested = self._front(question, deadline), kind_of(question).suggested
-        if isinstance(request, RemediesAsk) and suggested is not None and not front.feasible:
+        if request.path == "remedies" and suggested is not None and not front.feasible:
             with deadline.in_force():
                 front = suggested(front)
-        return _DOCUMENTS[question.kind](question, front)
+        return _document(question, front)
 
     def _front(self, question: Question, deadline: Deadline) -> Any:  # noqa: ANN401 - of the question's kind
         front = self._known(question)
         if front is None:
-            front = kind_of(question).plan(_JOBS[question.kind](question), deadline=deadline)
+            front = kind_of(question).plan(_KINDS[question.kind].job_of(question), deadline=deadline)
             self._remember(question, front, front.certificate.stopped)
         return front
 
@@ -334,7 +319,7 @@ class Answers:
         if len(self.fronts) > _MOST_FRONTS:
             self.fronts.popitem(last=False)
 
-    def _launch(self, request: LaunchAsk, deadline: Deadline) -> dict[str, Any]:
+    def _launch(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
         question = request.question
         if isinstance(question, TrainingQuestion):
             return _launch_document(request, question)
@@ -362,7 +347,7 @@ class Answers:
 
 
 def error_document(error: AutoplanError) -> dict[str, Any]:
-    """Return what is wrong, with each problem, and the names that are known where one is not."""
+    """Return an error with each problem, and the valid names in the case of an unknown one."""
     listed = getattr(error, "problems", None) or getattr(error, "reasons", None) or ()
     # The job file of a question is the page's own, so that its lines mean nothing to the reader.
     problems = [f"{p.path}: {p.message}" if hasattr(p, "path") else str(p) for p in listed]
@@ -371,14 +356,23 @@ def error_document(error: AutoplanError) -> dict[str, Any]:
     return {"error": message, "problems": problems, "known": known}
 
 
-def _front_document(question: TrainingQuestion, front: Front) -> dict[str, Any]:
-    name, screen = file_name(question), Terminal()
+def _document(question: Question, front: Any) -> dict[str, Any]:  # noqa: ANN401 - of the question's kind
+    """Return the answer to a question: its link and job file, and what the page shows of its front."""
+    kind = _KINDS[question.kind]
+    name, text = kind.file_name(question), kind.job_text(question)
     return {
         "question": question.model_dump(),
         "query": query_of(question),
-        "job_file": {"name": name, "text": job_text(question), "command": f"autoplan plan {name}"},
-        "about": list(job_lines(front.job, front.facts, screen)),
-        "verdict": _verdict(front),
+        "job_file": {"name": name, "text": text, "command": f"autoplan plan {name}"},
+        **kind.parts(question, front),
+    }
+
+
+def _training_parts(question: TrainingQuestion, front: Front) -> dict[str, Any]:
+    fits = [fits_sentence(front.fastest.predicted)] if front.plans else []
+    return {
+        "about": list(job_lines(front.job, front.facts, Terminal())),
+        "verdict": _verdict(front, _training_head(front), fits),
         "columns": [list(column) for column in _COLUMNS],
         "plans": [_row(plan) for plan in front.plans],
         "sentences": front_sentences(front) if front.plans else [space_sentence(front)],
@@ -389,27 +383,38 @@ def _front_document(question: TrainingQuestion, front: Front) -> dict[str, Any]:
     }
 
 
-#: What a question of each kind becomes: the job that is planned, and the document of its front.
-_JOBS: Final[Mapping[str, Callable[[Any], Job | ServingJob]]] = {
-    "training": job_of,
-    "serving": serving_job_of,
-}
-_DOCUMENTS: Final[Mapping[str, Callable[[Any, Any], dict[str, Any]]]] = {
-    "training": _front_document,
-    "serving": serving_document_of,
+@dataclass(frozen=True, slots=True)
+class _PageKind:
+    """What a question of one kind becomes: the job file, the job, and what is shown of its front."""
+
+    file_name: Callable[[Any], str]
+    job_text: Callable[[Any], str]
+    job_of: Callable[[Any], Job | ServingJob]
+    parts: Callable[[Any, Any], dict[str, Any]]
+
+
+_KINDS: Final = {
+    "training": _PageKind(file_name, job_text, job_of, _training_parts),
+    "serving": _PageKind(serving_file_name, serving_job_text, serving_job_of, _serving_parts),
 }
 
 
-def _verdict(front: Front) -> dict[str, Any]:
-    """Return whether there is a plan, and the sentence on its memory or the reasons."""
+def _verdict(front: Front | ServingFront, best: str, sentences: Iterable[str]) -> dict[str, Any]:
+    """Return whether there is a plan, with its ``best`` value and ``sentences``, or the reasons."""
     if not front.plans:
         return {"feasible": False, "head": "Nothing is feasible", "sentences": list(front.reasons)}
-    predicted = front.fastest.predicted
-    number = number_words(len(front.plans), "plan")
-    head = f"Feasible: {number}, the fastest takes {format_seconds(predicted.step_seconds)} a step"
+    head = f"Feasible: {number_words(len(front.plans), 'plan')}, {best}"
     stopped = front.certificate.stopped
     cut = [f"not proven optimal: {stopped}"] if stopped else []
-    return {"feasible": True, "head": head, "sentences": [fits_sentence(predicted), *cut]}
+    return {"feasible": True, "head": head, "sentences": [*sentences, *cut]}
+
+
+def _training_head(front: Front) -> str:
+    return (
+        f"the fastest takes {format_seconds(front.fastest.predicted.step_seconds)} a step"
+        if front.plans
+        else ""
+    )
 
 
 def _row(plan: Plan) -> dict[str, Any]:
@@ -445,24 +450,24 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
     ]
 
 
-def _launch_document(request: LaunchAsk, question: TrainingQuestion) -> dict[str, Any]:
+def _launch_document(request: Ask, question: TrainingQuestion) -> dict[str, Any]:
     question_job = job_of(question)
     job = written_for(question_job, request.target)
     try:
-        plan = planning.evaluate(job, request.layout)
+        plan = evaluate(job, request.layout)
     except LayoutError:  # no program of the target has it: the target says itself what it lacks
         job = any_layout(question_job)
-        plan = planning.evaluate(job, request.layout)
+        plan = evaluate(job, request.layout)
     line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
 
     def emission() -> Emission:
-        return planning.emit(plan, request.target, job=job, command=line, image=request.image)
+        return emit(plan, request.target, job=job, command=line, image=request.image)
 
     return _emitted(request, plan.layout_string, line, emission)
 
 
 def _serving_launch_document(
-    request: LaunchAsk, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
+    request: Ask, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
 ) -> dict[str, Any]:
     from autoplan.answers.configure.engine_launches import emit_engines
 
@@ -475,13 +480,13 @@ def _serving_launch_document(
     return _emitted(request, plan.layout_string, line, emission)
 
 
-def _emit_line(request: LaunchAsk, name: str, chosen: list[str]) -> str:
+def _emit_line(request: Ask, name: str, chosen: list[str]) -> str:
     """Return the command that writes the same files."""
     image = ["--image", request.image] if request.image else []
     return " ".join(["autoplan", "emit", name, "--for", request.target, *chosen, *image])
 
 
-def _emitted(request: LaunchAsk, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
+def _emitted(request: Ask, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
     """Return the files of a target, or what it cannot express, which is an answer too."""
     document = {"target": request.target, "layout": layout, "command": line}
     try:

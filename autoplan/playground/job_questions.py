@@ -7,24 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from autoplan.schema.base import Frozen
-from autoplan.schema.job import Optimizer
-from autoplan.schema.precision import Precision
-
-__all__ = [
-    "LARGEST_NUMBERS",
-    "Drafting",
-    "KvFormats",
-    "LimitOn",
-    "Load",
-    "Name",
-    "Offloading",
-    "Question",
-    "ServingJobQuestion",
-    "ServingTrade",
-    "Trade",
-    "TrainingQuestion",
-    "WeightFormats",
-]
+from autoplan.schema.precision import Optimizer, Precision
 
 #: Largest numbers of a question: beyond any machine that the catalogue knows, and answered within a deadline.
 LARGEST_NUMBERS: Final = {

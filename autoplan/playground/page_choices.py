@@ -27,12 +27,9 @@ from autoplan.report.wording.part_names import MEMORY_PARTS, SERVED_MEMORY, TIME
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, NodeSpec
-from autoplan.schema.job import Optimizer
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 from autoplan.version import __version__
-
-__all__ = ["page_choices"]
 
 #: What is asked when the page opens without a link, or with one that says the kind alone.
 _FIRST: Final = {

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from types import FrameType
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -41,10 +41,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.playground.answers import Answer, error_document
 from autoplan.playground.page_choices import page_choices
-from autoplan.playground.questions import ask_from
+from autoplan.playground.questions import AskPath, ask_from
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
-
-__all__ = ["Listening", "listen", "serve"]
 
 #: Connections at once; more are answered with 503.
 _MOST_CONNECTIONS: Final = 128
@@ -133,8 +131,8 @@ async def _serve(
     processes = SolveProcesses(solves, seconds)
     try:
         admitted = application(Admission(processes, Bounds()))
-        known = names if listening.is_local else names | _names_of_machine(listening.host)
-        server = _server(RequestGuard(admitted, known, open=not listening.is_local))
+        host_names = names if listening.is_local else names | _names_of_machine(listening.host)
+        server = _server(RequestGuard(admitted, host_names, open=not listening.is_local))
         with _stopped_by_signals(server, processes):
             ready()
             await server.serve(sockets=[listening.sock])
@@ -207,7 +205,7 @@ class TimedConnection(H11Protocol):  # type: ignore[misc] # the server has no ty
     _reading_late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to wait for a request, in place of the connection that waits longest where many do."""
+        """Begin to wait for a request; of too many connections the one that waits longest is closed."""
         super().connection_made(transport)
         self._watch()
         waiting = [x for x in self.connections if isinstance(x, TimedConnection) and x.waiting_since]
@@ -287,8 +285,9 @@ def application(admission: Admission) -> Starlette:
     }
     routes = [Route(path, _constant(body, kind)) for path, (body, kind) in content.items()]
     routes.append(Route("/api/choices", _constant(choices, _JSON)))
-    paths: tuple[Literal["plan", "remedies", "launch"], ...] = ("plan", "remedies", "launch")
-    routes += [Route(f"/api/{path}", _question(path, admission), methods=["POST"]) for path in paths]
+    routes += [
+        Route(f"/api/{path}", _question(path, admission), methods=["POST"]) for path in get_args(AskPath)
+    ]
     handlers = {HTTPException: _no_such_address, RefusedRequestError: _refused, Exception: _defect}
     return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -300,7 +299,7 @@ def _constant(body: bytes, kind: str) -> Endpoint:
     return answer
 
 
-def _question(path: Literal["plan", "remedies", "launch"], admission: Admission) -> Endpoint:
+def _question(path: AskPath, admission: Admission) -> Endpoint:
     async def answer(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != _JSON:
             raise RefusedRequestError(415, f"a question is {_JSON}")
@@ -311,8 +310,8 @@ def _question(path: Literal["plan", "remedies", "launch"], admission: Admission)
             request_body = ask_from(path, body)
         except AutoplanError as error:
             return Response(json.dumps(error_document(error)), 400, media_type=_JSON)
-        given = await _unless_gone(request, admission.answer(address, client, request_body))
-        return Response(given.body, given.status, media_type=_JSON)
+        response = await _unless_gone(request, admission.answer(address, client, request_body))
+        return Response(response.body, response.status, media_type=_JSON)
 
     return answer
 

@@ -23,18 +23,6 @@ from autoplan.schema.serving.engine_stack import EngineSpec
 from autoplan.schema.yaml.document import Document, Plain, shown
 from autoplan.schema.yaml.loader import validate
 
-__all__ = [
-    "Ask",
-    "LaunchAsk",
-    "PlanAsk",
-    "RemediesAsk",
-    "UnknownNameError",
-    "ask_from",
-    "engine_names",
-    "linked_query",
-    "query_of",
-]
-
 _LONGEST_LAYOUT: Final = 8_192
 
 #: A question; ``kind`` says which.
@@ -47,10 +35,9 @@ class _PlanBody(Frozen):
     question: _Kinded
 
 
-class _LaunchBody(Frozen):
+class _LaunchBody(_PlanBody):
     """Body of a request for a launch file."""
 
-    question: _Kinded
     layout: str = Field(min_length=1, max_length=_LONGEST_LAYOUT, description="the layout to emit")
     target: Name = Field(description="the framework or launcher")
     image: Annotated[str, Field(max_length=300, pattern=r"^([A-Za-z0-9][A-Za-z0-9._/:@-]*)?$")] = Field(
@@ -58,31 +45,19 @@ class _LaunchBody(Frozen):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PlanAsk:
-    """The front of a question is asked for."""
-
-    question: Question
+#: The front of a question, the changes that would make it feasible, or the launch file of a layout.
+AskPath = Literal["plan", "remedies", "launch"]
 
 
 @dataclass(frozen=True, slots=True)
-class RemediesAsk:
-    """The changes that would make an infeasible question feasible are asked for."""
+class Ask:
+    """What a request asks; ``layout``, ``target`` and ``image`` are those of a launch file."""
 
+    path: AskPath
     question: Question
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchAsk:
-    """The launch file of a layout is asked for."""
-
-    question: Question
-    layout: str
-    target: str
+    layout: str = ""
+    target: str = ""
     image: str = ""
-
-
-Ask = PlanAsk | RemediesAsk | LaunchAsk
 
 
 class UnknownNameError(CatalogError):
@@ -93,31 +68,29 @@ class UnknownNameError(CatalogError):
         super().__init__(f"$.question.{key}: {shown(value)} is not in the list: known are {', '.join(names)}")
 
 
-def ask_from(path: Literal["plan", "remedies", "launch"], body: bytes) -> Ask:
+def ask_from(path: AskPath, body: bytes) -> Ask:
     """Return what the ``body`` of a request asks for.
 
     Raises SpecError with every problem of a body that is no such JSON object, and UnknownNameError with the
     known names for a name that no list has.
     """
-    value = _json_value(body)
-    if path != "launch":
-        question = _valid(value, _PlanBody).question
-        _check_names(question)
-        return PlanAsk(question) if path == "plan" else RemediesAsk(question)
-    body_values = _valid(value, _LaunchBody)
-    _check_names(body_values.question)
-    serves = isinstance(body_values.question, ServingJobQuestion)
-    _check_name("target", body_values.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
-    return LaunchAsk(body_values.question, body_values.layout, body_values.target, body_values.image)
+    read = _valid(_json_value(body), _LaunchBody if path == "launch" else _PlanBody)
+    question = read.question
+    _check_names(question)
+    if not isinstance(read, _LaunchBody):
+        return Ask(path, question)
+    serves = isinstance(question, ServingJobQuestion)
+    _check_name("target", read.target, tuple(ENGINE_TARGETS) if serves else target_names(emitted=True))
+    return Ask(path, question, read.layout, read.target, read.image)
 
 
 def linked_query(fields: dict[str, Any]) -> str | None:
     """Return the query of a link to the question with ``fields``; None where it is no question."""
     try:
-        asked = ask_from("plan", json.dumps({"question": fields}).encode())
+        request = ask_from("plan", json.dumps({"question": fields}).encode())
     except AutoplanError:
         return None
-    return query_of(asked.question)
+    return query_of(request.question)
 
 
 def query_of(question: Question) -> str:

@@ -15,8 +15,6 @@ from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
 from autoplan.schema.yaml.writer import file_text
 from autoplan.units import parse_quantity
 
-__all__ = ["changed_serving_query", "serving_file_name", "serving_job_of", "serving_job_text"]
-
 #: Keys of a job file that are limits of the page, in milliseconds.
 _LIMITS: Final = {
     "limits.time_to_first_token": "first_token_ms",

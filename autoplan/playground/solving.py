@@ -37,8 +37,6 @@ from autoplan.playground.questions import Ask
 if TYPE_CHECKING:
     from autoplan.playground.answers import Answer
 
-__all__ = ["Admission", "Bounds", "RefusedRequestError", "error_body"]
-
 
 class RefusedRequestError(Exception):
     """A request that is refused with an HTTP ``status``; ``retry_seconds`` says when to come back."""
@@ -137,8 +135,6 @@ def _read(connection: Connection, desk: _Desk) -> None:
             if deadline is not None:
                 deadline.stop()
 
-
-__all__ = ["SolveProcesses"]
 
 #: How much longer than its deadline an answer may take before its process is ended [s]: loading the solver
 #: comes first, then the last plan, and launch files of targets that cannot express it.

@@ -7,7 +7,7 @@ from typing import Final
 
 from autoplan.report.render.blocks import GAP, Block, Column, Sentence, data_table
 from autoplan.report.render.terminal import Terminal
-from autoplan.results import Front, Plan
+from autoplan.results.front import Front
 from autoplan.results.merged_front import (
     at_batch,
     batch_of,
@@ -17,9 +17,8 @@ from autoplan.results.merged_front import (
     plan_key,
     steps_per_billion_tokens,
 )
+from autoplan.results.plan import Plan
 from autoplan.schema.job import ChosenProgram, Job
-
-__all__ = ["answers_table", "basis_sentences", "program_name", "question_columns", "question_sentences"]
 
 _KWH: Final = 3.6e6
 

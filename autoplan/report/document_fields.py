@@ -14,29 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from autoplan.costs.core.prediction import JobFacts, StageMemory
+from autoplan.costs.core.prediction import StageMemory
 from autoplan.report.charts.chart_data import EventBar, event_bars
-from autoplan.report.wording.provenance import provenance
 from autoplan.results.front import Certificate, Front, Suggestion
-from autoplan.results.merged_front import at_batch, choice_key, plan_key, question_fields
+from autoplan.results.job_summary import job_document, provenance
+from autoplan.results.merged_front import at_batch, plan_key, question_fields
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.resolved_job import HASH, document_hash, file_facts, resolved
 
 if TYPE_CHECKING:
     from autoplan.results.explanation import Difference, Explanation, Remedy, Standing
-
-__all__ = [
-    "SCHEMA",
-    "Document",
-    "brief",
-    "difference_document",
-    "explanation_document",
-    "front_document",
-    "job_document",
-    "plain",
-    "plan_document",
-]
 
 Document = dict[str, Any]
 
@@ -259,50 +247,3 @@ def _answer(front: Front, answer: Front) -> Document:
 def assumptions(source: JobFile | None) -> Document:
     """Return what a line of options left out, in words; empty for jobs that are files."""
     return {"assumed": list(source.assumed)} if source and source.assumed else {}
-
-
-def job_document(job: Job, facts: JobFacts) -> Document:
-    """Return the summary of a job."""
-    cluster = job.cluster
-    return {
-        "name": job.name,
-        "model": job.model.name,
-        "parameters": facts.parameters,
-        "hardware": {"node": cluster.node.name, "device": cluster.device.name},
-        "devices": cluster.devices,
-        "nodes": cluster.nodes,
-        "stack": job.stack.name,
-        "stack_assumed": job.stack_assumed,
-        "program": None if job.program is None else job.program.key,
-        "kernels": job.kernels.name,
-        "workload": job.workload.model_dump(mode="json"),
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-        "adapters": job.adapters.model_dump(mode="json") if job.adapters else None,
-        "rl": job.rl.model_dump(mode="json") if job.rl else None,
-        "routing": job.routing.model_dump(mode="json") if job.model.moe else None,
-        "search": job.search.model_dump(mode="json"),
-        "limits": _limits(job, facts),
-        "rules": [rule.model_dump(mode="json") for rule in job.rules],
-        "objectives": list(job.objectives),
-        "price": job.price.model_dump(mode="json") if job.price else None,
-        "choices": [
-            dict(zip(("devices", "global_batch_size", "program"), choice_key(choice), strict=True))
-            for choice in job.choices
-        ],
-    }
-
-
-def _limits(job: Job, facts: JobFacts) -> Document:
-    limits = job.limits
-    return {
-        "memory_headroom": limits.memory_headroom,
-        "peak_memory_bytes": limits.peak_memory,
-        "step_time_seconds": limits.step_time,
-        "tokens_per_second": limits.tokens_per_second,
-        "devices": limits.devices,
-        "cost_per_billion_tokens": limits.cost,
-        "energy_joules_per_billion_tokens": limits.energy,
-        "memory_confidence": limits.memory_confidence,
-        "memory_limit_bytes_per_device": facts.memory_limit_bytes,
-    }

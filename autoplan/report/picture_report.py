@@ -23,12 +23,11 @@ from autoplan.report.render.blocks import GAP, Block, Heading, Picture, Piece, S
 from autoplan.report.render.terminal import Terminal, render, spread
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import judged_stage
+from autoplan.results.front import Front
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
-
-__all__ = ["MOST_STAGES", "front_pictures", "front_plot", "memory_picture", "plan_pictures", "timeline_rows"]
 
 
 def front_pictures(front: Front, timeline: StepTimeline | str, terminal: Terminal) -> str:
@@ -244,7 +243,7 @@ def _row(pieces: Sequence[StepPiece], window: tuple[float, float], columns: int)
             left = start + column * width
             shared = min(piece.end, left + width) - max(piece.start, left)
             seconds[column][piece.kind] = seconds[column].get(piece.kind, 0.0) + max(0.0, shared)
-    return [max(own, key=own.__getitem__) if own else "" for own in seconds]
+    return [max(by_kind, key=by_kind.__getitem__) if by_kind else "" for by_kind in seconds]
 
 
 def _columns(piece: StepPiece, window: tuple[float, float], columns: int) -> range:

@@ -11,20 +11,6 @@ from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 
-__all__ = [
-    "INTERVAL_PRIOR_RUNS",
-    "MACHINE_SHARE",
-    "Calibration",
-    "CoefficientChange",
-    "Errors",
-    "MachineCalibration",
-    "MachineRun",
-    "Measured",
-    "MeasuredCurve",
-    "RunErrors",
-    "errors_of",
-]
-
 #: Weight of the shipped width of the interval, in runs.
 INTERVAL_PRIOR_RUNS: Final = 10
 #: Share of the variance of a prediction that the numbers of a machine cause, m = 1 - (4.1/5.8)^2: errors of

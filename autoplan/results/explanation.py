@@ -10,21 +10,6 @@ from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "BottleneckShare",
-    "Choice",
-    "Contrast",
-    "Difference",
-    "Explanation",
-    "Place",
-    "Refusal",
-    "Remedy",
-    "Standing",
-    "differences",
-    "judged_bytes",
-    "judged_stage",
-]
-
 Place = Literal[
     "on the front", "dominated", "dominated within tolerance", "does not fit", "too slow", "not searched"
 ]

@@ -19,19 +19,6 @@ from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 
-__all__ = [
-    "Certificate",
-    "Change",
-    "Edit",
-    "Front",
-    "ParetoFront",
-    "Proof",
-    "Rejection",
-    "RejectionKind",
-    "Status",
-    "Suggestion",
-]
-
 RejectionKind = Literal["rule", "equivalent", "memory", "not on the front"]
 Status = Literal["optimal", "feasible", "infeasible"]
 

@@ -71,20 +71,6 @@ def energy_per_step(job: Job, step_seconds: float) -> float | None:
     return None if power is None else job.cluster.devices * step_seconds * power.value
 
 
-__all__ = [
-    "ChoiceKey",
-    "at_batch",
-    "batch_of",
-    "choice_key",
-    "inner_objectives",
-    "plan_key",
-    "question_fields",
-    "question_words",
-    "step_limit",
-    "target_of",
-    "values_of",
-]
-
 _TIMED: Final = frozenset({"step_time", "tokens_per_second", "cost", "energy"})
 
 
@@ -98,7 +84,7 @@ ChoiceKey = tuple[int, int, str | None]
 
 
 def choice_key(job: Job) -> ChoiceKey:
-    """Return what tells ``job`` apart from the other choices of the job that it is one of."""
+    """Return the devices, batch and program of ``job``, which identify it among the choices of a job."""
     program = None if job.program is None else job.program.key
     return job.cluster.devices, job.workload.global_batch_size, program
 
@@ -113,8 +99,8 @@ def at_batch(job: Job, plan: Plan) -> Job:
     """Return the choice of ``job`` that ``plan`` is for."""
     key = plan_key(plan)
     for choice in job.choices:
-        own = choice_key(choice)
-        if own == key or (plan.program is None and own[:2] == key[:2]):
+        of_choice = choice_key(choice)
+        if of_choice == key or (plan.program is None and of_choice[:2] == key[:2]):
             return choice
     return job
 

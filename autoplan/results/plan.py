@@ -9,8 +9,6 @@ from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.schema.job import ChosenProgram
 from autoplan.schema.layout import LAYOUT_KEYS, Layout
 
-__all__ = ["ParameterCounts", "Plan", "StackStep", "layout_fields"]
-
 
 @dataclass(frozen=True, slots=True)
 class StackStep:

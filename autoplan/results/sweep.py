@@ -11,17 +11,6 @@ from autoplan.results.front import Status
 from autoplan.schema.grid_spec import Cell, JobKind, text_of
 from autoplan.schema.yaml.document import Plain
 
-__all__ = [
-    "AnyCellAnswer",
-    "CellAnswer",
-    "CellStatus",
-    "ServingCellAnswer",
-    "Sweep",
-    "SweepRow",
-    "answer_type",
-]
-
-
 #: planned: there is a best plan; infeasible: proven that there is none; invalid: the values do not go
 #: together, or cannot be planned; failed: the process that planned it was lost, twice.
 CellStatus = Literal["planned", "infeasible", "invalid", "failed"]

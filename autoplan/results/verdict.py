@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-__all__ = ["AnswerComparison", "Check", "Finding", "Outcome", "Verdict"]
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]
@@ -24,6 +23,25 @@ class Check:
     details: tuple[str, ...]
     matters: bool = True
     fields: tuple[str, ...] = ()
+
+
+#: Details of a claim that are shown.
+_SHOWN: Final = 5
+
+
+def checked(claim: str, wrong: Iterable[str], detail: str = "") -> Check:
+    """Return the check of a claim, which holds where nothing is ``wrong``; ``detail`` then says more."""
+    problems = tuple(wrong)
+    return Check(claim, "fails" if problems else "holds", problems or ((detail,) if detail else ()))
+
+
+def shortened(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """Return ``checks`` with the first details of each, and how many more it has."""
+    more = (len(check.details) - _SHOWN for check in checks)
+    return tuple(
+        replace(check, details=(*check.details[:_SHOWN], f"and {n} more")) if n > 0 else check
+        for check, n in zip(checks, more, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import WeightFormat
 from autoplan.schema.user_rules.expression import Known, decided
 
-__all__ = ["broken_engine_rules"]
-
 
 def broken_engine_rules(job: ServingJob, layout: EngineLayout) -> list[str]:
     """Return a sentence for each rule that ``layout`` breaks; none where it can run."""

@@ -13,8 +13,6 @@ from autoplan.rules.rule import Rule
 from autoplan.schema.costmodel.stack import FineTuningPolicy, StackSpec
 from autoplan.schema.job import Job
 
-__all__ = ["fine_tuning_rules", "has_fine_tuning", "missing_fine_tuning"]
-
 
 def missing_fine_tuning(job: Job, stack: StackSpec) -> str | None:
     """Return what of the job's fine-tune ``stack`` has not, in words that follow "has no"; None for nothing.

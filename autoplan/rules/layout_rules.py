@@ -38,8 +38,6 @@ from autoplan.schema.stage_layers import chunks_of
 from autoplan.schema.user_rules.expression import FALSE, Node
 from autoplan.units import format_bytes
 
-__all__ = ["broken_rules", "memory_rules", "rules_before_placement", "rules_for"]
-
 T = TypeVar("T")
 
 

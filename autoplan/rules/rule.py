@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
 
-__all__ = ["Mask", "Rule", "among", "divides"]
-
 Mask: TypeAlias = NDArray[np.bool_]
 
 

@@ -13,8 +13,6 @@ from typing import Final
 from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import Job
 
-__all__ = ["MOST_VIRTUAL_STAGES", "OFFLOAD_INTERVALS", "unsearched"]
-
 #: Most virtual stages of a device that are listed.
 MOST_VIRTUAL_STAGES: Final = 16
 #: Numbers n of layers of which one is offloaded, where ``search.offload_every`` leaves it open.

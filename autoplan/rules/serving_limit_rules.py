@@ -18,25 +18,6 @@ from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, T
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "LIMITED_TIMES",
-    "RequestTest",
-    "all_simulated_limits",
-    "broken_limits",
-    "broken_mean_limits",
-    "broken_means",
-    "broken_rate_limits",
-    "broken_simulated",
-    "broken_simulated_limits",
-    "good_requests",
-    "least_rate_per_device",
-    "limits_of_request",
-    "limits_times",
-    "mean_limit",
-    "request_test",
-    "simulated_limits",
-]
-
 #: Whether a request with these times to its first token, per output token and in all [s], and the number of
 #: its class, holds every limit.
 RequestTest: TypeAlias = Callable[[float, float, float, int], bool]

@@ -29,21 +29,6 @@ from autoplan.schema.user_rules.expression import (
     left_of,
 )
 
-__all__ = [
-    "OwnRule",
-    "breaks",
-    "even_only",
-    "lacked_part",
-    "names_in",
-    "names_of",
-    "own_rules",
-    "recompute_menu",
-    "remainders_of",
-    "what_is_left",
-    "without_layers",
-    "without_rules",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class OwnRule:

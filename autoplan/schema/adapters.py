@@ -9,8 +9,6 @@ from pydantic import AfterValidator, Field, model_validator
 from autoplan.schema.base import Frozen
 from autoplan.schema.job_choices import distinct
 
-__all__ = ["ATTENTION_MODULES", "MLP_MODULES", "AdapterSpec", "Base", "TargetModule"]
-
 #: Format of the frozen base: 4-bit NormalFloat, 4-bit float, or 8-bit integers (LLM.int8()).
 Base = Literal["nf4", "fp4", "int8"]
 TargetModule = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

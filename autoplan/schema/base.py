@@ -18,33 +18,6 @@ from pydantic import (
 
 from autoplan.units import Dimension, UnitError, parse_quantity, quantity_text
 
-__all__ = [
-    "FROM_FILE",
-    "RANGES",
-    "TO_FILE",
-    "Bandwidth",
-    "Bytes",
-    "FlopRate",
-    "Frozen",
-    "Joules",
-    "LeftOutAtDefault",
-    "NumberKind",
-    "PositiveBandwidth",
-    "PositiveBytes",
-    "PositiveShare",
-    "Seconds",
-    "Share",
-    "Sourced",
-    "SourcedBandwidth",
-    "SourcedBytes",
-    "SourcedCount",
-    "SourcedFlopRate",
-    "SourcedSeconds",
-    "SourcedShare",
-    "SourcedWatts",
-    "Watts",
-]
-
 #: The key of pydantic's validation context that says: this comes from a file, so units are needed.
 FROM_FILE = "from_file"
 

@@ -25,26 +25,6 @@ from autoplan.schema.yaml.document import Document, Lines, Plain, format_path, s
 from autoplan.schema.yaml.document import Path as KeyPath
 from autoplan.schema.yaml.loader import validate
 
-__all__ = [
-    "MOST_CELLS",
-    "Base",
-    "Cell",
-    "Grid",
-    "GridSpec",
-    "JobKind",
-    "Settings",
-    "canonical",
-    "exclusions",
-    "grid_problems",
-    "job_keys",
-    "products",
-    "spec_of_jobs",
-    "swept_values",
-    "text_of",
-    "with_settings",
-]
-
-
 #: What one cell sets: values by dotted keys of a job, as the grid file writes them.
 Settings = Mapping[str, Plain]
 

@@ -22,21 +22,6 @@ from autoplan.schema.base import (
     SourcedWatts,
 )
 
-__all__ = [
-    "ClusterSpec",
-    "DeviceLink",
-    "DeviceMemory",
-    "DeviceSpec",
-    "Fabric",
-    "HardwareSpec",
-    "Host",
-    "Network",
-    "NodeSpec",
-    "PeakRates",
-    "Topology",
-    "sourced_numbers",
-]
-
 EntryName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")]
 SourceKey = Annotated[str, Field(min_length=2)]
 SourceText = Annotated[str, Field(min_length=8)]

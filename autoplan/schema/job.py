@@ -13,35 +13,17 @@ from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.costmodel.stack import Optimizer, StackSpec
+from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import Documents
 from autoplan.schema.post_training import PostTrainingSpec, RLSpec, sequences_of_sample
-from autoplan.schema.precision import NARROW, Precision
+from autoplan.schema.precision import NARROW, Optimizer, Precision
 from autoplan.schema.recompute import RecomputeMode
 from autoplan.schema.user_rules.expression import Node
 from autoplan.schema.yaml.synonyms import value_meant
-
-__all__ = [
-    "AdapterSpec",
-    "ChosenProgram",
-    "Cluster",
-    "HardwareName",
-    "Job",
-    "JobFile",
-    "JobSpec",
-    "Limits",
-    "Objective",
-    "Optimizer",
-    "RoutingSpec",
-    "RuleSpec",
-    "SearchSpec",
-    "Workload",
-    "WorkloadSpec",
-]
 
 Objective = Literal["step_time", "tokens_per_second", "peak_memory", "devices", "cost", "energy"]
 
@@ -51,7 +33,7 @@ Degrees = Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_leng
 
 
 def _as_name(value: object) -> object:
-    """Return a number that hardware is called, such as 4090, as text: the catalogue knows what is meant."""
+    """Return a hardware name that is a number, such as 4090, as text."""
     return str(value) if type(value) is int else value
 
 

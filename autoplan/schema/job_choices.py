@@ -8,8 +8,6 @@ from pydantic import AfterValidator, Field
 
 from autoplan.schema.base import Frozen
 
-__all__ = ["BatchRange", "Batches", "PriceSpec", "ZeroStage", "batches_of", "distinct"]
-
 ZeroStage = Annotated[int, Field(ge=0, le=3)]
 Batch = Annotated[int, Field(ge=1, le=10_000_000)]
 

@@ -27,21 +27,6 @@ from autoplan.schema.recompute import FULL, MODES, RECOMPUTE, Recompute, Recompu
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
 
-__all__ = [
-    "LAYOUT_KEYS",
-    "OFFLOADS",
-    "ORDERS",
-    "SCHEDULES",
-    "Layout",
-    "LayoutKey",
-    "LayoutKind",
-    "Offload",
-    "Order",
-    "Schedule",
-    "devices_of",
-    "parse_layout",
-]
-
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 Offload = Literal["none", "optimizer", "activations", "optimizer+activations"]
 
@@ -194,7 +179,7 @@ class Layout:
         return sum(sum(counts) for _, counts in self.recomputed)
 
     def with_recompute(self, counts: Mapping[str, Sequence[int]]) -> Layout:
-        """Return the layout with as many layers of each stage in each mode of ``counts``, and no others."""
+        """Return the layout with ``counts`` of layers by stage in each recompute mode, and no others."""
         return replace(self, recomputed=tuple((mode, tuple(n)) for mode, n in counts.items()))
 
     @property

@@ -14,8 +14,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from autoplan.schema.base import Frozen
 
-__all__ = ["LinearAttention", "LinearKind"]
-
 LinearKind = Literal["gated-delta-net", "mamba2"]
 
 _Width = Annotated[int, Field(ge=1, le=10_000_000)]

@@ -15,20 +15,6 @@ from pydantic import Field, model_validator
 from autoplan.schema.base import Frozen, LeftOutAtDefault, Sourced
 from autoplan.schema.linear_attention import LinearAttention
 
-__all__ = [
-    "GATED_ACTIVATIONS",
-    "MAX_SIZE",
-    "Activation",
-    "Biases",
-    "LinearAttention",
-    "MixtureOfExperts",
-    "ModelSpec",
-    "MultiHeadLatentAttention",
-    "Positions",
-    "PublishedCount",
-    "SlidingWindow",
-]
-
 #: The most that any width may be: far above any model, and low enough that no product gets absurd.
 MAX_SIZE: Final = 10_000_000
 

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from autoplan.schema.base import Frozen
 
-__all__ = ["DocumentLengths", "Documents", "document_pieces", "long_document"]
-
 #: Deviations above the mean that few lengths exceed.
 _FEW_DEVIATIONS: Final = 3.0
 

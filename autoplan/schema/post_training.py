@@ -12,16 +12,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from autoplan.schema.base import Frozen
 
-__all__ = [
-    "PAIRED",
-    "RL_METHODS",
-    "ForwardPasses",
-    "PostTrainingSpec",
-    "RLMethod",
-    "RLSpec",
-    "sequences_of_sample",
-]
-
 RLMethod = Literal["dpo", "kto", "orpo", "simpo", "grpo"]
 RL_METHODS: Final[tuple[RLMethod, ...]] = get_args(RLMethod)
 

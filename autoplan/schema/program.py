@@ -16,11 +16,9 @@ from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import Job, Optimizer, OwnRule
+from autoplan.schema.job import Job, OwnRule
 from autoplan.schema.post_training import RLMethod
-from autoplan.schema.precision import Precision
-
-__all__ = ["ProgramSpec", "ProgramWay", "lacks", "missing_part"]
+from autoplan.schema.precision import Optimizer, Precision
 
 Task = Literal["pretrain", "fine-tune", "adapters"]
 AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]

@@ -10,21 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, get_args
 
-__all__ = [
-    "FULL",
-    "MODES",
-    "RECOMPUTE",
-    "USUAL_MODES",
-    "Recompute",
-    "RecomputeMode",
-    "in_order",
-    "listed_modes",
-    "missing_part",
-    "mode_of",
-    "modules_of",
-    "total",
-]
-
 #: Modes by name, as layout strings have them.
 RecomputeMode = Literal[
     "none",

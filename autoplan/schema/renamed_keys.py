@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["RENAMED_KEYS", "RENAMED_KNOBS"]
-
 #: Keys of layouts, of ``search`` and of users' rules.
 RENAMED_KEYS: Final = {"checkpoint": "recompute_num_layers", "shard": "dp_shard"}
 

@@ -23,19 +23,6 @@ from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.yaml.document import format_path
 
-__all__ = [
-    "HASH",
-    "document_hash",
-    "file_facts",
-    "hashes",
-    "job_from",
-    "resolved",
-    "resolved_values",
-    "values_from",
-    "values_hash",
-    "with_file_facts",
-]
-
 T = TypeVar("T")
 
 #: Key of a document that holds the hash of everything else in it.

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from autoplan.schema.base import Frozen, Seconds
 
-__all__ = ["LEAST_RUNS", "RunSpec", "RunsSpec"]
-
 #: With fewer, leaving one out leaves nothing to judge a calibration of all coefficients by.
 LEAST_RUNS = 3
 

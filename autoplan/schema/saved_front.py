@@ -13,23 +13,6 @@ from autoplan.errors import Problem, SpecError
 from autoplan.schema.layout import LAYOUT_KEYS, LayoutKey
 from autoplan.schema.yaml.document import format_path
 
-__all__ = [
-    "SavedAnswer",
-    "SavedCertificate",
-    "SavedEdit",
-    "SavedFront",
-    "SavedJobFile",
-    "SavedPart",
-    "SavedPlan",
-    "SavedRejection",
-    "SavedShort",
-    "SavedStackStep",
-    "SavedSuggestion",
-    "answer_from",
-    "front_from",
-    "read_document",
-]
-
 _WANTED: Final = "the output of `autoplan plan JOB --format json` is needed"
 
 
@@ -300,7 +283,7 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _number(word: str) -> float:
-    """Return the number; raises ValueError for one that arithmetic has no room for, such as 1e999."""
+    """Return the number; raises ValueError for one that overflows, such as 1e999."""
     value = float(word)
     if isinf(value):
         raise ValueError(f"{word[:_LONGEST_NUMBER]} is too large for a number")

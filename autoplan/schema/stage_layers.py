@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["chunks_of", "counts_embedding_and_loss", "even_stages", "fewest_layers", "order_of", "orders_of"]
-
 
 def fewest_layers(pp: int, vpp: int = 1) -> int:
     """Return the least layers of a pipeline: one per virtual stage.

@@ -40,8 +40,9 @@ from autoplan.deadline import (
     current_deadline,
 )
 from autoplan.errors import UnsupportedError
-from autoplan.results import Certificate, Front, Plan, Rejection
+from autoplan.results.front import Certificate, Front, Rejection
 from autoplan.results.merged_front import inner_objectives, step_limit
+from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.search_menus import unsearched
 from autoplan.rules.user_constraints import OwnRule, even_only, own_rules

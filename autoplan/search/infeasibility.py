@@ -14,7 +14,7 @@ from autoplan.costs.memory.footprint import footprint_without_transient, stage_n
 from autoplan.costs.memory.mixed_layers import mixed_footprint
 from autoplan.costs.predict import predict
 from autoplan.deadline import check_deadline
-from autoplan.results import Rejection
+from autoplan.results.front import Rejection
 from autoplan.results.merged_front import step_limit
 from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import Job

@@ -22,12 +22,13 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.matmul.distributed_product import SchemeMemory, SchemeTimes, scheme_memory, scheme_times
 from autoplan.costs.matmul.extents import MOST_EXTENT, with_extent
-from autoplan.costs.matmul.grids import GridAxis, Grids, SchemeName, Terms, scheme_name
+from autoplan.costs.matmul.grids import GridAxis, Grids, Terms, scheme_name
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory
 from autoplan.costs.matmul.transfers import rounds_of, sent_bytes, sent_messages, transfers_of
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.job import Job
+from autoplan.schema.precision import SchemeName
 
 __all__ = [
     "PANELS",

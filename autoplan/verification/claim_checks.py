@@ -19,7 +19,7 @@ from typing import Any, Final
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
 from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
-from autoplan.results.verdict import Check, Finding
+from autoplan.results.verdict import Check, Finding, checked, shortened
 from autoplan.rules.search_menus import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
@@ -38,17 +38,18 @@ from autoplan.verification.fact_checks import (
     stack_errors,
 )
 from autoplan.verification.listing.dominated_boxes import Box, boxes_of, maximal
-from autoplan.verification.stated_answers import StatedAnswer, StatedPlan
-from autoplan.verification.stated_choices import Stated, certificate_errors, front_errors
+from autoplan.verification.stated_answers import (
+    Stated,
+    StatedAnswer,
+    StatedPlan,
+    certificate_errors,
+    front_errors,
+)
 from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
-__all__ = ["checks_of", "counts_check", "excluded_boxes", "nothing_better", "optimal_boxes"]
-
 #: What a certificate says of the search, and nothing depends on.
 _OF_THE_SEARCH: Final = ("solver", "solver_parameters", "solves", "candidates_solved")
-#: What a sentence shows of a long list.
-_SHOWN: Final = 5
 
 
 def checks_of(
@@ -70,18 +71,20 @@ def checks_of(
         examined(answer.job, excluded_boxes(answer), deadline, _about(answer, progress)) for answer in answers
     ]
     checks = (
-        _check("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
+        checked("nothing in the file was edited: it has the hash that it states", _hash(stated, document)),
         _question(stated, document, now),
-        _check("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
-        _check("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
-        _check("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
-        _check("plans within the noise of the model are named", order_noise_errors(stated.saved, stated.job)),
-        _check("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
-        _check(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
-        _check("prices and memory are what the cost model gives", _prices(stated)),
-        _check("every plan keeps the limits", _of_all(answers, _limits)),
-        _check("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
-        _check(
+        checked("the plan is for this job and this cost model", _same_job(stated), hashes(stated.job)[0]),
+        checked("the facts of the job are those of the resolved job", fact_errors(stated.saved, stated.job)),
+        checked("stacks go with the job and its fastest plan", stack_errors(stated.saved, stated.job)),
+        checked(
+            "plans within the noise of the model are named", order_noise_errors(stated.saved, stated.job)
+        ),
+        checked("the provenance is that of its entries", provenance_errors(stated.saved, stated.job)),
+        checked(f"the {len(stated.saved.front)} layouts keep every rule", _broken(stated)),
+        checked("prices and memory are what the cost model gives", _prices(stated)),
+        checked("every plan keeps the limits", _of_all(answers, _limits)),
+        checked("no plan of the front dominates another", [*_of_all(answers, _order), *front_errors(stated)]),
+        checked(
             "status, bound and gap go together",
             [*_of_all(answers, answer_certificate_errors), *certificate_errors(stated)],
         ),
@@ -92,21 +95,11 @@ def checks_of(
         *stopped_checks(answers, deadline),
         _run(stated),
     )
-    return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
+    return shortened(checks)
 
 
 def _about(answer: StatedAnswer, progress: Progress) -> Progress:
     return lambda done, total, name: progress(done, total, " ".join(filter(None, [answer.words, name])))
-
-
-def _check(claim: str, wrong: Iterable[str], detail: str = "") -> Check:
-    problems = tuple(wrong)
-    return Check(claim, "fails" if problems else "holds", problems or ((detail,) if detail else ()))
-
-
-def _shown(details: Sequence[str]) -> tuple[str, ...]:
-    more = len(details) - _SHOWN
-    return (*details[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
 
 
 def _of_all(answers: Sequence[StatedAnswer], wrong: Callable[[StatedAnswer], Iterable[str]]) -> list[str]:
@@ -128,10 +121,10 @@ def _question(stated: Stated, document: dict[str, Any], now: Job | None) -> Chec
         return Check(claim, "not checked", facts, matters=False, fields=("job_file",))
     mine, today = hashes(stated.job)[0], hashes(now)[0]
     if mine != today:
-        return _check(claim, [f"the job is {today} today, the plan is for {mine}"])
+        return checked(claim, [f"the job is {today} today, the plan is for {mine}"])
     # What options left out stands in a file as well as what it says itself.
     job_file = {key: value for key, value in (document.get("job_file") or {}).items() if key != "assumed"}
-    return _check(claim, differences(job_file, file_facts(now), "job_file"))
+    return checked(claim, differences(job_file, file_facts(now), "job_file"))
 
 
 def _same_job(stated: Stated) -> Iterator[str]:
@@ -193,7 +186,7 @@ def _order(answer: StatedAnswer) -> list[str]:
 
 
 def _other_stacks(stated: Stated) -> Iterator[Check]:
-    """Yield what is said of stacks other than that of the job, which the answer does not contain."""
+    """Yield the check of steps under other stacks, which the answer does not contain."""
     if names := [step.stack for step in stated.saved.stacks[1:]]:
         facts = f"stacks: the steps under {', '.join(names)}: the answer contains the stack of the job alone"
         claim, fields = "the fastest layout under other stacks", ("stacks[]",)
@@ -201,7 +194,7 @@ def _other_stacks(stated: Stated) -> Iterator[Check]:
 
 
 def _run(stated: Stated) -> Check:
-    """Return what is said of the search itself, on which no other claim depends."""
+    """Return the check of statements about the search itself, on which no other claim depends."""
     saved, certificates = stated.saved, ("certificate", *["answers[].certificate"] * bool(stated.job.choices))
     names = list(_OF_THE_SEARCH)
     facts = [f"{', '.join(names)}: how the search went, which leaves no trace"]
@@ -230,7 +223,7 @@ _ORDER: Final[tuple[tuple[Finding, bool], ...]] = (
 
 
 def stopped_checks(answers: Sequence[StatedAnswer], deadline: Deadline) -> Iterator[Check]:
-    """Yield the check of the ``answers`` of stopped searches, where there are any.
+    """Yield the check of the ``answers`` of stopped searches; nothing where none was stopped.
 
     It holds where a layout is better. Where none is, what stopped the search matters and is not checked.
     """
@@ -460,9 +453,9 @@ def _errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
         "layouts_covered": (stated.layouts_covered, counts.covered),
         "candidates": (stated.candidates, counts.candidates),
     }
-    for name, (given, own) in numbers.items():
-        if given != own:
-            yield f"{name} is stated as {given} and is {own}"
+    for name, (stated_count, actual) in numbers.items():
+        if stated_count != actual:
+            yield f"{name} is stated as {stated_count} and is {actual}"
     yield from _row_errors(answer, space)
 
 
@@ -475,16 +468,16 @@ def _not_counted(answer: StatedAnswer) -> bool:
 
 def _row_errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
     """Yield the reasons whose counts differ; those of memory and of the rest where all fits are known."""
-    own = _own_rows(answer, space)
+    expected = _expected_rows(answer, space)
     stated: dict[_Row, int] = {(r.reason, r.kind): r.layouts for r in answer.rejected}
-    for row in dict.fromkeys((*own, *stated)):
+    for row in dict.fromkeys((*expected, *stated)):
         if space.fit_unknown and row[1] in ("memory", "not on the front"):
             continue
-        if own.get(row) != stated.get(row):
-            yield f"{row[0]} is stated as {stated.get(row, 0)} and is {own.get(row, 0)}"
+        if expected.get(row) != stated.get(row):
+            yield f"{row[0]} is stated as {stated.get(row, 0)} and is {expected.get(row, 0)}"
 
 
-def _own_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
+def _expected_rows(answer: StatedAnswer, space: Examination) -> dict[_Row, int]:
     """Return the number of layouts of each reason and kind."""
     job, counts = answer.job, space.counts
     assert counts is not None  # noqa: S101 - the caller has them
@@ -520,8 +513,8 @@ def _merged_errors(saved: SavedFront, answers: Sequence[StatedAnswer]) -> Iterat
     if len(given_by_row) < len(stated):
         yield "over all, a reason stands twice"
     for row in dict.fromkeys((*sums, *given_by_row)):
-        given = given_by_row.get(row, 0)
+        stated_sum = given_by_row.get(row, 0)
         if row not in sums:
             yield f"over all, {row[0]} is a reason of no answer"
-        if given != sums[row]:
-            yield f"over all, {row[0]} is stated as {given} and is {sums[row]}"
+        if stated_sum != sums[row]:
+            yield f"over all, {row[0]} is stated as {stated_sum} and is {sums[row]}"

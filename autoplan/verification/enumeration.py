@@ -24,22 +24,6 @@ from autoplan.schema.layout import ORDERS, SCHEDULES, Order
 from autoplan.schema.recompute import FULL, RECOMPUTE, USUAL_MODES
 from autoplan.schema.stage_layers import even_stages
 
-__all__ = [
-    "DOMINATED_RING",
-    "EQUIVALENT_ORDER",
-    "EQUIVALENT_ZERO",
-    "ChoiceCounts",
-    "JudgedChoices",
-    "counted",
-    "even_only",
-    "judged_choices",
-    "layouts_of",
-    "layouts_of_choice",
-    "modes_of",
-    "valid_choices",
-]
-
-
 #: Largest number of virtual stages that is listed, as in the search.
 _MOST_VIRTUAL: Final = 16
 

@@ -26,8 +26,6 @@ from autoplan.verification.relaxation.choice_floors import (
     fits_by_listing,
 )
 
-__all__ = ["Examination", "Progress", "Undecided", "examined", "undecided_boxes"]
-
 #: Callback with the number of choices done, their total, and the next one.
 Progress: TypeAlias = Callable[[int, int, str], None]
 
@@ -46,7 +44,7 @@ class _OpenChoice:
 
 @dataclass(slots=True)
 class Examination:
-    """What is known of all layouts of a job.
+    """Counts of all layouts of a job, and the layouts that contradict its answer.
 
     ``counts`` is None where the deadline ended the enumeration. ``choices`` keep every rule; of these,
     ``unbounded`` were not reached and ``undecided`` may have a layout in a box. ``without_fit`` layouts are
@@ -72,7 +70,7 @@ class Examination:
 def examined(
     job: Job, boxes: Sequence[Box], deadline: Deadline, progress: Progress = lambda *_: None
 ) -> Examination:
-    """Return what is known, when ``deadline`` ends, of the layouts of ``job`` and of ``boxes`` to be empty.
+    """Examine layouts until ``deadline``: count them, and look for any inside ``boxes``, claimed empty.
 
     All choices are bounded first; the layouts of those that bounds leave open are listed, those with the
     fewest boxes first.
@@ -98,7 +96,7 @@ def examined(
 
 @dataclass(slots=True)
 class _Examiner:
-    """The job, its machine, the boxes, the deadline, and what is known so far."""
+    """The job, its machine, the boxes, the deadline, and the examination so far."""
 
     job: Job
     machine: Machine

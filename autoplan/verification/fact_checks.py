@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
-from pydantic import BaseModel
-
-from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.predict import facts_of
 from autoplan.deadline import Deadline
 from autoplan.errors import LayoutError
-from autoplan.results import Front, Suggestion
-from autoplan.results.front import parts_of
+from autoplan.results.front import Front, Suggestion, parts_of
+from autoplan.results.job_summary import job_document, provenance
 from autoplan.results.plan import layout_fields
 from autoplan.results.verdict import Check
-from autoplan.schema.base import NumberKind, SourcedShare
-from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
+from autoplan.schema.base import SourcedShare
 from autoplan.schema.job import Job
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import hashes, resolved
 from autoplan.schema.saved_front import SavedCertificate, SavedFront, SavedSuggestion
-from autoplan.verification.stated_choices import Stated
+from autoplan.verification.stated_answers import Stated
 from autoplan.verification.value_comparison import differences
-
-__all__ = [
-    "Replanned",
-    "explanations_check",
-    "fact_errors",
-    "hash_errors",
-    "lines_stated",
-    "order_noise_errors",
-    "provenance_errors",
-    "stack_errors",
-]
 
 
 def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:
     """Yield the differences of the job's summary from the resolved job, and of that from its plain form."""
-    yield from differences(saved.job, _summary(job), "job")
+    yield from differences(saved.job, job_document(job, facts_of(job)), "job")
     yield from differences(saved.resolved, resolved(job), "resolved")
 
 
@@ -75,7 +59,7 @@ def stack_errors(saved: SavedFront, job: Job) -> Iterator[str]:
 
 
 def order_noise_errors(saved: SavedFront, job: Job) -> Iterator[str]:
-    """Yield where the plans that are called too close to tell apart are not those that are."""
+    """Yield the errors in the list of plans whose step times the cost model cannot tell apart."""
     noise, order = saved.order_noise, _order_of_fastest(saved, job)
     steps, memory = _numbers_of(saved, "step_seconds"), _numbers_of(saved, "peak_memory_bytes_per_device")
     near: list[int] = []
@@ -106,7 +90,7 @@ def _order_of_fastest(saved: SavedFront, job: Job) -> SourcedShare | None:
 
 
 def _parts(layout: str, job: Job) -> int:
-    """Return the parts of a stated layout; of one that is none, which other checks report, none."""
+    """Return the number of parts of a stated layout; 0 for an invalid one, which other checks report."""
     try:
         return parts_of(parse_layout(layout, layers=job.model.layers, devices=job.cluster.devices))
     except LayoutError:
@@ -120,123 +104,17 @@ def _numbers_of(saved: SavedFront, key: str) -> list[float]:
     return numbers if len(numbers) == len(stated) else []
 
 
-def _summary(job: Job) -> dict[str, Any]:
-    """Return the facts of the job that an answer repeats."""
-
-    def dumped(part: BaseModel | None) -> Any:  # noqa: ANN401 - JSON
-        return None if part is None else part.model_dump(mode="json")
-
-    cluster = job.cluster
-    return {
-        "name": job.name,
-        "model": job.model.name,
-        "parameters": total_parameters(job.model),
-        "hardware": {"node": cluster.node.name, "device": cluster.device.name},
-        "devices": cluster.devices,
-        "nodes": cluster.nodes,
-        "stack": job.stack.name,
-        "stack_assumed": job.stack_assumed,
-        "program": job.program.key if job.program else None,
-        "kernels": job.kernels.name,
-        "workload": dumped(job.workload),
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-        "adapters": dumped(job.adapters),
-        "rl": dumped(job.rl),
-        "routing": dumped(job.routing) if job.model.moe else None,
-        "search": dumped(job.search),
-        "limits": _limits(job),
-        "rules": [dumped(rule) for rule in job.rules],
-        "objectives": job.objectives,
-        "price": dumped(job.price),
-        "choices": [
-            {
-                "devices": choice.cluster.devices,
-                "global_batch_size": choice.workload.global_batch_size,
-                "program": choice.program.key if choice.program else None,
-            }
-            for choice in job.choices
-        ],
-    }
-
-
-def _limits(job: Job) -> dict[str, Any]:
-    limits = job.limits
-    return {
-        "memory_headroom": limits.memory_headroom,
-        "peak_memory_bytes": limits.peak_memory,
-        "step_time_seconds": limits.step_time,
-        "tokens_per_second": limits.tokens_per_second,
-        "devices": limits.devices,
-        "cost_per_billion_tokens": limits.cost,
-        "energy_joules_per_billion_tokens": limits.energy,
-        "memory_confidence": limits.memory_confidence,
-        "memory_limit_bytes_per_device": memory_limit_bytes(job),
-    }
-
-
 def provenance_errors(saved: SavedFront, job: Job) -> Iterator[str]:
     """Yield the differences of the stated provenance from the entries in the resolved job."""
-    stated = {key: value for key, value in saved.provenance.items() if key != "autoplan"}
-    yield from differences(stated, _provenance(job), "provenance")
+    stated, expected = (
+        {key: value for key, value in entries.items() if key != "autoplan"}
+        for entries in (saved.provenance, provenance(job))
+    )
+    yield from differences(stated, expected, "provenance")
     versions = {saved.provenance.get("autoplan"), saved.certificate.autoplan_version}
     versions |= {answer.certificate.autoplan_version for answer in saved.answers}
     if len(versions) > 1:
         yield f"the answer is of several versions of autoplan: {', '.join(sorted(map(str, versions)))}"
-
-
-def _provenance(job: Job) -> dict[str, Any]:
-    kernels, stack, node = job.kernels, job.stack, job.cluster.node
-    return {
-        "kernels": {
-            "name": kernels.name,
-            "devices": kernels.devices,
-            "measured_on_device": job.cluster.device.name in kernels.devices,
-            "taken_from": None
-            if not kernels.devices or job.cluster.device.name in kernels.devices
-            else kernels.devices[0],
-            "valid_for": kernels.valid_for,
-            "numbers": _numbers(kernels),
-            "collective_tables": len(kernels.collectives.tables) * (node.name in kernels.collectives.fabrics),
-            "sources": kernels.sources,
-        },
-        "stack": {
-            "name": stack.name,
-            "valid_for": stack.description,
-            "numbers": _numbers(stack),
-            "sources": stack.sources,
-        },
-        "hardware": {"device": _entry(job.cluster.device), "node": _entry(node)},
-        "uncertainty": _uncertainty(job),
-    }
-
-
-def _entry(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
-    numbers = _numbers(entry)
-    return {"name": entry.name, "title": entry.title, "numbers": numbers, "sources": entry.sources}
-
-
-def _numbers(entry: BaseModel) -> dict[str, int]:
-    """Return how many sourced numbers of each kind ``entry`` has."""
-    counts = Counter(number.kind for _, number in sourced_numbers(entry))
-    return {kind: counts[kind] for kind in get_args(NumberKind)}
-
-
-def _uncertainty(job: Job) -> dict[str, Any]:
-    stack, stated = job.stack, job.stack.uncertainty
-    numbers = {
-        "step_time": stated.time,
-        "step_time_modelled": stated.time_modelled,
-        "peak_memory": stated.memory,
-    }
-    return {
-        name: {
-            "half_width": number.value,
-            "kind": number.kind,
-            "source": stack.sources.get(number.source, number.source),
-        }
-        for name, number in numbers.items()
-    }
 
 
 #: Returns the front of a job without plans, planned again; with suggestions where the flag is set.
@@ -253,7 +131,7 @@ _LINE: Final = re.compile(r"(?<=\]) \(line \d+\)")
 
 
 def explanations_check(stated: Stated, replanned: Replanned, deadline: Deadline) -> Check:
-    """Return the check of what is said of answers without plans, which are planned again by the same code.
+    """Return the check of reasons and suggestions of answers without plans, planned again by the same code.
 
     A deadline may have ended the planning before it had found all that helps: what is missing is not checked.
     """

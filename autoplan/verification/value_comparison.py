@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-__all__ = ["differences", "field_differences"]
-
 #: Relative tolerance: sums may be rounded in another order.
 _SAME: Final = 1e-9
 

@@ -14,11 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from autoplan.catalog import COUNTS, entry_names, kernels_for, load_entry
 from autoplan.launch.frameworks.nanotron import balanced_stages
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job import AdapterSpec, Cluster, Job, Optimizer, RoutingSpec, Workload
+from autoplan.schema.job import Cluster, Job, RoutingSpec, Workload
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, SlidingWindow
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 from autoplan.schema.recompute import RECOMPUTE, mode_of
 from autoplan.schema.stage_layers import even_stages
 from benchmarks.accuracy.facts import told_of

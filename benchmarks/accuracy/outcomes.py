@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from autoplan.catalog import entry_names
 from autoplan.costs.core.prediction import Prediction
 from autoplan.errors import AutoplanError, LayoutError
-from autoplan.planning import evaluate
-from autoplan.results import Plan
+from autoplan.planning.plan_and_evaluate import evaluate
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import fewest_layers

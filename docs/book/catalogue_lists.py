@@ -6,7 +6,7 @@ from typing import get_args
 
 from autoplan.answers.catalog.blocks import COLUMNS, catalog_document, derived_nodes
 from autoplan.catalog import FOLDERS, EntryKind, entry_names
-from autoplan.planning import parameter_counts
+from autoplan.planning.communicating import parameter_counts
 from docs.book.markdown import cell, table
 
 __all__ = ["catalogue_page"]

@@ -131,7 +131,7 @@ def _measured(
     options: argparse.Namespace, cases: Sequence[Case], jobs: dict[str, autoplan.Job]
 ) -> dict[str, Any]:
     """Return what this machine does; cases that are said not to fit are run like the others."""
-    from autoplan.planning import measure
+    from autoplan.answers.calibrate.ask import measure
     from examples.gpu_report import measuring
 
     results: dict[str, Any] = {"layers": {}, "steps": {}, "environment": _environment(options.device)}

@@ -15,7 +15,7 @@ from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.network.collectives import bus_bandwidth_factor
 from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_forward
-from autoplan.planning import communication
+from autoplan.planning.communicating import communication
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 

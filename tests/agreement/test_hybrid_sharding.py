@@ -17,7 +17,7 @@ from autoplan.costs.network.mesh import expert_replica_group, expert_shard_group
 from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import price_stages
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.search.space.candidate_space import space_of

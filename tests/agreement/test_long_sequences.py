@@ -18,7 +18,7 @@ from autoplan.costs.network.collectives import Group, ring_step_seconds
 from autoplan.costs.network.mesh import context_group, data_group
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import price_stages
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job, SearchSpec, Workload
 from autoplan.schema.layout import Layout, parse_layout
 

@@ -13,7 +13,7 @@ import autoplan
 from autoplan.catalog import load_job, resolve_job, stack
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job, JobSpec, SearchSpec, Workload
 from autoplan.schema.layout import ORDERS, Layout, parse_layout
 from benchmarks.policies import with_overlap

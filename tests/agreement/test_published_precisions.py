@@ -19,7 +19,7 @@ from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.layer.casts import cast_elements
 from autoplan.errors import UnsupportedError
-from autoplan.planning import evaluate
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from benchmarks.accuracy.__main__ import DEFAULT_RUNS

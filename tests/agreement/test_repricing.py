@@ -15,7 +15,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_memory
 from autoplan.costs.stage.mixed_stages import price_stages
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.layout import parse_layout
 from tests.support.quick_cases import slow_after, slow_but
 

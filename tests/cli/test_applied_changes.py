@@ -9,11 +9,13 @@ from tempfile import TemporaryDirectory
 import pytest
 import yaml
 
-from autoplan import load_job, planning
+import autoplan
+from autoplan import load_job
 from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
+from autoplan.planning.infeasible.edited_jobs import applied
 from autoplan.planning.infeasible.relaxations import KINDS
-from autoplan.planning.infeasible.smallest_relaxations import requirements_of, with_only
+from autoplan.planning.infeasible.smallest_relaxations import requirements_of, suggested, with_only
 from tests.support.infeasible_jobs import JOBS, job
 from tests.support.quick_cases import slow_but
 from tests.support.tampering import change, document_of, judged, tampered
@@ -28,7 +30,7 @@ def answer(name):
     with TemporaryDirectory() as folder:
         file = Path(folder) / "job.yaml"
         file.write_text(JOBS[name][0])
-        return planning.suggested(planning.plan(file))
+        return suggested(autoplan.plan(file))
 
 
 def fastest(front):
@@ -54,8 +56,8 @@ def test_every_change_made_in_the_file_has_the_plan_that_was_said(name, tmp_path
     front = answer(name)
     for number, suggestion in enumerate(front.suggestions, start=1):
         new = tmp_path / f"{number}.yaml"
-        new.write_text(planning.applied(front, number, tmp_path))
-        plan = fastest(planning.plan(new))
+        new.write_text(applied(front, number, tmp_path))
+        plan = fastest(autoplan.plan(new))
         assert (plan.layout, plan.predicted) == (suggestion.plan.layout, suggestion.plan.predicted)
 
 
@@ -128,7 +130,7 @@ def test_without_any_limit_of_the_only_conflict_the_file_has_a_plan(name):
 def has_plan(loaded):
     """Return whether ``plan`` has an answer for a job, by its fastest layout alone."""
     choices = tuple(replace(choice, objectives=("step_time",)) for choice in loaded.choices)
-    return planning.plan(replace(loaded, objectives=("step_time",), choices=choices)).feasible
+    return autoplan.plan(replace(loaded, objectives=("step_time",), choices=choices)).feasible
 
 
 def test_conflicts_that_are_independent_are_each_named():
@@ -149,7 +151,7 @@ def test_larger_devices_keep_the_stack(tmp_path):
         "stack: fsdp2 instead of the default",
     ]
     file = tmp_path / "job.yaml"
-    file.write_text(planning.applied(front, front.suggestions.index(change) + 1, tmp_path))
+    file.write_text(applied(front, front.suggestions.index(change) + 1, tmp_path))
     assert load_job(file).stack.name == "fsdp2"
 
 
@@ -221,11 +223,11 @@ def test_a_file_in_which_values_refer_to_each_other_is_not_edited(tmp_path):
     text = job("search: {tensor_parallel: &n [3], context_parallel: *n}", devices=4)
     file = tmp_path / "job.yaml"
     file.write_text(text)
-    front = planning.suggested(planning.plan(file))
+    front = suggested(autoplan.plan(file))
 
     assert front.suggestions
     with pytest.raises(UnsupportedError, match="edit it by hand"):
-        planning.applied(front, 1)
+        applied(front, 1)
 
 
 def test_a_job_of_a_program_has_no_file_to_edit():
@@ -234,21 +236,21 @@ def test_a_job_of_a_program_has_no_file_to_edit():
     front = replace(front, job=replace(front.job, source=None))
 
     with pytest.raises(UnsupportedError, match="built by a program"):
-        planning.applied(front, 1)
+        applied(front, 1)
 
 
 def test_a_deadline_ends_the_search_for_changes(tmp_path):
     """The answer has what was found, and says that it is not all."""
     file = tmp_path / "job.yaml"
     file.write_text(JOBS["no recompute"][0])
-    front, deadline = planning.plan(file), Deadline()
+    front, deadline = autoplan.plan(file), Deadline()
 
     def stop_at(_done, _kinds, name):
         if name == "parameters in host memory":
             deadline.stop()
 
     with deadline.in_force():
-        stopped = planning.suggested(front, progress=stop_at)
+        stopped = suggested(front, progress=stop_at)
 
     assert stopped.suggestions_stopped == "interrupted"
     assert [s.kind for s in stopped.suggestions] == ["recompute", "offload to host memory"]

@@ -2,8 +2,11 @@
 
 import pytest
 
-from autoplan import load_job, planning
+import autoplan
+from autoplan import explain, load_job
+from autoplan.answers.explain.remedies import remedied
 from autoplan.errors import UnsupportedError
+from autoplan.planning.plan_and_evaluate import chosen
 from tests.support.infeasible_jobs import job
 from tests.support.quick_cases import slow_after
 
@@ -24,15 +27,15 @@ def test_the_file_of_a_remedy_has_its_plan(tmp_path, text, layout):
     file, new = tmp_path / "job.yaml", tmp_path / "new.yaml"
     file.write_text(text)
     loaded = load_job(file)
-    explanation = planning.explain(planning.chosen(loaded, layout), layout)
+    explanation = explain(chosen(loaded, layout), layout)
     made = 0
     for number, remedy in enumerate(explanation.remedies, start=1):
         if " in stack " in remedy.change:
             with pytest.raises(UnsupportedError, match="write a stack file with `extends: "):
-                planning.remedied(loaded, explanation, number, tmp_path)
+                remedied(loaded, explanation, number, tmp_path)
             continue
-        new.write_text(planning.remedied(loaded, explanation, number, tmp_path))
-        front = planning.plan(new)
+        new.write_text(remedied(loaded, explanation, number, tmp_path))
+        front = autoplan.plan(new)
         expected = [(remedy.plan.layout, remedy.plan.predicted)] if remedy.fits else []
         assert [(plan.layout, plan.predicted) for plan in front.plans] == expected
         made += 1

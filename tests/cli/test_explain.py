@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from autoplan import load_job
-from autoplan.planning import explain
+from autoplan.answers.explain.ask import explain
 from autoplan.report import explanation_document
 from tests.support.page_reader import assert_stands_alone
 

@@ -6,8 +6,8 @@ import re
 import pytest
 import yaml
 
+from autoplan.answers.gemm.ask import gemm
 from autoplan.answers.gemm.single_product import GemmQuestion
-from autoplan.planning import gemm
 
 A100 = ("--device", "a100-sxm4-80gb")
 FOUR = ("--hardware", "dgx-a100-80gb", "--devices", "4")

@@ -7,8 +7,8 @@ import pytest
 
 from autoplan import guide, guided_job
 from autoplan.answers.guide.ask import batch_facts
-from autoplan.answers.guide.blocks import guide_document, guide_table
-from autoplan.report.render.terminal import Terminal
+from autoplan.answers.guide.blocks import guide_blocks, guide_document
+from autoplan.report.render.terminal import Terminal, render
 
 QUESTION = ("llama3.2-1b", "2x-rtx3090", "--global-batch-size", "64", "--sequence-length", "4096")
 
@@ -22,7 +22,7 @@ def answer():
 
 def test_the_first_screen_answers(answer):
     """The best layout, the simplest that works, and what limits the step come first."""
-    first = " ".join(guide_table(answer, Terminal()).splitlines()[:11])
+    first = " ".join(render(guide_blocks(answer, Terminal()), Terminal()).splitlines()[:11])
 
     assert "Best: pp=2," in first
     assert "proven the fastest" in first
@@ -41,7 +41,7 @@ def test_the_document_is_plain_json(answer):
 
 def test_every_part_is_there(answer):
     """Memory, baselines, degrees, bottlenecks, both kinds of scaling, batch and precisions."""
-    text = guide_table(answer, Terminal())
+    text = render(guide_blocks(answer, Terminal()), Terminal())
 
     for title in (
         "memory of one replica",
@@ -74,7 +74,7 @@ def test_json_is_the_document_of_the_api(run, answer):
 @pytest.mark.parametrize("width", [72, 92, 160])
 def test_tables_fit_the_terminal(answer, width):
     """But for the layout, which is to be copied, no line is wider than the terminal."""
-    text = guide_table(answer, Terminal(width=width))
+    text = render(guide_blocks(answer, Terminal(width=width)), Terminal(width=width))
     wide = [line for line in text.splitlines() if len(line) > width and "schedule=" not in line]
 
     assert wide == []
@@ -82,13 +82,13 @@ def test_tables_fit_the_terminal(answer, width):
 
 def test_ascii_where_the_terminal_has_no_more(answer):
     """A terminal without Unicode gets ASCII."""
-    assert guide_table(answer, Terminal(unicode=False)).isascii()
+    assert render(guide_blocks(answer, Terminal(unicode=False)), Terminal(unicode=False)).isascii()
 
 
 def test_a_batch_above_the_critical_one_is_warned_of(answer):
     """With a critical batch below the batch, more tokens are needed, and the answer warns."""
     critical = replace(answer, batch=batch_facts(answer.job, answer.best, 65_536.0))
-    text = guide_table(critical, Terminal(width=200))
+    text = render(guide_blocks(critical, Terminal(width=200)), Terminal(width=200))
 
     assert "warning: at a critical batch of 65,536 tokens, this batch takes 5.00 times the least" in text
 

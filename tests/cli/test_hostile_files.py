@@ -106,7 +106,7 @@ def test_a_journal_that_is_no_file_is_refused(run, here):
 
 def test_an_output_that_cannot_be_is_told_before_the_work(run, here, monkeypatch):
     """Nobody waits for a search whose answer has no place."""
-    monkeypatch.setattr("autoplan.planning.evaluate", None)
+    monkeypatch.setattr("autoplan.planning.plan_and_evaluate.evaluate_training", None)
     done = run(*EVALUATE, "--output", "missing/plan.json")
 
     assert done.exit_code == 2

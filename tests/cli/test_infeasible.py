@@ -7,9 +7,9 @@ from functools import cache
 import pytest
 import yaml
 
-from autoplan import planning
 from autoplan.catalog import resolve_job
-from autoplan.planning import plan, suggested
+from autoplan.planning.infeasible.smallest_relaxations import suggested
+from autoplan.planning.plan_and_evaluate import plan
 from autoplan.schema.job import JobSpec
 from autoplan.schema.yaml.loader import load_model
 from tests.support.quick_cases import slow_but
@@ -154,7 +154,7 @@ def test_no_smaller_change_is_enough():
 
 
 def _edit(key, after):
-    from autoplan.results import Edit
+    from autoplan.results.front import Edit
 
     return Edit(key, "", str(after))
 
@@ -199,4 +199,4 @@ def test_a_feasible_front_needs_no_suggestions():
     """Nothing is asked where there is a plan."""
     front = plan(job_of(SMALL % (2, 8)))
 
-    assert planning.suggested(front) is front
+    assert suggested(front) is front

@@ -6,11 +6,11 @@ import json
 import pytest
 import yaml
 
-from autoplan import Front, InfeasibleError, evaluate, load_job, planning
+from autoplan import Front, InfeasibleError, evaluate, load_job, plan
 from autoplan.costs.predict import facts_of
 from autoplan.planning import plan_and_evaluate
 from autoplan.report import front_document
-from autoplan.results import Rejection
+from autoplan.results.front import Rejection
 from tests.support.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"
@@ -165,7 +165,7 @@ def test_a_shipped_job_is_planned(run):
     done = run("plan", JOB, "--format", "json")
 
     assert done.exit_code == 0
-    assert json.loads(done.stdout) == front_document(planning.plan(JOB))
+    assert json.loads(done.stdout) == front_document(plan(JOB))
 
 
 def test_a_job_that_cannot_fit_says_so(run):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from autoplan import planning
+import autoplan
 from autoplan.answers.configure.ask import expressible_number
 from autoplan.answers.plan.blocks import front_table
 from autoplan.catalog import entry_names, entry_text, load_job, resolve_job
@@ -18,7 +18,7 @@ from autoplan.launch.target import PlannedRun
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.terminal import Terminal
 from autoplan.results.merged_front import at_batch, target_of
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from tests.support.quick_cases import slow_after, slow_but
@@ -62,7 +62,7 @@ def test_what_a_program_runs_is_verified_and_written(run, tmp_path):
     verdict = run("verify", file)
     assert verdict.exit_code == 0, verdict.stdout
 
-    front = planning.plan(load_job(shlex.join(LINE)))
+    front = autoplan.plan(load_job(shlex.join(LINE)))
     assert written(front) == len(document["front"])
 
 
@@ -81,7 +81,7 @@ def test_fine_tunes_whose_first_way_does_not_fit_are_verified(run, tmp_path, lin
     assert run("plan", *shlex.split(line), "--format", "json", "--output", file).exit_code == 0
     verdict = run("verify", file)
     assert verdict.exit_code == 0, verdict.stdout
-    assert written(planning.plan(load_job(line))) == len(json.loads(file.read_text())["front"])
+    assert written(autoplan.plan(load_job(line))) == len(json.loads(file.read_text())["front"])
 
 
 def test_what_a_program_lacks_is_said(run):
@@ -102,7 +102,7 @@ def test_rules_of_a_program_are_about_layouts(name):
     spec = JobSpec(kind="training", program=name, workload=workload, **where)
     job = resolve_job(spec)
     assert {choice.program.title for choice in job.choices or (job,)} == {program(name).title}
-    assert written(planning.plan(job))
+    assert written(autoplan.plan(job))
 
 
 def without_stack(name, folder):
@@ -119,7 +119,7 @@ def assert_every_plan_is_started(run, path):
 
     Both have ten minutes, so that a slow machine finds the same plans.
     """
-    front = planning.plan(load_job(path), deadline=600)
+    front = autoplan.plan(load_job(path), deadline=600)
     assert written(front) or front.reasons
     assert {at_batch(front.job, plan).program for plan in front.plans} <= programs_of(front.job)
     if front.plans and front.job.program is not None:
@@ -192,9 +192,9 @@ def test_programs_that_are_not_usual_run_what_the_usual_ones_cannot(run, job):
 def test_a_layout_is_of_the_fastest_program_that_has_it(run, job):
     """``evaluate`` says which program runs a layout, what is against others, and that none does."""
     path, layout = job(), "dp=2,mbs=4,zero=3"
-    plan = planning.evaluate(path, layout)
+    plan = autoplan.evaluate(path, layout)
     steps = [
-        planning.evaluate(choice, layout).predicted.step_seconds
+        autoplan.evaluate(choice, layout).predicted.step_seconds
         for choice in load_job(path).choices
         if not broken_rules(choice, parse_layout(layout, layers=30, devices=2))
     ]
@@ -229,16 +229,16 @@ def test_emit_plans_for_the_programs_that_its_target_writes(run, job):
 def test_a_front_is_emitted_for_the_program_of_a_plan(job):
     """The library takes the fastest plan of a program that the target writes, and refuses one of another."""
     path = job()
-    front = planning.plan(path)
+    front = autoplan.plan(path)
     run = front.fastest.program
-    assert planning.emit(front, run.target).files
+    assert autoplan.emit(front, run.target).files
     others = {choice.program.target for choice in front.job.choices} - targets_of(run)
     for target in others - {plan.program.target for plan in front.plans}:
         with pytest.raises(UnsupportedError, match=f"no plan of the front is one that {target} writes"):
-            planning.emit(front, target)
+            autoplan.emit(front, target)
     for target in others:
         with pytest.raises(UnsupportedError, match=f"the plan is one of .*, and not {target}"):
-            planning.emit(front, target, number=1)
+            autoplan.emit(front, target, number=1)
 
 
 @pytest.mark.parametrize("command", [("guide", "gpt2", "2x-rtx4090"), ("compare", "JOB", "--axes")])
@@ -248,7 +248,7 @@ def test_answers_for_one_stack_say_which(run, job, command):
     assert done.exit_code == 0, done.stderr
     title = "(assumed)"
     if "--axes" not in command:
-        title = planning.plan(planning.guided_job("gpt2", "2x-rtx4090")[0]).fastest.program.words
+        title = autoplan.plan(autoplan.guided_job("gpt2", "2x-rtx4090")[0]).fastest.program.words
     assert title in " ".join(done.stdout.split())
 
 
@@ -257,7 +257,7 @@ def test_a_lost_node_leaves_the_programs(job):
     text = JOB.replace("2x-rtx4090", "dgx-a100-80gb\ndevices: 16")
     path = job()
     path.write_text(text, encoding="utf-8")
-    left = planning.remaining(path, 1)
+    left = autoplan.remaining(path, 1)
     assert {choice.program for choice in left.choices} == programs_of(load_job(path))
     assert {choice.cluster.devices for choice in left.choices} == {8}
 
@@ -296,7 +296,7 @@ def test_an_optimizer_of_bitsandbytes_stands_beside_a_file_of_deepspeed(job, tar
     lines = f"optimizer: adamw-8bit\nprogram: {target}\nsearch: {{offload: [none, optimizer]}}"
     path = job()
     path.write_text(f"{JOB}{lines}\n", encoding="utf-8")
-    front = planning.plan(path)
+    front = autoplan.plan(path)
     one = next(answer for answer in front.answers if answer.job.program.way == "DeepSpeed")
     text = find_target(target).emit(PlannedRun(one.job, one.plans[0].layout)).files[0].text
     written = yaml.safe_load(text)
@@ -311,7 +311,7 @@ def test_an_optimizer_of_bitsandbytes_stands_beside_a_file_of_deepspeed(job, tar
 def test_the_front_is_the_same_in_whatever_order_programs_are_listed():
     """The fastest program is searched first, and ends the fronts of those that are listed before it."""
     job = load_job("benchmarks/speed/cases/programs-8x-h100.yaml")
-    asked, turned = (planning.plan(replace(job, choices=c)) for c in (job.choices, job.choices[::-1]))
+    asked, turned = (autoplan.plan(replace(job, choices=c)) for c in (job.choices, job.choices[::-1]))
 
     assert asked.plans == turned.plans
     assert [one.job.program for one in asked.answers] == [choice.program for choice in job.choices]
@@ -321,7 +321,7 @@ def test_the_front_is_the_same_in_whatever_order_programs_are_listed():
 
 def test_an_answer_ends_where_other_programs_dominate_and_not_before(tmp_path):
     """The answers hold together; one that falsely says so of a plan that it leaves out is noticed."""
-    document = front_document(planning.plan(load_job(shlex.join(LINE))))
+    document = front_document(autoplan.plan(load_job(shlex.join(LINE))))
     assert any(answer["cut_by_others"] for answer in document["answers"])
     assert judged(document, tmp_path).verified
 

@@ -6,8 +6,8 @@ import pytest
 
 import autoplan
 from autoplan.answers.plan.blocks import front_table
+from autoplan.answers.verify.ask import verify
 from autoplan.deadline import Deadline
-from autoplan.planning import verify
 from autoplan.report import front_document
 from autoplan.report.render.terminal import Terminal
 

@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 from autoplan import load_job
 from autoplan.commands.planned import Progress
 from autoplan.deadline import Deadline
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.search import front_search, search
 from autoplan.search.cp.cp_sat import status_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoplan import planning
+import autoplan
 from autoplan.answers.sweep.ask import Journal
 from autoplan.schema.job import JobSpec
 from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
@@ -104,7 +104,7 @@ def stopped_at(process, journal, answers, how):
 def unbroken(tmp_path_factory):
     """Return the rows of the large grid, planned in one go by one worker."""
     folder = tmp_path_factory.mktemp("unbroken")
-    planning.sweep(written(folder, GRID), output=folder / "out.csv", workers=1)
+    autoplan.sweep(written(folder, GRID), output=folder / "out.csv", workers=1)
     return rows_of(folder / "out.csv")
 
 
@@ -254,10 +254,10 @@ def test_documents_hold_every_row(run, tmp_path, form):
 
 def test_a_row_is_what_plan_finds(run, tmp_path):
     """A cell's plan is the first of the front that `plan` gives for the same job."""
-    rows = planning.sweep(written(tmp_path), workers=1).rows
+    rows = autoplan.sweep(written(tmp_path), workers=1).rows
     job = yaml.safe_load(SMALL)["base"] | {"devices": 2}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
-    front = planning.plan(tmp_path / "job.yaml")
+    front = autoplan.plan(tmp_path / "job.yaml")
 
     assert rows[2].cell.settings["devices"] == 2
     assert rows[2].answer.layout == front.plans[0].layout_string

@@ -8,7 +8,7 @@ import pytest
 from autoplan import evaluate, load_job, plan
 from autoplan.answers.verify import ask as verifying
 from autoplan.deadline import Deadline
-from autoplan.planning import suggested
+from autoplan.planning.infeasible.smallest_relaxations import suggested
 from autoplan.report.document_fields import plan_document
 from autoplan.schema.resolved_job import hashes
 from tests.support.quick_cases import slow_after, slow_but

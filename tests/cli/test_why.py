@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from autoplan import InfeasibleError, evaluate, load_job, plan
-from autoplan.planning import explain, explain_choice
+from autoplan.answers.explain.ask import explain, explain_choice
 from autoplan.planning.plan_and_evaluate import read_layout
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import SearchSpec
 
 JOB = "llama2-7b-2x-a100"

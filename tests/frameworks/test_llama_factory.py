@@ -16,7 +16,8 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import OPTIM
 from autoplan.launch.frameworks.hugging_face.llama_factory import TARGET
 from autoplan.launch.frameworks.hugging_face.training_fields import key_names
 from autoplan.launch.target import PlannedRun
-from autoplan.schema.job import AdapterSpec, Workload
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.post_training import RLSpec
 from tests.frameworks.framework_python import asked, has_module, wheel

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autoplan.answers.diagnose.ask import diagnose
 from autoplan.calibration.traces import read_trace
 from autoplan.calibration.traces.attribution import measurement
-from autoplan.planning import diagnose
 from examples.real_run.comparison import JOBS
 
 pytestmark = pytest.mark.frameworks

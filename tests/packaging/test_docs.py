@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.results import CellAnswer
-from autoplan.results.sweep import ServingCellAnswer
+from autoplan.results.sweep import CellAnswer, ServingCellAnswer
 from autoplan.schema.costmodel.engine_kernels import SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec

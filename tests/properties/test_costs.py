@@ -29,7 +29,7 @@ from autoplan.costs.stage.stage_times import (
     stage_forward,
     stage_weight,
 )
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Cluster, Job, JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, Layout, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention

@@ -12,7 +12,7 @@ from autoplan.catalog import stack
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.plan_and_evaluate import merged
 from autoplan.results.merged_front import batch_of, values_of
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.job_choices import PriceSpec
 from autoplan.search.cp.cp_sat import PARAMETERS

@@ -13,7 +13,8 @@ from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import InexpressibleError, PlannedRun
-from autoplan.schema.job import AdapterSpec, Workload
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Workload
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages
 

@@ -26,7 +26,7 @@ from autoplan.costs.network.mesh import (
 )
 from autoplan.costs.predict import predict_all
 from autoplan.costs.stage.mixed_stages import price_stages
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.stack import PlacementPolicy
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import ORDERS, Layout

@@ -14,8 +14,8 @@ from autoplan.costs.predict import facts_of, predict
 from autoplan.costs.step_communication import step_communication
 from autoplan.costs.step_timeline import step_timeline
 from autoplan.report.charts.predicted_trace import predicted_trace
-from autoplan.results import Plan
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from tests.support.quick_cases import slow_after
 from tests.support.small_jobs import choices, layouts, small_job, with_zero_bubble
 from tests.support.trace_format import trace_problems

@@ -13,7 +13,7 @@ from autoplan.catalog import stack
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import predict_all
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts

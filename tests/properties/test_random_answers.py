@@ -9,7 +9,8 @@ import pytest
 from autoplan import plan, verify
 from autoplan.deadline import Deadline
 from autoplan.errors import UnsupportedError
-from autoplan.planning import applied, suggested
+from autoplan.planning.infeasible.edited_jobs import applied
+from autoplan.planning.infeasible.smallest_relaxations import suggested
 from tests.support.deadlines import Looks
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_infeasible_job, random_job

@@ -10,7 +10,7 @@ import pytest
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.divisors import divisors
 from autoplan.errors import LayoutError
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS, unsearched
 from autoplan.rules.user_constraints import even_only, recompute_menu
 from autoplan.schema.layout import parse_layout

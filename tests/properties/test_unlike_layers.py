@@ -17,7 +17,7 @@ from autoplan.costs.memory.layout_memory import StageCounts
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import stage_backward, stage_forward
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Limits, RuleSpec
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import SlidingWindow

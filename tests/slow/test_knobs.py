@@ -14,12 +14,13 @@ from pydantic import BaseModel
 from autoplan.catalog import resolve_job, stack
 from autoplan.costs.predict import facts_of, predict
 from autoplan.errors import AutoplanError
-from autoplan.results import Plan
 from autoplan.results.front import order_noise
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.job import AdapterSpec, JobSpec, Workload
+from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.post_training import RLSpec
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from autoplan.results import Certificate
+from autoplan.results.front import Certificate
 
 CERTIFICATE = Certificate(
     status="optimal",

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from autoplan.costs.core.candidates import Candidates
-from autoplan.rules import broken_rules
-from autoplan.rules.layout_rules import rules_for
+from autoplan.rules.layout_rules import broken_rules, rules_for
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 

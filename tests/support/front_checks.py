@@ -7,8 +7,8 @@ import random
 from autoplan import evaluate
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.results import Front
-from autoplan.rules import broken_rules
+from autoplan.results.front import Front
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

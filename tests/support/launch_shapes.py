@@ -7,7 +7,8 @@ import autoplan
 from autoplan.catalog import load_entry
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
-from autoplan.schema.job import AdapterSpec, Workload
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 
 __all__ = ["REFUSED", "SHAPES", "STACKS", "command", "planned"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from autoplan.catalog import kernels_for, load_entry, stack
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Cluster, Job, Limits, SearchSpec, Workload
 from autoplan.schema.layout import Layout

@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from autoplan.answers.verify.ask import verify
 from autoplan.errors import AutoplanError
-from autoplan.planning import verify
 from autoplan.report import front_document
 from autoplan.results.verdict import Verdict
 from autoplan.schema.resolved_job import HASH, document_hash

@@ -3,7 +3,7 @@
 import functools
 
 from autoplan import plan
-from autoplan.planning import suggested
+from autoplan.planning.infeasible.smallest_relaxations import suggested
 from autoplan.schema.resolved_job import hashes
 from tests.support.tampering import (
     document_of,

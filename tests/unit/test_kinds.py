@@ -13,7 +13,8 @@ from autoplan.catalog import entry_names
 from autoplan.kinds import KINDS, SERVING, TRAINING, Kind, kind_of, kind_of_document, loaded_job
 from autoplan.report.document_fields import front_document
 from autoplan.report.serving.serving_document import serving_front_document
-from autoplan.results import Front, Plan
+from autoplan.results.front import Front
+from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 
 FUNCTIONS = [field.name for field in fields(Kind) if field.name != "name"]

@@ -23,18 +23,6 @@ from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.schema.yaml.writer import file_text
 
-__all__ = [
-    "calibrate",
-    "calibrate_from_logs",
-    "calibrate_machine",
-    "calibrated_files",
-    "load_runs",
-    "measure",
-    "measured_file",
-    "measured_hardware",
-]
-
-
 # Load files of measured runs as observations, or report every problem of the file at once.
 
 

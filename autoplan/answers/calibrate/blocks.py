@@ -23,18 +23,6 @@ from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "calibration_document",
-    "calibration_table",
-    "machine_document",
-    "machine_table",
-    "measured_document",
-    "measured_table",
-    "serving_calibration_document",
-    "serving_calibration_table",
-]
-
-
 # Calibrations of serving engines as tables and documents.
 
 

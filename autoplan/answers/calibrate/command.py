@@ -11,18 +11,17 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
 from autoplan.commands.output import Format, FormatOption, present, standard_output, write
 from autoplan.commands.planned import Bar
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autoplan.results.calibration import MachineCalibration
 
-__all__ = ["calibrate", "show_engine_of_results", "show_machine_of_logs"]
-
 
 def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
     """Return an option without a default."""
-    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False)
+    return option(name, metavar, text, *names)
 
 
 RunsOption = Annotated[
@@ -36,11 +35,7 @@ RunsOption = Annotated[
 
 JobToCalibrate = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[JOB]",
-        help="With --log: the job that ran, a path to its file or the name of a shipped one.",
-        show_default=False,
-    ),
+    argument("[JOB]", "With --log: the job that ran, a path to its file or the name of a shipped one."),
 ]
 
 LayoutsOption = Annotated[
@@ -163,19 +158,15 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
 
 
 def _runs(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate import ask
+    from autoplan.answers.calibrate.ask import calibrated_files
 
-    answer = planning.calibrate(runs)
-    files = _written(planning.calibrated_files(answer), output)
+    answer = ask.calibrate(runs)
+    files = _written(calibrated_files(answer), output)
 
     from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
 
-    present(
-        form,
-        None,
-        document=lambda: calibration_document(answer, files),
-        table=lambda terminal: calibration_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=calibration_document, table=calibration_table)
 
 
 def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
@@ -193,9 +184,9 @@ def show_machine_of_logs(
     job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
 ) -> None:
     """Write what the logs of a training job say of its machine, and the files of its cost model."""
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrate_from_logs
 
-    _present_machine(planning.calibrate_from_logs(job, layouts, logs), form, output)
+    _present_machine(calibrate_from_logs(job, layouts, logs), form, output)
 
 
 def show_engine_of_results(
@@ -209,54 +200,39 @@ def show_engine_of_results(
 
     from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
 
-    present(
-        form,
-        None,
-        document=lambda: serving_calibration_document(answer, files),
-        table=lambda terminal: serving_calibration_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=serving_calibration_document, table=serving_calibration_table)
 
 
 def _machine(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrate_machine
 
-    _present_machine(planning.calibrate_machine(runs), form, output)
+    _present_machine(calibrate_machine(runs), form, output)
 
 
 def _present_machine(answer: MachineCalibration, form: Format, output: Path | None) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import calibrated_files
 
-    files = _written(planning.calibrated_files(answer), output)
+    files = _written(calibrated_files(answer), output)
 
     from autoplan.answers.calibrate.blocks import machine_document, machine_table
 
-    present(
-        form,
-        None,
-        document=lambda: machine_document(answer, files),
-        table=lambda terminal: machine_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=machine_document, table=machine_table)
 
 
 def _measure(
     hardware: str, points: Path, *, quick: bool, device: TorchDevice, form: Format, output: Path | None
 ) -> None:
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import measure, measured_file
 
     with Bar("measuring") as bar:
-        answer = planning.measure(hardware, points, device=device.value, quick=quick, progress=bar)
+        answer = measure(hardware, points, device=device.value, quick=quick, progress=bar)
     if answer is None:  # another rank writes the answer
         return
-    files = _written(planning.measured_file(answer), output)
+    files = _written(measured_file(answer), output)
 
     from autoplan.answers.calibrate.blocks import measured_document, measured_table
 
-    present(
-        form,
-        None,
-        document=lambda: measured_document(answer, files),
-        table=lambda terminal: measured_table(answer, files, terminal),
-    )
+    present(form, None, answer, files, document=measured_document, table=measured_table)
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:

@@ -25,8 +25,6 @@ from autoplan.schema.yaml.writer import file_text
 if TYPE_CHECKING:
     from autoplan.calibration.engine_fit import EngineFit, EngineRun
 
-__all__ = ["calibrate_serving", "calibrated_engine_file"]
-
 
 _SOURCE = "calibrated"
 _FIGURES = ("time_to_first_token", "time_per_output_token", "output_tokens_per_second")

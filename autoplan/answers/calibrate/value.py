@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from autoplan.schema.serving.engine_stack import EngineSpec
 
-__all__ = ["CalibratedFigure", "CalibratedNumber", "ServingCalibration"]
-
 
 @dataclass(frozen=True, slots=True)
 class CalibratedNumber:

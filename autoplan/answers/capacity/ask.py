@@ -30,9 +30,6 @@ from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 
-__all__ = ["capacity", "engine_layouts"]
-
-
 #: Requests that are drawn for their mean length.
 _DRAWN: Final = 256
 #: Share of memory that the knobs try.

@@ -8,29 +8,25 @@ import typer
 
 from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
-
-__all__ = ["capacity"]
+from autoplan.commands.typed_options import argument, option
 
 
 @takes_job_options
 def capacity(
     job: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB",
-            help="A serving job file, or the name of a shipped one; left out with --model and --hardware.",
-            show_default=False,
+        argument(
+            "JOB", "A serving job file, or the name of a shipped one; left out with --model and --hardware."
         ),
     ],
     layout: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--layout",
-            "-l",
-            metavar="LAYOUT",
-            help="The layout, such as tp=2,weights=fp8,kv=fp8; left out: what people run, the least tensor"
+            "LAYOUT",
+            "The layout, such as tp=2,weights=fp8,kv=fp8; left out: what people run, the least tensor"
             " parallelism that starts, and as many engines as there is room for.",
-            show_default=False,
+            "-l",
         ),
     ] = None,
     form: FormatOption = Format.table,
@@ -41,17 +37,12 @@ def capacity(
     Exit code 1: engines do not start, or do not admit the longest request. The answer has the reasons and the
     changes that help, each one computed.
     """
-    from autoplan import planning
+    from autoplan.answers.capacity import ask
 
-    answer = planning.capacity(job, layout)
+    answer = ask.capacity(job, layout)
 
     from autoplan.report.serving.capacity_report import capacity_document, capacity_table
 
-    present(
-        form,
-        output,
-        document=lambda: capacity_document(answer),
-        table=lambda terminal: capacity_table(answer, terminal),
-    )
+    present(form, output, answer, document=capacity_document, table=capacity_table)
     if not answer.fits:
         raise typer.Exit(NOTHING_FEASIBLE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import yaml
@@ -35,37 +36,16 @@ from autoplan.report.render.blocks import (
     total_width,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results import ParameterCounts
-from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
-from autoplan.schema.costmodel.interval_spec import IntervalSpec
-from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.results.plan import ParameterCounts
 from autoplan.schema.costmodel.stack import StackSpec
-from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
 from autoplan.schema.job_choices import batches_of
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.program import ProgramSpec
-from autoplan.schema.serving.engine_stack import EngineSpec
-from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.schema.yaml.document import Path
 from autoplan.schema.yaml.inheritance import OWN, Tree, completed, leaves
 from autoplan.units import format_bytes, format_count, format_rate
-
-__all__ = [
-    "COLUMNS",
-    "Fact",
-    "catalog_document",
-    "catalog_table",
-    "entries_document",
-    "entries_text",
-    "entry_facts",
-    "hardware_document",
-    "hardware_table",
-    "stack_document",
-    "stack_text",
-]
-
 
 # A stack with its inherited values, each marked with the stack that it comes from.
 
@@ -153,12 +133,21 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One column of a listing: key in documents, head, and format of the value."""
+    """One column of a listing: key in documents, head, its value of an entry, and the value's format.
+
+    ``of`` is the path of the value's attribute, by default the key, or a function of the entry.
+    """
 
     key: str
     head: str
+    of: str | Callable[[Any], Any] = ""
     show: Callable[[Any], str] = str
     number: bool = False
+
+    def value(self, entry: object) -> Any:  # noqa: ANN401 - whatever the entry has
+        """Return the fact of ``entry``, with tuples as lists."""
+        found = self.of(entry) if callable(self.of) else attrgetter(self.of or self.key)(entry)
+        return list(found) if isinstance(found, tuple) else found
 
     def text(self, facts: Facts) -> str:
         """Return the cell of an entry; a dash if the value is missing."""
@@ -166,12 +155,16 @@ class Fact:
         return "-" if value is None else self.show(value)
 
 
+@dataclass(frozen=True, slots=True)
+class _CountedModel:
+    """A model with its parameters, which its file does not say."""
+
+    spec: ModelSpec
+    parameters: ParameterCounts
+
+
 def _flops(rate: float) -> str:
     return format_rate(rate, "FLOP/s")
-
-
-def _bytes_per_second(rate: float) -> str:
-    return format_rate(rate, "B/s")
 
 
 def _comma(number: int) -> str:
@@ -182,84 +175,135 @@ def _commas(numbers: int | list[int]) -> str:
     return ", ".join(map(_comma, numbers)) if isinstance(numbers, list) else _comma(numbers)
 
 
-def _numbers(values: tuple[int, ...]) -> int | list[int]:
+def _numbers(values: int | tuple[int, ...] | None) -> int | list[int] | None:
     """Return one number, or several as a list."""
+    if not isinstance(values, tuple):
+        return values
     return values[0] if len(values) == 1 else list(values)
 
 
+def _peak(entry: DeviceSpec) -> float | None:
+    rate = entry.peak.bf16 or entry.peak.fp16
+    return rate.value if rate else None
+
+
+def _devices_of_cluster(entry: ClusterSpec) -> int | None:
+    node = load_entry("node", entry.node)
+    return entry.nodes * node.devices if isinstance(node, NodeSpec) else None
+
+
+def _active(model: _CountedModel) -> int | None:
+    return model.parameters.active if model.spec.moe else None
+
+
+def _batches(entry: JobSpec) -> int | list[int] | None:
+    return _numbers(batches_of(entry.workload.global_batch_size))
+
+
+def _tasks(entry: ProgramSpec) -> list[str]:
+    return list(dict.fromkeys(task for way in entry.ways for task in way.tasks))
+
+
+def _parallelism(entry: StackSpec) -> list[str]:
+    return [name for name in ("tensor", "sequence", "pipeline") if getattr(entry.rules, f"{name}_parallel")]
+
+
+def _number(
+    key: str, head: str, of: str | Callable[[Any], Any] = "", show: Callable[[Any], str] = _comma
+) -> Fact:
+    return Fact(key, head, of, show, number=True)
+
+
+def _bandwidth(key: str, head: str, of: str) -> Fact:
+    return _number(f"{key}_bytes_per_second", head, of, lambda rate: format_rate(rate, "B/s"))
+
+
+def _names(key: str, head: str, of: str | Callable[[Any], Any] = "") -> Fact:
+    return Fact(key, head, of, ", ".join)
+
+
 _TITLE: Final = Fact("title", "title")
+_MODEL: Final = Fact("model", "model")
+_HARDWARE: Final = Fact("hardware", "hardware")
+_DEVICES: Final = Fact("devices", "devices", lambda job: _numbers(job.devices), _commas, number=True)
 
 #: The columns of each kind of entry, after its name.
 COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
     "device": (
         _TITLE,
-        Fact("peak_flops", "16-bit peak", _flops, number=True),
-        Fact("memory_bytes", "memory", format_bytes, number=True),
-        Fact("memory_bandwidth_bytes_per_second", "bandwidth", _bytes_per_second, number=True),
+        _number("peak_flops", "16-bit peak", _peak, _flops),
+        _number("memory_bytes", "memory", "memory.capacity.value", format_bytes),
+        _bandwidth("memory_bandwidth", "bandwidth", "memory.bandwidth.value"),
     ),
     "node": (
         _TITLE,
-        Fact("devices", "devices", _comma, number=True),
+        _number("devices", "devices"),
         Fact("device", "of"),
-        Fact("fabric", "fabric"),
-        Fact("fabric_bandwidth_bytes_per_second", "per device", _bytes_per_second, number=True),
-        Fact("network_bandwidth_bytes_per_second", "network", _bytes_per_second, number=True),
+        Fact("fabric", "fabric", "fabric.topology"),
+        _bandwidth("fabric_bandwidth", "per device", "fabric.bandwidth.value"),
+        _bandwidth("network_bandwidth", "network", "network.bandwidth_per_device.value"),
     ),
     "cluster": (
         _TITLE,
-        Fact("nodes", "nodes", _comma, number=True),
+        _number("nodes", "nodes"),
         Fact("node", "of"),
-        Fact("devices", "devices", _comma, number=True),
+        _number("devices", "devices", _devices_of_cluster),
     ),
     "model": (
-        _TITLE,
-        Fact("parameters", "parameters", format_count, number=True),
-        Fact("active_parameters", "active", format_count, number=True),
-        Fact("layers", "layers", _comma, number=True),
-        Fact("hidden_size", "hidden", _comma, number=True),
-        Fact("experts", "experts", _comma, number=True),
+        Fact("title", "title", lambda model: model.spec.title or model.spec.name),
+        _number("parameters", "parameters", "parameters.total", format_count),
+        _number("active_parameters", "active", _active, format_count),
+        _number("layers", "layers", "spec.layers"),
+        _number("hidden_size", "hidden", "spec.hidden_size"),
+        _number("experts", "experts", lambda model: model.spec.moe.experts if model.spec.moe else None),
     ),
     "job": (
-        Fact("model", "model"),
-        Fact("devices", "devices", _commas, number=True),
-        Fact("hardware", "hardware"),
-        Fact("global_batch_size", "sequences", _commas, number=True),
-        Fact("sequence_length", "sequence length", _comma, number=True),
+        _MODEL,
+        _DEVICES,
+        _HARDWARE,
+        _number("global_batch_size", "sequences", _batches, _commas),
+        _number("sequence_length", "sequence length", "workload.sequence_length"),
     ),
     "serving": (
-        Fact("model", "model"),
-        Fact("devices", "devices", _commas, number=True),
-        Fact("hardware", "hardware"),
-        Fact("engine", "engine"),
-        Fact("longest_request_tokens", "longest request", _comma, number=True),
+        _MODEL,
+        _DEVICES,
+        _HARDWARE,
+        Fact("engine", "engine", "stack"),
+        _number("longest_request_tokens", "longest request", "workload.longest_tokens"),
     ),
     "grid": (
-        Fact("base", "base"),
-        Fact("keys", "varied keys", ", ".join),
-        Fact("combinations", "combinations", _comma, number=True),
+        Fact("base", "base", lambda grid: grid.base if isinstance(grid.base, str) else None),
+        _names("keys", "varied keys", lambda grid: list(grid.grid)),
+        _number("combinations", "combinations", lambda grid: math.prod(map(len, grid.grid.values()))),
     ),
     "kernels": (
-        Fact("devices", "devices", lambda names: ", ".join(names) or "any"),
-        Fact("collective_tables", "tables", _comma, number=True),
+        Fact("devices", "devices", show=lambda names: ", ".join(names) or "any"),
+        _number("collective_tables", "tables", lambda kernels: len(kernels.collectives.tables)),
     ),
     "stack": (
         _TITLE,
-        Fact("zero_stages", "ZeRO", lambda stages: ", ".join(map(str, stages)), number=True),
-        Fact("parallelism", "parallelism", ", ".join),
-        Fact("schedules", "schedules", ", ".join),
+        _number("zero_stages", "ZeRO", "rules.zero_stages", lambda stages: ", ".join(map(str, stages))),
+        _names("parallelism", "parallelism", _parallelism),
+        _names(
+            "schedules",
+            "schedules",
+            lambda stack: stack.rules.schedules if stack.rules.pipeline_parallel else [],
+        ),
     ),
-    "engine": (_TITLE, Fact("versions", "versions", ", ".join)),
+    "engine": (_TITLE, _names("versions", "versions", lambda engine: list(engine.versions))),
     "engine-kernels": (
-        Fact("devices", "devices", ", ".join),
-        Fact("engines", "engines", ", ".join),
-        Fact("gemm_tables", "tables", _comma, number=True),
+        _names("devices", "devices"),
+        _names("engines", "engines", lambda kernels: sorted({table.engine for table in kernels.gemm})),
+        _number("gemm_tables", "tables", lambda kernels: len(kernels.gemm)),
     ),
-    "intervals": (_TITLE, Fact("spreads", "spreads", _comma, number=True)),
+    "intervals": (_TITLE, _number("spreads", "spreads", lambda intervals: len(intervals.spreads))),
     "program": (
         _TITLE,
         Fact("version", "version"),
-        Fact("ways", "ways", ", ".join),
-        Fact("tasks", "tasks", ", ".join),
+        _names("ways", "ways", lambda program: [way.title for way in program.ways]),
+        _names(
+            "tasks", "tasks", lambda program: list(dict.fromkeys(x for y in program.ways for x in y.tasks))
+        ),
     ),
 }
 
@@ -269,137 +313,10 @@ def entry_facts(kind: EntryKind, name: str, parameters: Mapping[str, ParameterCo
 
     Raises CatalogError or SpecError for an entry that does not load.
     """
-    entry = load_entry(kind, name)
+    entry: object = load_entry(kind, name)
     if isinstance(entry, ModelSpec):
-        return {"name": name, **_model(entry, parameters[name])}
-    return {"name": name, **_READERS[kind](entry)}
-
-
-def _device(entry: DeviceSpec) -> Facts:
-    rate = entry.peak.bf16 or entry.peak.fp16
-    return {
-        "title": entry.title,
-        "peak_flops": rate.value if rate else None,
-        "memory_bytes": entry.memory.capacity.value,
-        "memory_bandwidth_bytes_per_second": entry.memory.bandwidth.value,
-    }
-
-
-def _node(entry: NodeSpec) -> Facts:
-    return {
-        "title": entry.title,
-        "devices": entry.devices,
-        "device": entry.device,
-        "fabric": entry.fabric.topology,
-        "fabric_bandwidth_bytes_per_second": entry.fabric.bandwidth.value,
-        "network_bandwidth_bytes_per_second": entry.network.bandwidth_per_device.value,
-    }
-
-
-def _cluster(entry: ClusterSpec) -> Facts:
-    node = load_entry("node", entry.node)
-    devices = entry.nodes * node.devices if isinstance(node, NodeSpec) else None
-    return {"title": entry.title, "nodes": entry.nodes, "node": entry.node, "devices": devices}
-
-
-def _model(entry: ModelSpec, parameters: ParameterCounts) -> Facts:
-    return {
-        "title": entry.title or entry.name,
-        "parameters": parameters.total,
-        "active_parameters": parameters.active if entry.moe else None,
-        "layers": entry.layers,
-        "hidden_size": entry.hidden_size,
-        "experts": entry.moe.experts if entry.moe else None,
-    }
-
-
-def _job(entry: JobSpec) -> Facts:
-    return {
-        "model": entry.model,
-        "devices": _numbers(entry.devices) if isinstance(entry.devices, tuple) else entry.devices,
-        "hardware": entry.hardware,
-        "global_batch_size": _numbers(batches_of(entry.workload.global_batch_size)),
-        "sequence_length": entry.workload.sequence_length,
-    }
-
-
-def _serving(entry: ServingSpec) -> Facts:
-    return {
-        "model": entry.model,
-        "devices": _numbers(entry.devices) if isinstance(entry.devices, tuple) else entry.devices,
-        "hardware": entry.hardware,
-        "engine": entry.stack,
-        "longest_request_tokens": entry.workload.longest_tokens,
-    }
-
-
-def _engine(entry: EngineSpec) -> Facts:
-    return {"title": entry.title, "versions": list(entry.versions)}
-
-
-def _engine_kernels(entry: EngineKernelSpec) -> Facts:
-    return {
-        "devices": list(entry.devices),
-        "engines": sorted({table.engine for table in entry.gemm}),
-        "gemm_tables": len(entry.gemm),
-    }
-
-
-def _intervals(entry: IntervalSpec) -> Facts:
-    return {"title": entry.title, "spreads": len(entry.spreads)}
-
-
-def _grid(entry: GridSpec) -> Facts:
-    return {
-        "base": entry.base if isinstance(entry.base, str) else None,
-        "keys": list(entry.grid),
-        "combinations": math.prod(len(values) for values in entry.grid.values()),
-    }
-
-
-def _kernels(entry: KernelSpec) -> Facts:
-    return {"devices": list(entry.devices), "collective_tables": len(entry.collectives.tables)}
-
-
-def _stack(entry: StackSpec) -> Facts:
-    rules = entry.rules
-    parallelism = {
-        "tensor": rules.tensor_parallel,
-        "sequence": rules.sequence_parallel,
-        "pipeline": rules.pipeline_parallel,
-    }
-    return {
-        "title": entry.title,
-        "zero_stages": list(rules.zero_stages),
-        "parallelism": [name for name, supported in parallelism.items() if supported],
-        "schedules": list(rules.schedules) if rules.pipeline_parallel else [],
-    }
-
-
-def _program(entry: ProgramSpec) -> Facts:
-    return {
-        "title": entry.title,
-        "version": entry.version,
-        "ways": [way.title for way in entry.ways],
-        "tasks": list(dict.fromkeys(task for way in entry.ways for task in way.tasks)),
-    }
-
-
-# Each reader takes the class of its kind; models also take their parameters.
-_READERS: Final[dict[EntryKind, Callable[[Any], Facts]]] = {
-    "device": _device,
-    "node": _node,
-    "cluster": _cluster,
-    "job": _job,
-    "serving": _serving,
-    "grid": _grid,
-    "kernels": _kernels,
-    "stack": _stack,
-    "engine": _engine,
-    "engine-kernels": _engine_kernels,
-    "intervals": _intervals,
-    "program": _program,
-}
+        entry = _CountedModel(entry, parameters[name])
+    return {"name": name, **{fact.key: fact.value(entry) for fact in COLUMNS[kind]}}
 
 
 _LEAST_TITLE: Final = 24
@@ -421,7 +338,7 @@ def catalog_document(kinds: Sequence[EntryKind], parameters: _Parameters) -> Doc
 
 
 def derived_nodes() -> Document:
-    """Return what nodes there are that no file describes: for each device, so many of it."""
+    """Return the derived nodes: for each device, the numbers of it that make one."""
     return {"name": "{devices}x-{device}", "devices": list(COUNTS), "device": list(entry_names("device"))}
 
 

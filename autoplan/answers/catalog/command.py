@@ -20,8 +20,7 @@ from autoplan.commands.output import (
     present,
     write,
 )
-
-__all__ = ["catalog", "hardware", "schema"]
+from autoplan.commands.typed_options import argument, option
 
 #: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
 FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]
@@ -49,15 +48,9 @@ def schema(
 
 _NAMES = ", ".join(KINDS)
 
-KindArgument = Annotated[
-    EntryKind | None,
-    typer.Argument(metavar="[KIND]", help=f"One of {_NAMES}. Default: all.", show_default=False),
-]
+KindArgument = Annotated[EntryKind | None, argument("[KIND]", f"One of {_NAMES}. Default: all.")]
 
-KindOption = Annotated[
-    EntryKind | None,
-    typer.Option("--kind", metavar="KIND", help=f"One of {_NAMES}. Default: any.", show_default=False),
-]
+KindOption = Annotated[EntryKind | None, option("--kind", "KIND", f"One of {_NAMES}. Default: any.")]
 
 catalog = typer.Typer(
     help="List, show and check the entries on hardware, models and software.",
@@ -73,21 +66,16 @@ def list_entries(
     """List the entries of one kind or of all, with their key facts."""
     from autoplan.answers.catalog.blocks import catalog_document, catalog_table
     from autoplan.catalog import entry_names
-    from autoplan.planning import parameter_counts
+    from autoplan.planning.communicating import parameter_counts
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
-    present(
-        form,
-        output,
-        document=lambda: catalog_document(kinds, parameters),
-        table=lambda terminal: catalog_table(kinds, parameters, terminal),
-    )
+    present(form, output, kinds, parameters, document=catalog_document, table=catalog_table)
 
 
 @catalog.command(short_help="Print one entry.")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an entry.", show_default=False)],
+    name: Annotated[str, argument("NAME", "The name of an entry.")],
     kind: KindOption = None,
     form: FormatOption = Format.table,
     output: OutputOption = None,
@@ -99,7 +87,7 @@ def show(
     """
     from autoplan.answers.catalog.blocks import entries_document, entries_text
     from autoplan.catalog import find_entries
-    from autoplan.planning import parameter_counts
+    from autoplan.planning.communicating import parameter_counts
 
     entries = find_entries(name, kind)
     parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
@@ -133,11 +121,10 @@ MeasureOption = Annotated[
 
 NodeOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--hardware",
-        metavar="NAME",
-        help="With --measure: the node of the catalogue that this machine is. Default: the one found.",
-        show_default=False,
+        "NAME",
+        "With --measure: the node of the catalogue that this machine is. Default: the one found.",
     ),
 ]
 
@@ -178,10 +165,10 @@ def hardware(
 
 def _measured(node: str | None, device: TorchDevice, form: Format, output: Path | None) -> None:
     """Write the measured node's file; nothing on other ranks than the first."""
-    from autoplan import planning
+    from autoplan.answers.calibrate.ask import measured_hardware
 
     if form is Format.json:
         raise typer.BadParameter("a measured node is a YAML file", param_hint="--format")
-    text = planning.measured_hardware(node, device=device.value)
+    text = measured_hardware(node, device=device.value)
     if text is not None:
         write(text, output)

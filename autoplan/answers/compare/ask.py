@@ -48,7 +48,7 @@ from autoplan.kinds import kind_of
 from autoplan.planning.communicating import communication
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
 from autoplan.rules.serving_limit_rules import broken_limits, broken_means, broken_rate_limits
 from autoplan.schema.job import Job
@@ -57,18 +57,6 @@ from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "BEST",
-    "MOST_COMPARED",
-    "axis_seconds",
-    "compare",
-    "compare_engines",
-    "compare_layouts",
-    "layout_traffic",
-    "tensor_splits",
-]
-
 
 # Collectives of a layout by kind, axis and place in a step, and the time of each axis.
 
@@ -320,12 +308,12 @@ class _Contest:
 
 def _loads(job: ServingJob, compared: Sequence[ComparedEngines]) -> Iterator[BestAtLoads]:
     """Yield the loads around the job's at which each layout is best, in order."""
-    own = load_of(job)
-    if own is None:
+    load = load_of(job)
+    if load is None:
         return
     under = [_under_loads(one, serving_costs(one.job)) for one in compared]
     contest = _Contest(under, job.objectives[0], job.workload.concurrency is not None)
-    tried = sorted({max(1, round(own * f)) if contest.integral else own * f for f in _FACTORS})
+    tried = sorted({max(1, round(load * f)) if contest.integral else load * f for f in _FACTORS})
     first, winner = tried[0], contest.winner(tried[0])
     for low, high in pairwise(tried):
         for change, after in _changes(contest, (low, winner), (high, contest.winner(high))):

@@ -17,7 +17,7 @@ from autoplan.answers.compare.value import (
     KnobRange,
     LayoutComparison,
 )
-from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, plain
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -31,26 +31,14 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
+from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
-from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import fits_sentence, job_lines, surety_sentences
+from autoplan.results.job_summary import job_document, provenance, serving_job_document
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import SERVING_THINNING, loss
 from autoplan.units import format_bytes, format_seconds
-
-__all__ = [
-    "OPERATION_WORDS",
-    "comparison_tables",
-    "engine_comparison_document",
-    "engine_comparison_table",
-    "layouts_document",
-    "layouts_table",
-    "missing_sentences",
-    "place_words",
-]
-
 
 # Where the collectives of a layout land in a step, in words.
 

@@ -30,28 +30,26 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison
     from autoplan.costs.core.prediction import StepTimeline
     from autoplan.deadline import Deadline
     from autoplan.launch.configuration import LaunchFile
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = ["AskedComparison", "compare", "show_engines", "show_layouts"]
 
 
 Layouts = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
+        "LAYOUT",
+        "A layout, such as tp=2 or pp=2,mbs=1,recompute=full; give the option for each of them."
         " Omitted keys have their defaults.",
-        show_default=False,
+        "-l",
     ),
 ]
 Axes = Annotated[
@@ -71,12 +69,7 @@ Replan = Annotated[
 ]
 AddedFile = Annotated[
     Path | None,
-    typer.Option(
-        "--from",
-        metavar="FILE",
-        help="Add the layout of a training script or configuration, which is not executed.",
-        show_default=False,
-    ),
+    option("--from", "FILE", "Add the layout of a training script or configuration, which is not executed."),
 ]
 
 
@@ -149,8 +142,9 @@ def show_layouts(
     present(
         form,
         output,
-        document=lambda: layouts_document(answer),
-        table=lambda terminal: layouts_table(answer, terminal),
+        answer,
+        document=layouts_document,
+        table=layouts_table,
         page=lambda: _page(answer, command),
     )
 
@@ -159,7 +153,7 @@ def show_engines(
     job: ServingJob, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
 ) -> None:
     """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
-    from autoplan import planning
+    from autoplan.answers.compare.ask import compare_engines
 
     form, output, _ = where
     if options.axes or options.replan or options.file is not None:
@@ -167,16 +161,11 @@ def show_engines(
     if asks_for_page(form, output):
         raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
     load_solver()
-    answer = planning.compare_engines(job, options.layouts, deadline=deadline)
+    answer = compare_engines(job, options.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
 
-    present(
-        form,
-        output,
-        document=lambda: engine_comparison_document(answer),
-        table=lambda terminal: engine_comparison_table(answer, terminal),
-    )
+    present(form, output, answer, document=engine_comparison_document, table=engine_comparison_table)
 
 
 def _compared(
@@ -189,15 +178,16 @@ def _compared(
     replan: bool,
 ) -> LayoutComparison:
     """Return the comparison of ``layouts``, with that of a file before them."""
-    from autoplan import planning
+    from autoplan.answers.compare import ask
+    from autoplan.answers.configure.comparing_files import evaluate_file, file_notes
 
     file, framework = source
     with Bar("compare:") as bar:
         load_solver()
         if file is None:
-            return planning.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
-        layouts_compared, file_plan, job = planning.evaluate_file(job, file, framework)
-        answer = planning.compare(
+            return ask.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
+        layouts_compared, file_plan, job = evaluate_file(job, file, framework)
+        answer = ask.compare(
             job,
             [file_plan.layout, *layouts],
             names=[file.name, *layouts],
@@ -206,7 +196,7 @@ def _compared(
             progress=bar,
             deadline=deadline,
         )
-        return replace(answer, notes=tuple(planning.file_notes(job, layouts_compared, file_plan)))
+        return replace(answer, notes=tuple(file_notes(job, layouts_compared, file_plan)))
 
 
 def _page(comparison: LayoutComparison, command: str) -> str:

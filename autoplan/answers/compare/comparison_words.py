@@ -11,9 +11,6 @@ from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 from autoplan.units import format_bytes, format_rate, format_seconds
 
-__all__ = ["KNOB_NAMES", "conclusion", "knob_value", "noise_words"]
-
-
 KNOB_NAMES: Final = {
     "fabric_bandwidth": "bandwidth in a node",
     "fabric_latency": "latency in a node",

@@ -15,30 +15,13 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.predict import Steps
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
-from autoplan.results import Plan
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.hardware import NodeSpec
 from autoplan.schema.job import Degrees, Job
 from autoplan.schema.layout import Layout
 from autoplan.units import Dimension
-
-__all__ = [
-    "Domain",
-    "LayoutKind",
-    "SidePricing",
-    "domain_of",
-    "fastest_of_kinds",
-    "kinds_planned",
-    "knob_of",
-    "layout_kinds",
-    "layouts_priced",
-    "narrowed",
-    "planned_domain",
-    "replanned_knobs",
-    "solved_knobs",
-    "with_value",
-]
 
 # Jobs as they would be on other links, with another batch or with longer sequences.
 #
@@ -286,7 +269,7 @@ def _groups(layouts: Sequence[Layout]) -> tuple[_Group, ...]:
 def _in_order(groups: Sequence[_Group], values: Sequence[Sequence[_V]]) -> list[_V]:
     """Return the values of the layouts of ``groups`` in the order of the layouts."""
     numbers = [i for group in groups for i in group.numbers]
-    by_number = dict(zip(numbers, (x for own in values for x in own), strict=True))
+    by_number = dict(zip(numbers, (x for row in values for x in row), strict=True))
     return [by_number[i] for i in range(len(by_number))]
 
 
@@ -346,7 +329,7 @@ _NOISE_ROUNDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One knob to solve: its values, what prices them, and what is asked besides the crossings.
+    """One knob to solve: its values, the function that prices them, and whether a band is wanted, too.
 
     ``noise`` is the share below which two steps are too close to call, None where no band is asked for.
     ``rounds`` are the sequences that each layout takes at once, for counts of microbatches.
@@ -539,7 +522,7 @@ def layout_kinds(job: Job) -> tuple[LayoutKind, ...]:
 def fastest_of_kinds(
     job: Job, deadline: Deadline, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Iterator[tuple[LayoutKind, FastestPlan]]:
-    """Yield each kind of layouts of ``job`` with its fastest one, or why there is none.
+    """Yield each kind of layouts of ``job`` with its fastest layout, or the reason why it has none.
 
     ``progress`` is called with the kinds done, the kinds in all, and the next one.
     """

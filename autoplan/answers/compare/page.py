@@ -25,10 +25,8 @@ from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timelin
 from autoplan.report.render.blocks import Heading
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.units import format_seconds, format_share
-
-__all__ = ["comparison_page"]
 
 
 def comparison_page(

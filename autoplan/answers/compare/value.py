@@ -14,27 +14,6 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import Dimension
 
-__all__ = [
-    "AxisDegree",
-    "AxisSeconds",
-    "BestAtLoads",
-    "CollectiveTraffic",
-    "ComparedEngines",
-    "ComparedLayout",
-    "Crossing",
-    "Decision",
-    "EngineComparison",
-    "Knob",
-    "KnobName",
-    "KnobRange",
-    "KnobSide",
-    "LayoutComparison",
-    "TensorSplit",
-    "UnsolvedKind",
-    "ranked",
-]
-
-
 # Values of a link, batch or sequence at which another layout becomes the best.
 
 
@@ -121,7 +100,7 @@ class KnobRange:
 
 @dataclass(frozen=True, slots=True)
 class ComparedEngines:
-    """One layout, what it is called, and its job with as many devices as it takes."""
+    """One layout, its name, and its job on the devices that it takes."""
 
     name: str
     job: ServingJob

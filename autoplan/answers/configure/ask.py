@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from autoplan.catalog import read_file
 from autoplan.catalog.programs import targets_of
@@ -24,39 +23,18 @@ from autoplan.launch.job_manifests import with_script
 from autoplan.launch.registry import find_target, named_configuration, recognised, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
-from autoplan.planning.plan_and_evaluate import evaluate, plannable, read_layout
-from autoplan.results import Front, Plan
-from autoplan.results.front import ParetoFront
-from autoplan.results.merged_front import at_batch, choice_key, target_of
-from autoplan.rules import broken_rules
-from autoplan.schema.job import ChosenProgram, Job
+from autoplan.planning.saved_plans import numbered
+from autoplan.results.front import Front, ParetoFront
+from autoplan.results.merged_front import at_batch, target_of
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
+from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.resolved_job import job_from
-from autoplan.schema.saved_front import SavedPlan, front_from, read_document
 
 if TYPE_CHECKING:
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "LARGEST_ANSWER",
-    "EmitOptions",
-    "emit",
-    "emit_training",
-    "expressible_number",
-    "is_saved_plan",
-    "missing_part",
-    "numbered",
-    "read",
-    "read_text",
-    "read_values",
-    "saved_number",
-    "saved_plan",
-    "sibling_reader",
-    "text_of_file",
-    "written_number",
-]
 
 
 # Read files of launches: what a configuration of a framework says, as a layout and a job.
@@ -95,17 +73,17 @@ def read(
     that cannot be read, and UnsupportedError for an unknown framework.
     """
     text = text_of_file(file)
-    given = LaunchFile(
+    launched = LaunchFile(
         str(file), text, dict(variables or {}), tuple(arguments), devices, sibling=sibling_reader(file)
     )
-    _refuse_binary(given)
-    given = with_script(given)
-    engines = _READ_ENGINES(given, framework)
-    return read_text(given, framework) if engines is None else engines
+    _refuse_binary(launched)
+    launched = with_script(launched)
+    engines = _READ_ENGINES(launched, framework)
+    return read_text(launched, framework) if engines is None else engines
 
 
 def sibling_reader(file: str | Path) -> Callable[[str], str | None]:
-    """Return what reads a file that ``file`` names: beside it, or below one of the folders that it is in."""
+    """Return a reader of the files that ``file`` names, which lie beside it or below a folder above it."""
     folder = Path(file).resolve().parent
     above = (folder, *tuple(folder.parents)[:_MOST_ABOVE])
 
@@ -145,7 +123,7 @@ def read_text(file: LaunchFile, framework: str | None = None) -> Configuration:
 
 
 def _refuse_unreadable(file: LaunchFile) -> None:
-    """Raise SpecError with its line for what is no YAML, JSON or TOML where the name of the file says so."""
+    """Raise SpecError, with the line, for text that is not the YAML, JSON or TOML that its file name says."""
     suffix = Path(file.name).suffix if file.values is None and not file.script else ""
     if suffix in {".yaml", ".yml", ".json"}:
         refuse_unparsable(file)
@@ -184,19 +162,16 @@ def read_values(
     target = find_target(framework)
     if target.read is None:
         raise UnsupportedError(f"values of {target.name} cannot be read")
-    given: Mapping[str, Any] | None = (
+    mapping: Mapping[str, Any] | None = (
         values if isinstance(values, Mapping) else getattr(values, "__dict__", None)
     )
-    if not given:
+    if not mapping:
         raise UnsupportedError(f"values are a mapping or a namespace, not {type(values).__name__}")
     return target.read(
-        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=given)
+        LaunchFile(f"values of {target.framework}", "", {}, tuple(arguments), devices, values=mapping)
     )
 
 
-#: Largest saved answer [byte].
-LARGEST_ANSWER: Final = 2**28
-P = TypeVar("P")
 #: Most layouts tried on the way to one that a target can express.
 _MOST_TRIED: Final = 400
 
@@ -293,14 +268,6 @@ def _planned_job(
     return loaded, plan
 
 
-def numbered(plans: Sequence[P], number: int, where: str = "") -> P:
-    """Return plan ``number`` of a front, from 1."""
-    if not 1 <= number <= len(plans):
-        have = f"plans are 1 to {len(plans)}" if plans else "nothing is feasible"
-        raise UnsupportedError(f"there is no plan {number}{where}: {have}")
-    return plans[number - 1]
-
-
 def expressible_number(front: Front, target: str | None = None) -> int:
     """Return the number of the fastest plan that its target can express; 1 where there is none.
 
@@ -340,63 +307,6 @@ def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
     """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
     missing = _missing(target, PlannedRun(job, layout))
     return missing.part if missing else None
-
-
-def is_saved_plan(reference: str) -> bool:
-    """Return whether ``reference`` is a file that ``plan --format json`` may have printed, not a job."""
-    if not reference.endswith(".json"):
-        return False
-    try:
-        document = json.loads(read_file(Path(reference), largest=LARGEST_ANSWER))
-    except (ValueError, RecursionError):
-        return True  # the reader of saved answers says what is wrong
-    return isinstance(document, Mapping) and "certificate" in document
-
-
-def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
-    """Return plan ``number`` of a saved answer and its job, priced again.
-
-    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
-    plan.
-    """
-    plans, job = _saved_front(file)
-    chosen = numbered(plans, number, f" in {file}")
-    job = _choice_of(job, chosen)
-    return job, evaluate(job, read_layout(job, chosen.layout_string))
-
-
-def saved_number(file: str | Path, *, target: str, program: str | None = None) -> int:
-    """Return the number of the fastest plan of a saved answer of ``program``, or that ``target`` writes.
-
-    It is 1 where no program runs the plans, or there are none. Raises as ``saved_plan`` does.
-    """
-    plans, job = _saved_front(file)
-    fitting = [
-        n for n, plan in enumerate(plans, 1) if _is_for(_choice_of(job, plan).program, target, program)
-    ]
-    if plans and not fitting:
-        raise UnsupportedError(f"no plan in {file} is one that {program or target} has")
-    return fitting[0] if fitting else 1
-
-
-def _saved_front(file: str | Path) -> tuple[Sequence[SavedPlan], Job]:
-    """Return the plans of a saved answer, and its job."""
-    name = str(file)
-    saved = front_from(read_document(read_file(Path(file), largest=LARGEST_ANSWER), name=name), name=name)
-    return saved.front, plannable(job_from(saved.resolved, name=name))
-
-
-def _choice_of(job: Job, plan: SavedPlan) -> Job:
-    """Return the choice of ``job`` that a saved plan is for."""
-    key = tuple(plan.predicted.get(name) for name in ("devices", "global_batch_size", "program"))
-    return next((choice for choice in job.choices if choice_key(choice) == key), job)
-
-
-def _is_for(run: ChosenProgram | None, target: str, program: str | None) -> bool:
-    """Return whether a plan that ``run`` runs is one of ``program``, or else one that ``target`` writes."""
-    if run is None or (program is None and find_target(target).starts):
-        return program is None
-    return program == run.name if program is not None else target in targets_of(run)
 
 
 def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:

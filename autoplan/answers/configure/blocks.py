@@ -23,17 +23,9 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 from autoplan.units import format_seconds
-
-__all__ = [
-    "comparison_document",
-    "comparison_text",
-    "configuration_document",
-    "configuration_table",
-    "job_text",
-]
 
 # The layout of a file, the proven best, and the edits that gain most, as a document and as text.
 

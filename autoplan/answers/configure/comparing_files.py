@@ -32,18 +32,15 @@ from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
-from autoplan.results import Front, Plan
-from autoplan.results.plan import layout_fields
-from autoplan.rules import broken_rules
+from autoplan.results.front import Front
+from autoplan.results.plan import Plan, layout_fields
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
-
-__all__ = ["compare_file", "evaluate_file", "file_notes", "job_beside"]
-
 
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
@@ -148,7 +145,7 @@ def compare_file(
 
 
 def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
-    """Return what is to be known of a file whose layout is compared: what it left open, unlike the job."""
+    """Return notes on a file whose layout is compared: its open fields, and differences to the job."""
     return [*configuration.warnings, *_left_open(configuration, run), *_unlike(job, configuration)]
 
 
@@ -291,7 +288,7 @@ def _distinct(changes: Sequence[_Change], run: Layout) -> list[_Change]:
 
 
 def _ranked(choices: Sequence[_Change], count: int, pricer: _Pricer) -> list[tuple[_Change, ...]]:
-    """Return the groups of so many choices of different kinds, those first whose parts save most together."""
+    """Return the groups of this number of choices of different kinds, those whose parts save most first."""
     groups = [
         group
         for group in itertools.combinations(choices, count)
@@ -428,7 +425,7 @@ def _gain(before: Plan, after: Plan) -> float:
 
 
 def _changed(job: Job, layout: Layout, group: Sequence[_Change]) -> Layout | None:
-    """Return ``layout`` with the changes of ``group``, on as many devices; None where that is impossible."""
+    """Return ``layout`` with the changes of ``group`` on the same devices; None where that is impossible."""
     try:
         for change in group:
             layout = change.apply(layout)

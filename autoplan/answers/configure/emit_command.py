@@ -18,105 +18,85 @@ from autoplan.catalog.roots import is_folder
 from autoplan.commands.options import CacheOption, DeadlineOption, takes_job_options
 from autoplan.commands.output import complain, standard_output, write
 from autoplan.commands.planned import asked_plan
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
-    from autoplan.results import Front, Plan
-
-__all__ = ["JobOrPlan", "LayoutOfJob", "PlanNumber", "TargetOption", "asked_training", "emit", "launch"]
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
 
 JobOrPlan = Annotated[
     str,
-    typer.Argument(
-        metavar="JOB|PLAN",
-        help="A job file or the name of a shipped job, which is planned;"
+    argument(
+        "JOB|PLAN",
+        "A job file or the name of a shipped job, which is planned;"
         " or output of `autoplan plan JOB --format json`.",
-        show_default=False,
     ),
 ]
 TargetOption = Annotated[
     str,
-    typer.Option(
+    option(
         "--for",
-        metavar="TARGET",
-        help="The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
+        "TARGET",
+        "The framework (megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan, trainer,"
         " axolotl, llama-factory, torchtune, unsloth, litgpt), or what starts it (torchrun, slurm, skypilot,"
         " kubernetes). Of a serving job the engine (vllm, sglang, tensorrt-llm), or what runs it (kubernetes,"
         " dynamo, llm-d).",
-        show_default=False,
     ),
 ]
 PlanNumber = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--plan",
-        metavar="N",
+        "N",
+        "Which plan of the front, the fastest is 1; left out: the fastest that the target can express.",
         min=1,
-        help="Which plan of the front, the fastest is 1; left out: the fastest that the target can express.",
-        show_default=False,
     ),
 ]
 LayoutOfJob = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="This layout of JOB instead of planning it.",
-        show_default=False,
-    ),
+    str | None, option("--layout", "LAYOUT", "This layout of JOB instead of planning it.", "-l")
 ]
 EmittedOutput = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
+        "FILE",
+        "Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
         "-o",
-        metavar="FILE",
-        help="Write to FILE, or into the folder FILE, atomically, instead of standard output (-).",
-        show_default=False,
     ),
 ]
 StartedFramework = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--framework",
-        metavar="NAME",
-        help="The framework that a launcher starts. Left out: the plan's program, or the stack's.",
-        show_default=False,
+        "NAME",
+        "The framework that a launcher starts. Left out: the plan's program, or the stack's.",
     ),
 ]
 StartedProgramWords = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--program",
-        metavar="NAME|WORDS",
-        help="The program whose plans are meant, such as axolotl; or of a launcher the words that it starts,"
+        "NAME|WORDS",
+        "The program whose plans are meant, such as axolotl; or of a launcher the words that it starts,"
         ' such as "pretrain_gpt.py --data-path DATA".',
-        show_default=False,
     ),
 ]
-ContainerImage = Annotated[
-    str,
-    typer.Option(
-        "--image", metavar="IMAGE", help="The container of the program or engine.", show_default=False
-    ),
-]
+ContainerImage = Annotated[str, option("--image", "IMAGE", "The container of the program or engine.")]
 ServedCheckpoint = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--checkpoint",
-        metavar="NAME",
-        help="What engines of a serving job load. Left out: what the model was published as.",
-        show_default=False,
+        "NAME",
+        "What engines of a serving job load. Left out: what the model was published as.",
     ),
 ]
 DraftCheckpoint = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--draft-checkpoint",
-        metavar="NAME",
-        help="The draft model, or the heads that draft, of a serving job with speculation.",
-        show_default=False,
+        "NAME",
+        "The draft model, or the heads that draft, of a serving job with speculation.",
     ),
 ]
 
@@ -169,7 +149,7 @@ def fastest_for(target: str) -> Callable[[Front], int]:
 
 def asked_training(request: AskedEmission) -> Emission:
     """Return a plan of a training job as the files of a target."""
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.catalog import entry_names
     from autoplan.launch.registry import find_target
 
@@ -191,7 +171,7 @@ def asked_training(request: AskedEmission) -> Emission:
         request = replace(request, number=number)
     options = {"--framework": request.framework, "--program": request.program, "--image": request.image}
     words = None if request.program == named else request.program
-    return planning.emit(
+    return ask.emit(
         plan,
         request.target,
         job=job,
@@ -231,10 +211,9 @@ def launch(
     target: TargetOption,
     command: Annotated[
         list[str],
-        typer.Argument(
-            metavar="-- COMMAND...",
-            help=f"The training command. The flags take the place of its word {PLACE}, or follow it.",
-            show_default=False,
+        argument(
+            "-- COMMAND...",
+            f"The training command. The flags take the place of its word {PLACE}, or follow it.",
         ),
     ],
     plan: PlanNumber = None,
@@ -250,7 +229,7 @@ def launch(
     target needs are set where the environment does not have them. Exit code 1: no layout is feasible; 2: bad
     input, or a plan that the target cannot express; nothing is run then.
     """
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.launch.registry import find_target
 
     find_target(target)
@@ -258,7 +237,7 @@ def launch(
     the_job, the_plan, _ = asked_plan(
         job, plan, layout, None, target=target, choose=fastest_for(target), cache=cache
     )
-    emission = planning.emit(the_plan, target, job=the_job)
+    emission = ask.emit(the_plan, target, job=the_job)
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}
     if dry_run:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from autoplan.results.serving.serving_front import ServingFront, ServingPlan
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["AskedEmission", "asked_engines", "present_engine_configuration", "show_engine_file", "words_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class AskedEmission:
@@ -61,9 +59,9 @@ def words_of(options: Mapping[str, str | None]) -> list[str]:
 
 def asked_engines(request: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
-    from autoplan.answers.configure.ask import is_saved_plan
     from autoplan.answers.configure.engine_launches import emit_engines, saved_engines
     from autoplan.launch.engines.engine_registry import engine_target
+    from autoplan.planning.saved_plans import is_saved_plan
 
     if request.framework or request.program:
         raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
@@ -185,8 +183,9 @@ def show_engine_file(
         raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
     from autoplan.answers.configure.engine_launches import better_plan, engine_document, evaluate_engine_file
     from autoplan.catalog import load_serving_job
+    from autoplan.report.render.terminal import render
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_table
+    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
 
     loaded = load_serving_job(job)
     read = evaluate_engine_file(loaded, file, framework)
@@ -201,6 +200,8 @@ def show_engine_file(
             "differences": list(read.differences),
             "comparison": None if better is None else _better_document(better),
         },
-        table=lambda terminal: f"{serving_plan_table(read.job, read.plan, terminal)}\n{compared}",
+        table=lambda terminal: (
+            f"{render(serving_plan_blocks(read.job, read.plan, terminal), terminal)}\n{compared}"
+        ),
     )
     complain(f"note: {note}" for note in (*read.configuration.warnings, *read.differences))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.answers.configure.ask import LARGEST_ANSWER, EmitOptions, numbered
+from autoplan.answers.configure.ask import EmitOptions
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
@@ -27,6 +27,7 @@ from autoplan.launch.engines.served_run import (
     admitted_requests,
 )
 from autoplan.launch.target import Emission
+from autoplan.planning.saved_plans import LARGEST_ANSWER, numbered
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
@@ -38,20 +39,6 @@ from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
-
-__all__ = [
-    "BetterPlan",
-    "ReadEngines",
-    "better_plan",
-    "emit_engines",
-    "emit_serving",
-    "engine_document",
-    "engine_file",
-    "evaluate_engine_file",
-    "read_engine_file",
-    "saved_engines",
-    "serving_job_text",
-]
 
 _LARGEST: Final = 2**20
 #: Suffixes of files of options that a command names.

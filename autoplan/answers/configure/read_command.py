@@ -11,80 +11,53 @@ import typer
 
 from autoplan.answers.configure.engine_commands import present_engine_configuration
 from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.kinds import AnyJob
     from autoplan.launch.configuration import LaunchFile
 
-__all__ = [
-    "ArgumentOption",
-    "FrameworkOption",
-    "VariableOption",
-    "arguments_of",
-    "job_of",
-    "launch_file",
-    "read",
-    "served_reference",
-    "variables_of",
-]
-
 
 FrameworkOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--framework",
-        metavar="NAME",
-        help="Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
+        "NAME",
+        "Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
         " trainer, axolotl, ms-swift, primus, automodel, llama-factory, torchtune, litgpt, nemo,"
         " nanotron, llm-foundry; or an engine, with its version: vllm@0.24, sglang,"
         " tensorrt-llm. Left out: recognised by its content.",
-        show_default=False,
     ),
 ]
 
 VariableOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--set",
-        metavar="NAME=VALUE",
-        help="A variable of the environment that a script is started with, or its argument, 1=VALUE.",
-        show_default=False,
+        "NAME=VALUE",
+        "A variable of the environment that a script is started with, or its argument, 1=VALUE.",
     ),
 ]
 
 ArgumentOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--arg",
-        metavar="WORDS",
-        help='Further arguments of the training program, such as "--micro-batch-size 2".',
-        show_default=False,
-    ),
+    option("--arg", "WORDS", 'Further arguments of the training program, such as "--micro-batch-size 2".'),
 ]
 
 
 def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="What a training run or an engine is launched with.", show_default=False
-        ),
-    ],
+    file: Annotated[Path, argument("FILE", "What a training run or an engine is launched with.")],
     framework: FrameworkOption = None,
     devices: Annotated[
-        int | None,
-        typer.Option(
-            "--devices", metavar="N", min=1, help="Number of devices that it runs on.", show_default=False
-        ),
+        int | None, option("--devices", "N", "Number of devices that it runs on.", min=1)
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--hardware",
-            metavar="NODE",
-            help="A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
+            "NODE",
+            "A node or a cluster that it runs on, such as dgx-h100, which a job file then names; all of"
             " its devices where neither FILE nor --devices says how many.",
-            show_default=False,
         ),
     ] = None,
     variables: VariableOption = None,
@@ -103,14 +76,14 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     prints a job file for `autoplan plan` and `autoplan evaluate JOB --from FILE`: a whole one with
     --hardware.
     """
-    from autoplan import planning
+    from autoplan.answers.configure import ask
     from autoplan.answers.configure.blocks import configuration_document, job_text
     from autoplan.catalog.programs import stack_of_way
     from autoplan.launch.engines.served_run import EngineConfiguration
     from autoplan.launch.registry import usual_stack
 
     values = variables_of(variables)
-    read_on = partial(planning.read, file, framework, variables=values, arguments=arguments_of(arguments))
+    read_on = partial(ask.read, file, framework, variables=values, arguments=arguments_of(arguments))
     configuration = read_on(devices=devices)
     if hardware is not None:
         said = configuration.job.get("devices")
@@ -155,26 +128,26 @@ def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | 
 
 def job_of(reference: str, file: LaunchFile | None, framework: str | None) -> AnyJob:
     """Return the job of ``reference``: beside a file a line of options leaves to it what it does not say."""
-    from autoplan import planning
+    from autoplan.answers.configure.comparing_files import job_beside
     from autoplan.catalog.job_option_names import is_option_job
     from autoplan.kinds import TRAINING, kind_of
 
     kind = kind_of(reference)
     if file is None or kind is not TRAINING or not is_option_job(reference):
         return kind.load(reference)
-    return planning.job_beside(reference, file, framework)
+    return job_beside(reference, file, framework)
 
 
 def served_reference(reference: str, file: LaunchFile | None, framework: str | None) -> str:
     """Return the line of options ``reference`` with the task and the model of a file that starts engines."""
-    from autoplan import planning
+    from autoplan.answers.configure.ask import read as read_launch_file
     from autoplan.catalog.job_option_names import is_option_job
     from autoplan.launch.engines.served_run import EngineConfiguration
 
     words = shlex.split(reference) if file is not None and is_option_job(reference) else []
     if file is None or not words or "--task" in words:
         return reference
-    read_file = planning.read(
+    read_file = read_launch_file(
         file.name, framework, variables=file.variables, arguments=file.arguments, devices=file.devices
     )
     if not isinstance(read_file, EngineConfiguration):

@@ -15,22 +15,16 @@ from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts
 from autoplan.calibration.traces import read_trace, trace_files
 from autoplan.calibration.traces.attribution import EXPOSED, PartOf, measurement
 from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
-from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.prediction import PART_OF_AXIS, Communication, StepTimeline
-from autoplan.costs.core.scope import microbatches
 from autoplan.costs.device.machine import machine_of
-from autoplan.costs.step_timeline import step_timeline
 from autoplan.errors import UnsupportedError
-from autoplan.planning.communicating import communication
-from autoplan.planning.plan_and_evaluate import chosen, evaluate, plannable, valid_layout
-from autoplan.results import Plan
+from autoplan.planning.communicating import communication, predicted_step
+from autoplan.planning.plan_and_evaluate import chosen, evaluate, plannable
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.run_files import RunSpec, RunsSpec
 from autoplan.schema.yaml.writer import file_text
-
-__all__ = ["diagnose", "part_of_group", "predicted_step", "run_record", "stage_of"]
-
 
 # Which part of the step a measured collective belongs to, and which stage a rank.
 #
@@ -127,37 +121,6 @@ def stage_of(trace: DeviceTrace, stages: int, messages: Sequence[Communication])
 # The predicted step of a layout as it unfolds, for a timeline viewer.
 
 
-#: Passes of all stages: more make a file that no viewer opens.
-_MOST_PASSES: Final = 400_000
-
-
-def predicted_step(job: Job, layout: Layout | str) -> StepTimeline:
-    """Return a step of ``layout``, pass by pass; its parts are those of ``evaluate``.
-
-    Raises LayoutError as ``evaluate`` does, UnsupportedError for more passes than a viewer shows.
-
-    >>> from autoplan.catalog import load_job
-    >>> timeline = predicted_step(load_job("llama3-8b-8x-a100"), "tp=2,pp=4")
-    >>> timeline.stages, sorted({x.phase for x in timeline.slices})
-    (4, ['backward', 'bubble', 'end of step', 'forward'])
-    """
-    job = chosen(plannable(job), layout)
-    layout = valid_layout(job, layout)
-    m = int(microbatches(job, Candidates.of([layout]))[0])
-    passes = 2 * m * layout.pp * layout.vpp
-    if passes > _MOST_PASSES:
-        raise UnsupportedError(
-            f"a step of {layout} has {passes:,} passes; a trace holds {_MOST_PASSES:,}: a smaller"
-            " global batch size shows the same pattern"
-        )
-    if layout.vpp > 1 and m % layout.pp:
-        raise UnsupportedError(
-            f"the timeline of an interleaved schedule needs microbatches in multiples of pp={layout.pp}:"
-            f" a step of {layout} has {m}"
-        )
-    return step_timeline(job, layout)
-
-
 def diagnose(
     job: Job | str | Path,
     layout: Layout | str,
@@ -238,11 +201,11 @@ def _without_waiting(device: DeviceMeasurement, plan: Plan) -> DeviceMeasurement
     A receive runs from when it is posted, and so waits for its sender. The shortest of each size is taken as
     the transfer; what the others take longer is waiting: the pipeline's bubble.
     """
-    own = [x for x in device.collectives if x.part == "pp_exposed"]
-    total = sum(x.total_seconds for x in own)
+    sends = [x for x in device.collectives if x.part == "pp_exposed"]
+    total = sum(x.total_seconds for x in sends)
     if plan.layout.pp == 1 or not total:
         return device
-    share = sum(x.calls * x.shortest_seconds for x in own) / total
+    share = sum(x.calls * x.shortest_seconds for x in sends) / total
     exposed = device.parts.pp_exposed
     waiting = exposed * (1.0 - share)
     parts = replace(device.parts, pp_exposed=exposed - waiting, bubble=device.parts.bubble + waiting)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from autoplan.answers.diagnose.value import Diagnosis, Finding, FindingKind
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
-from autoplan.report.document_fields import SCHEMA, Document, job_document, plain, plan_document
+from autoplan.report.document_fields import SCHEMA, Document, plain, plan_document
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -23,21 +23,12 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines
+from autoplan.results.job_summary import job_document
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
-
-__all__ = [
-    "MEASURED_NAMES",
-    "diagnosis_blocks",
-    "diagnosis_document",
-    "diagnosis_table",
-    "finding_meaning",
-    "finding_sentence",
-]
-
 
 # What a finding of a diagnosis says, and what it usually means, in sentences.
 
@@ -230,11 +221,6 @@ def _device(device: DeviceMeasurement) -> Document:
     document: Document = plain(replace(device, durations=()))
     del document["durations"]
     return {**document, "parts": _parts(device.parts), "seconds": device.seconds}
-
-
-def diagnosis_table(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> str:
-    """Return the diagnosis as text."""
-    return render(diagnosis_blocks(job, diagnosis, terminal), terminal)
 
 
 def diagnosis_blocks(job: Job, diagnosis: Diagnosis, terminal: Terminal) -> list[Block]:

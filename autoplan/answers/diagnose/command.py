@@ -20,67 +20,50 @@ from autoplan.commands.output import (
     typed_command,
     write,
 )
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
 
-__all__ = ["diagnose"]
-
 
 LayoutOption = Annotated[
     str,
-    typer.Option(
-        "--layout",
-        "-l",
-        metavar="LAYOUT",
-        help="The layout that ran, such as tp=2,pp=2,mbs=1,recompute=selective.",
-        show_default=False,
-    ),
+    option("--layout", "LAYOUT", "The layout that ran, such as tp=2,pp=2,mbs=1,recompute=selective.", "-l"),
 ]
 
 TraceOption = Annotated[
     list[Path],
-    typer.Option(
+    option(
         "--trace",
-        "-t",
-        metavar="FILE",
-        help="Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
+        "FILE",
+        "Trace of PyTorch Profiler (JSON, plain or gzip) or of Nsight Systems exported as SQLite, of one"
         " rank or several, or a folder of traces. May be repeated.",
-        show_default=False,
+        "-t",
     ),
 ]
 
 MemoryOption = Annotated[
     list[Path] | None,
-    typer.Option(
+    option(
         "--memory",
-        "-m",
-        metavar="FILE",
-        help="Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
+        "FILE",
+        "Memory snapshot of torch.cuda.memory (pickle, which is not executed, or JSON), or memory"
         " timeline of torch.profiler. May be repeated.",
-        show_default=False,
+        "-m",
     ),
 ]
 
 StepsOption = Annotated[
     int | None,
-    typer.Option(
-        "--steps",
-        metavar="N",
-        min=1,
-        max=100_000,
-        help="How many steps a trace covers that has none annotated.",
-        show_default=False,
-    ),
+    option("--steps", "N", "How many steps a trace covers that has none annotated.", min=1, max=100_000),
 ]
 
 RunsOutputOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--runs-output",
-        metavar="FILE",
-        help="Also write the measured step as a file for `autoplan calibrate --runs FILE --machine`.",
-        show_default=False,
+        "FILE",
+        "Also write the measured step as a file for `autoplan calibrate --runs FILE --machine`.",
         callback=checked_output,
     ),
 ]
@@ -105,18 +88,19 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
     time that waits for the host or for data. Files are read as data and never executed. An --output whose
     name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.diagnose import ask
     from autoplan.catalog import load_job
     from autoplan.commands.lean import collect_again
+    from autoplan.planning.plan_and_evaluate import chosen
 
     collect_again()
-    loaded = planning.chosen(load_job(job), layout)
-    answer = planning.diagnose(loaded, layout, trace, memory=memory or (), steps=steps)
+    loaded = chosen(load_job(job), layout)
+    answer = ask.diagnose(loaded, layout, trace, memory=memory or (), steps=steps)
     run = _record(job, answer, runs_output)
     if runs_output is not None:
         write(run, runs_output)
 
-    from autoplan.answers.diagnose.blocks import diagnosis_document, diagnosis_table
+    from autoplan.answers.diagnose.blocks import diagnosis_blocks, diagnosis_document
 
     def page() -> str:
         from autoplan.answers.diagnose.page import diagnosis_page
@@ -128,17 +112,17 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
         form,
         output,
         document=lambda: diagnosis_document(loaded, answer, run),
-        table=lambda terminal: diagnosis_table(loaded, answer, terminal),
+        table=lambda terminal: diagnosis_blocks(loaded, answer, terminal),
         page=page,
     )
 
 
 def _record(job: str, answer: Diagnosis, output: Path | None) -> str:
     """Return the run as a file; a job that is a file is named relative to it."""
-    from autoplan import planning
+    from autoplan.answers.diagnose.ask import run_record
     from autoplan.catalog import is_path
 
     if is_path(job):
         job = os.path.relpath(job, output.parent if output else None)
         job = job if is_path(job) else f"./{job}"
-    return planning.run_record(job, answer)
+    return run_record(job, answer)

@@ -31,11 +31,8 @@ from autoplan.costs.network.collectives import (
     collective_seconds,
     point_to_point_seconds,
 )
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
-
-__all__ = ["MeasuredRun", "compare_memory", "findings_of"]
-
 
 # Measured memory of a device against what was predicted, by category, at the peak of both.
 
@@ -86,8 +83,8 @@ def _categories(
     """Return the categories of both side by side; what only one of them has stands alone."""
     categories, measured_bytes = _HELD[measured.kind], dict(measured.categories)
     rows = [
-        CategoryComparison(name, measured_bytes.pop(name, 0.0), sum(predicted[x] for x in own))
-        for name, own in categories.items()
+        CategoryComparison(name, measured_bytes.pop(name, 0.0), sum(predicted[x] for x in parts))
+        for name, parts in categories.items()
     ]
     return (*rows, *(CategoryComparison(name, size, None) for name, size in measured_bytes.items() if size))
 

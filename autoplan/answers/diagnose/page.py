@@ -26,9 +26,6 @@ from autoplan.report.wording.part_names import TIME_COLOURS
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
 
-__all__ = ["diagnosis_page"]
-
-
 _OTHER: Final = ("#bbbbbb", "#666666", "#9ecf6a", "#f2a48b", "#332288", "#882255")
 
 

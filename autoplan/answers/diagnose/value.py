@@ -8,9 +8,6 @@ from typing import Literal
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
 from autoplan.results.plan import Plan
 
-__all__ = ["Diagnosis", "Finding", "FindingKind", "PartComparison"]
-
-
 FindingKind = Literal[
     "no overlap",
     "slow collectives",

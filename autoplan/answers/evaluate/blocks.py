@@ -31,12 +31,9 @@ from autoplan.report.wording.sentences import (
     surety_sentences,
     uneven_chunks,
 )
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_count, format_seconds
-
-__all__ = ["MOST_STAGES", "plan_table"]
-
 
 #: Stages of a pipeline that a table shows.
 MOST_STAGES: Final = 16

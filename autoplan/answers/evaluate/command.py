@@ -28,33 +28,32 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import planned
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import FileComparison, LaunchFile
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Plan
+    from autoplan.results.plan import Plan
+    from autoplan.results.serving.serving_front import ServingPlan
     from autoplan.schema.job import Job
-
-__all__ = ["evaluate", "show_file", "show_plan"]
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 
 NamedLayout = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
         "-l",
-        metavar="LAYOUT",
-        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        show_default=False,
     ),
 ]
 LayoutFile = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--from",
-        metavar="FILE",
-        help="Take the layout of a training script or configuration, and compare it with the best.",
-        show_default=False,
+        "FILE",
+        "Take the layout of a training script or configuration, and compare it with the best.",
     ),
 ]
 
@@ -136,10 +135,10 @@ def show_file(
     where: tuple[Format, Path | None, str],
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
-    from autoplan import planning
+    from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
 
-    file_comparison, plan, job = planning.evaluate_file(job_of(reference, file, framework), file, framework)
-    comparison = planning.compare_file(job, file, file_comparison, plan, planned(job, deadline))
+    file_comparison, plan, job = evaluate_file(job_of(reference, file, framework), file, framework)
+    comparison = compare_file(job, file, file_comparison, plan, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text
     from autoplan.answers.evaluate.blocks import plan_table
@@ -160,4 +159,24 @@ def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | No
     """Return the prediction of one layout as a page."""
     from autoplan.answers.evaluate.page import evaluation_page
 
-    return evaluation_page(job, plan, command, lambda own: step_pictures(job, own), comparison=comparison)
+    return evaluation_page(job, plan, command, lambda shown: step_pictures(job, shown), comparison=comparison)
+
+
+def show_serving_plan(
+    job: ServingJob,
+    plan: ServingPlan,
+    where: tuple[Format, Path | None, str],
+    *,
+    pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
+) -> None:
+    """Write engines with their prediction; ``where`` is the form, the file and the command."""
+    from autoplan.report.serving.serving_document import serving_plan_document
+    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+
+    def page() -> str:
+        from autoplan.report.pages.serving_page import serving_plan_page
+
+        return serving_plan_page(job, plan, command)
+
+    form, output, command = where
+    present(form, output, job, plan, document=serving_plan_document, table=serving_plan_blocks, page=page)

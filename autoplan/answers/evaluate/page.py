@@ -17,10 +17,8 @@ from autoplan.report.pages.page_sections import (
 from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
-
-__all__ = ["evaluation_page"]
 
 
 def evaluation_page(

@@ -17,7 +17,6 @@ from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import (
     BottleneckShare,
     Choice,
@@ -27,8 +26,10 @@ from autoplan.results.explanation import (
     Standing,
     differences,
 )
+from autoplan.results.front import Front
 from autoplan.results.merged_front import choice_key, question_words
-from autoplan.rules import broken_rules
+from autoplan.results.plan import Plan
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.stage_layers import even_stages
@@ -41,19 +42,6 @@ if TYPE_CHECKING:
     )
     from autoplan.results.serving.serving_front import ServingFront
     from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = [
-    "FastestPlan",
-    "best_under",
-    "bottlenecks",
-    "explain",
-    "explain_choice",
-    "explain_training",
-    "fastest_within",
-    "other_choices",
-    "refusal_of",
-    "standing_of",
-]
 
 
 # What a layout's step is made of: classes of bottlenecks with their shares.
@@ -291,24 +279,24 @@ def other_choices(job: Job, best: Layout) -> Iterator[tuple[str, str, Job]]:
             values[key] - {current}, key=lambda x: (abs(x.bit_length() - current.bit_length()), x)
         )
         for value in sorted(nearest[:_MOST_VALUES]):
-            yield key, str(value), restricted(job, key, value)
+            yield key, str(value), _restricted(job, key, value)
     yield from _other_modes(job, best, recompute_menu(job))
 
 
 def _other_modes(job: Job, best: Layout, modes: tuple[str, ...]) -> Iterator[tuple[str, str, Job]]:
     if best.tp > 1 and job.search.sequence_parallel == "any":
         other = "off" if best.sequence_parallel else "on"
-        yield "sequence_parallel", other, restricted(job, "sequence_parallel", other)
+        yield "sequence_parallel", other, _restricted(job, "sequence_parallel", other)
     used: set[str] = {mode for mode, _ in best.recomputed}
     used |= {"none"} if best.recomputed_layers < sum(best.layers) else set()
     for mode in modes:
         if len(modes) > 1 and used != {mode}:
-            yield "recompute", mode, restricted(job, "recompute", mode)
+            yield "recompute", mode, _restricted(job, "recompute", mode)
     if not best.even and job.search.stages == "any":
-        yield "stages", "even", restricted(job, "stages", "even")
+        yield "stages", "even", _restricted(job, "stages", "even")
 
 
-def restricted(job: Job, key: str, value: object) -> Job:
+def _restricted(job: Job, key: str, value: object) -> Job:
     return replace(job, search=job.search.model_copy(update={key: value}))
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from autoplan.costs.core.prediction import Prediction
 from autoplan.report.charts.breakdown import breakdown
-from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document
 from autoplan.report.picture_report import memory_picture
 from autoplan.report.render.blocks import (
     GAP,
@@ -26,28 +26,19 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
-from autoplan.results import Choice, Contrast, Explanation, Refusal, Remedy, Standing
-from autoplan.results.explanation import Difference, judged_stage
+from autoplan.results.explanation import (
+    Choice,
+    Contrast,
+    Difference,
+    Explanation,
+    Refusal,
+    Remedy,
+    Standing,
+    judged_stage,
+)
+from autoplan.results.job_summary import job_document
 from autoplan.schema.job import Job
 from autoplan.units import format_seconds
-
-__all__ = [
-    "bound_sentence",
-    "choice_document",
-    "choice_table",
-    "choices_table",
-    "explanation_table",
-    "limited_sentence",
-    "refusal_blocks",
-    "refusal_document",
-    "refusal_table",
-    "remedy_columns",
-    "remedy_note",
-    "remedy_title",
-    "standing_lines",
-    "verdict_sentences",
-]
-
 
 # Comparison of a layout with the front, and costs of other choices, as tables and documents.
 
@@ -82,11 +73,6 @@ def standing_lines(standing: Standing) -> Iterator[Block]:
 def _significant(difference: Difference, standing: Standing) -> bool:
     step = sum(d.own_seconds for d in standing.differences)
     return max(difference.own_seconds, difference.other_seconds) > _NEGLIGIBLE * step
-
-
-def refusal_table(job: Job, refusal: Refusal, terminal: Terminal) -> str:
-    """Return the rules that a layout breaks, and the nearest layout that satisfies them, as text."""
-    return render(refusal_blocks(job, refusal, terminal), terminal)
 
 
 def refusal_blocks(job: Job, refusal: Refusal, terminal: Terminal) -> list[Block]:
@@ -223,7 +209,7 @@ _LEAST = 0.01
 
 
 def bound_sentence(explanation: Explanation) -> str:
-    """Return what the step waits for, with the share of each class of work; empty where nobody asked.
+    """Return the resource that bounds the step, with the share of each class of work; empty without shares.
 
     >>> from types import SimpleNamespace as Its
     >>> shares = [Its(name="small kernels and host", share=0.6), Its(name="HBM bandwidth", share=0.4)]

@@ -1,9 +1,9 @@
-"""``autoplan explain``: why a layout is not on the front, and why the fastest plan wins."""
+"""``autoplan explain``: why a layout is not on the front, and why the best plan wins."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -20,14 +20,20 @@ from autoplan.commands.output import (
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
+from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
-    from autoplan.results import Explanation, Refusal
+    from autoplan.results.explanation import Explanation, Refusal
+    from autoplan.results.serving.serving_explanation import (
+        ServingExplanation,
+        ServingRefusal,
+        ServingStanding,
+    )
+    from autoplan.results.serving.serving_front import ServingFront
     from autoplan.schema.job import Job
-
-__all__ = ["explain", "show_explanation", "show_remedy"]
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 
 #: Formats by file suffix; svg and html are charts.
@@ -44,46 +50,42 @@ _FORMS: Final = {
 
 LayoutOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
         "-l",
-        metavar="LAYOUT",
-        help="The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        show_default=False,
     ),
 ]
 
 ChosenFormatOption = Annotated[
     Format | None,
-    typer.Option(
+    option(
         "--format",
+        "FORMAT",
+        "table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
         "-f",
-        metavar="FORMAT",
-        help="table for people; json or yaml for programs. Default: by the suffix of FILE, else table.",
-        show_default=False,
     ),
 ]
 
 PictureOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
-        "-o",
-        metavar="FILE",
-        help="Write to FILE, atomically, instead of standard output (-):"
+        "FILE",
+        "Write to FILE, atomically, instead of standard output (-):"
         " a chart (.svg), a page (.html), .json, .yaml or .txt.",
-        show_default=False,
+        "-o",
         callback=checked_output,
     ),
 ]
 
 ApplyOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--apply",
-        metavar="N",
-        help="Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
-        show_default=False,
+        "N",
+        "Write JOB restricted to the layout of remedy N, comments kept, instead of the answer.",
     ),
 ]
 
@@ -148,26 +150,28 @@ def show_explanation(
 
 def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
     """Write the job file with a remedy of a layout applied."""
-    from autoplan import planning
-    from autoplan.results import Refusal
+    from autoplan.answers.explain import ask
+    from autoplan.answers.explain.remedies import remedied
+    from autoplan.planning.plan_and_evaluate import chosen
+    from autoplan.results.explanation import Refusal
 
     if layout is None:
         raise typer.BadParameter("a remedy is one of a layout: give --layout too", param_hint="--apply")
     load_solver()
-    answer = planning.explain(planning.chosen(job, layout), layout, deadline=deadline)
+    answer = ask.explain(chosen(job, layout), layout, deadline=deadline)
     if isinstance(answer, Refusal):
         raise UnsupportedError(f"the layout cannot run, and has no remedies: {'; '.join(answer.rules)}")
-    write(planning.remedied(job, answer, number, output.parent if output else None), output)
+    write(remedied(job, answer, number, output.parent if output else None), output)
 
 
-def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadline: Deadline) -> bool:
+def _explain_fastest(job: Job, form: str, where: tuple[Path | None, str], deadline: Deadline) -> bool:
     """Write why the fastest plan is the fastest to the file of ``asked``, whose other part is the command."""
     _no_picture(form, "of a choice", "--layout")
-    from autoplan import planning
+    from autoplan.answers.explain.ask import explain_choice
 
     with Bar("what if:") as bar:
         load_solver()
-        answer = planning.explain_choice(job, progress=bar, deadline=deadline)
+        answer = explain_choice(job, progress=bar, deadline=deadline)
 
     from autoplan.answers.explain.blocks import choice_document, choice_table
     from autoplan.results.merged_front import at_batch
@@ -177,16 +181,10 @@ def _explain_fastest(job: Job, form: str, asked: tuple[Path | None, str], deadli
     def page() -> str:
         from autoplan.answers.explain.page import choice_page
 
-        return choice_page(job, answer, command, lambda own: step_pictures(job, own))
+        return choice_page(job, answer, command, lambda shown: step_pictures(job, shown))
 
-    output, command = asked
-    present(
-        form,
-        output,
-        document=lambda: choice_document(job, answer),
-        table=lambda terminal: choice_table(job, answer, terminal),
-        page=page,
-    )
+    output, command = where
+    present(form, output, job, answer, document=choice_document, table=choice_table, page=page)
     return True
 
 
@@ -194,14 +192,15 @@ def _explain_layout(
     job: Job, layout: str, form: str, output: tuple[Path | None, str], deadline: Deadline
 ) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
-    from autoplan import planning
-    from autoplan.results import Refusal
+    from autoplan.answers.explain import ask
+    from autoplan.planning.plan_and_evaluate import chosen
+    from autoplan.results.explanation import Refusal
 
-    job = planning.chosen(job, layout)
+    job = chosen(job, layout)
     progress = Progress()
     try:
         load_solver()
-        answer = planning.explain(job, layout, progress=progress, deadline=deadline)
+        answer = ask.explain(job, layout, progress=progress, deadline=deadline)
     finally:
         progress.close()
     if isinstance(answer, Refusal):
@@ -211,23 +210,17 @@ def _explain_layout(
     return answer.plan.predicted.fits
 
 
-def _refused(job: Job, answer: Refusal, form: str, asked: tuple[Path | None, str]) -> None:
+def _refused(job: Job, answer: Refusal, form: str, where: tuple[Path | None, str]) -> None:
     _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
-    from autoplan.answers.explain.blocks import refusal_document, refusal_table
+    from autoplan.answers.explain.blocks import refusal_blocks, refusal_document
 
     def page() -> str:
         from autoplan.answers.explain.page import refusal_page
 
         return refusal_page(job, answer, command)
 
-    output, command = asked
-    present(
-        form,
-        output,
-        document=lambda: refusal_document(job, answer),
-        table=lambda terminal: refusal_table(job, answer, terminal),
-        page=page,
-    )
+    output, command = where
+    present(form, output, job, answer, document=refusal_document, table=refusal_blocks, page=page)
 
 
 def _no_picture(form: str, of: str, needed: str) -> None:
@@ -253,7 +246,7 @@ def _form(form: Format | None, output: Path | None) -> str:
     return form.value
 
 
-def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None, str]) -> None:
+def _present(job: Job, answer: Explanation, form: str, where: tuple[Path | None, str]) -> None:
     """Write the answer in ``form``."""
     from autoplan.answers.explain.blocks import explanation_table
     from autoplan.report.document_fields import explanation_document
@@ -261,19 +254,98 @@ def _present(job: Job, answer: Explanation, form: str, asked: tuple[Path | None,
     def page() -> str:
         from autoplan.answers.explain.page import explanation_page
 
-        return explanation_page(job, answer, command, lambda own: step_pictures(job, own))
+        return explanation_page(job, answer, command, lambda shown: step_pictures(job, shown))
 
     def picture() -> str:
         from autoplan.report.charts.memory_svg import memory_svg
 
         return memory_svg(job, answer.plan)
 
-    output, command = asked
+    output, command = where
     present(
         form,
         output,
-        document=lambda: explanation_document(job, answer),
-        table=lambda terminal: explanation_table(job, answer, terminal),
+        job,
+        answer,
+        document=explanation_document,
+        table=explanation_table,
         page=page,
         picture=picture,
     )
+
+
+def show_serving_explanation(
+    job: ServingJob, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline
+) -> bool:
+    """Write why the best plan of a serving job is the best, or where ``layout`` stands.
+
+    ``where`` is the form, the file and the command. Returns whether something is feasible, or the layout can
+    run and serve.
+    """
+    from autoplan.answers.explain.explained_serving import explain_serving, explain_serving_layout
+    from autoplan.results.serving.serving_front import ServingFront
+
+    form, output, _ = where
+    if form == "svg":
+        raise UnsupportedError("no chart of a serving job: give a training job, or --format table")
+    if form == "html":
+        raise UnsupportedError(
+            "no page explains a serving job: give --format table; `autoplan plan` writes a page"
+        )
+    load_solver()
+    if layout is not None:
+        standing = explain_serving_layout(job, layout, deadline=deadline)
+        return _present_standing(standing, Format(form), output)
+    answer = explain_serving(job, deadline=deadline)
+    _present_explanation(answer, Format(form), output)
+    return not isinstance(answer, ServingFront)
+
+
+def show_serving_remedy(
+    _job: ServingJob, _layout: str | None, _number: int, _output: Path | None, _deadline: Deadline
+) -> NoReturn:
+    """Raise BadParameter: what helps a serving job is a change of the job, not of a layout."""
+    raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
+
+
+def _present_explanation(
+    answer: ServingExplanation | ServingFront, form: Format, output: Path | None
+) -> None:
+    from autoplan.answers.explain.serving_blocks import (
+        serving_explanation_document,
+        serving_explanation_table,
+    )
+    from autoplan.report.serving.serving_document import serving_front_document
+    from autoplan.report.serving.serving_report import serving_front_blocks
+    from autoplan.results.serving.serving_explanation import ServingExplanation
+
+    present(
+        form,
+        output,
+        document=lambda: (
+            serving_explanation_document(answer)
+            if isinstance(answer, ServingExplanation)
+            else serving_front_document(answer)
+        ),
+        table=lambda terminal: (
+            serving_explanation_table(answer, terminal)
+            if isinstance(answer, ServingExplanation)
+            else serving_front_blocks(answer, terminal)
+        ),
+    )
+
+
+def _present_standing(answer: ServingStanding | ServingRefusal, form: Format, output: Path | None) -> bool:
+    """Write where a layout stands, and return whether it can run and serve."""
+    import autoplan.answers.explain.serving_blocks as report
+    from autoplan.results.serving.serving_explanation import ServingRefusal
+
+    if isinstance(answer, ServingRefusal):
+        present(
+            form, output, answer, document=report.serving_refusal_document, table=report.serving_refusal_table
+        )
+        return False
+    present(
+        form, output, answer, document=report.serving_standing_document, table=report.serving_standing_table
+    )
+    return answer.plan.fits

@@ -41,9 +41,6 @@ from autoplan.search.serving.unmet_limits import (
 )
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = ["contrasts", "explain_engines", "explain_serving", "explain_serving_layout", "limit_slacks"]
-
-
 # What every other choice of a serving plan costs: each value of each knob forced, and solved again.
 
 
@@ -178,7 +175,7 @@ def _no_start(job: ServingJob, unit: EngineLayout) -> str:
 
 
 def _no_unit(job: ServingJob, key: str, value: int | str) -> str:
-    """Return the rule that excludes every engine with a value, or that the job does."""
+    """Return the rule that excludes every engine with this value, or that the job excludes it."""
     section, _, field = key.partition(".")
     if section == "search":
         allowed = getattr(job.search, field)

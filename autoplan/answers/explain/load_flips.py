@@ -47,9 +47,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import with_options
 
-__all__ = ["best_plan", "engine_parts", "engines_of", "load_flips", "load_of", "plan_flip", "with_load"]
-
-
 # Where the time of a plan's engines goes, and what their requests wait for.
 
 
@@ -90,8 +87,8 @@ def _parts(job: ServingJob, group: EngineGroup, engine: PricedEngine, costs: Ser
     first = group.predicted.time_to_first_token
     share = None
     if group.role != "decode" and group.predicted.load.kind != "maximum" and 0 < first < float("inf"):
-        own = mixed.seconds * -(-prompt // chunk.new_tokens) + decode.seconds / 2
-        share = max(0.0, 1 - own / first)
+        prefill = mixed.seconds * -(-prompt // chunk.new_tokens) + decode.seconds / 2
+        share = max(0.0, 1 - prefill / first)
     waits = point.cause if point.saturated and group.predicted.load.kind != "maximum" else None
     return EngineParts(group.layout, decode, mixed, share, waits, group.classes)
 
@@ -104,7 +101,7 @@ _MOST: Final = 4096.0
 
 @dataclass(frozen=True, slots=True)
 class _Bracket:
-    """The largest load that holds and the smallest that does not, with what is said of the latter."""
+    """The largest load that holds and the smallest that does not, with the sentence on the latter."""
 
     holds: float | None
     fails: float | None
@@ -231,11 +228,11 @@ def _bracket(job: ServingJob, why_not: Callable[[float], str]) -> _Bracket:
 
     ``why_not`` says what fails at a load, nothing where it holds. Ends early where the deadline does.
     """
-    own, integral = load_of(job) or 1.0, job.workload.concurrency is not None
+    load_now, integral = load_of(job) or 1.0, job.workload.concurrency is not None
     state = _Bracket(None, None, "")
-    load, factor = own, 2.0
+    load, factor = load_now, 2.0
     try:
-        while own / _MOST <= load <= own * _MOST:
+        while load_now / _MOST <= load <= load_now * _MOST:
             state = _tried(state, load, why_not)
             if state.holds is not None and state.fails is not None:
                 break

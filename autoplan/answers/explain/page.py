@@ -27,10 +27,8 @@ from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
-from autoplan.results import Choice, Explanation, Refusal
+from autoplan.results.explanation import Choice, Explanation, Refusal
 from autoplan.schema.job import Job
-
-__all__ = ["choice_page", "explanation_page", "refusal_page"]
 
 
 def explanation_page(job: Job, explanation: Explanation, command: str, pictures_of: PicturesOf) -> str:

@@ -14,10 +14,9 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, evaluate
-from autoplan.results import Explanation
-from autoplan.results.explanation import Remedy, judged_bytes, judged_stage
+from autoplan.results.explanation import Explanation, Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import recompute_menu
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.stack import StackSpec
@@ -25,9 +24,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, Schedule
 from autoplan.schema.recompute import FULL, MODES, USUAL_MODES
 from autoplan.schema.stage_layers import even_stages
-
-__all__ = ["KINDS", "SavingKind", "SavingStep", "remedied", "remedies_of"]
-
 
 # Changes of a layout that save memory: of each kind a sequence of steps, the smallest saving first.
 

@@ -22,8 +22,9 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.serving.capacity_report import serving_job_document, serving_job_lines
+from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
+from autoplan.results.job_summary import serving_job_document
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_explanation import (
     EngineParts,
@@ -38,16 +39,6 @@ from autoplan.results.serving.serving_front import ServingPlan, objective_value
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
-
-__all__ = [
-    "serving_explanation_document",
-    "serving_explanation_table",
-    "serving_refusal_document",
-    "serving_refusal_table",
-    "serving_standing_document",
-    "serving_standing_table",
-]
-
 
 _BOUNDS: Final = {
     "memory bandwidth": "HBM bandwidth",

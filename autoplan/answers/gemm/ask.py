@@ -30,7 +30,7 @@ from autoplan.costs.matmul.extents import (
     least_words_of_any_memory,
     with_extent,
 )
-from autoplan.costs.matmul.grids import Grids, SchemeName, Terms
+from autoplan.costs.matmul.grids import Grids, Terms
 from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory, unmeasured
 from autoplan.costs.matmul.transfers import (
@@ -43,6 +43,7 @@ from autoplan.costs.matmul.transfers import (
 from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job
+from autoplan.schema.precision import SchemeName
 from autoplan.search.matmul import (
     ChoiceFlip,
     ChosenScheme,
@@ -56,17 +57,6 @@ from autoplan.search.matmul import (
     scheme_space,
 )
 from autoplan.units import format_bytes, format_rate, format_seconds
-
-__all__ = [
-    "choice_text",
-    "distributed_product",
-    "flip_text",
-    "gemm",
-    "scheme_changes",
-    "scheme_notes",
-    "scheme_reasons",
-]
-
 
 # Smallest changes with which a distributed product fits: devices, memory, rows.
 
@@ -216,41 +206,41 @@ def distributed_product(question: GemmQuestion) -> DistributedAnswer:
     product that is smaller than the number of devices.
     """
     product, job = product_of(question), pricing_job(question)
-    asked = SchemeQuestion(
+    problem = SchemeQuestion(
         product, Terms(question.start, question.result), job, machine_of(job), workspace_of(job)
     )
     limit = memory_limit_bytes(job)
-    grids = scheme_space(product, job.cluster.devices, job.cluster.node.devices, asked.terms)
+    grids = scheme_space(product, job.cluster.devices, job.cluster.node.devices, problem.terms)
     if not len(grids):
         raise InfeasibleError([_too_small(product, job.cluster.devices)])
     if not question.overlap:
         grids = grids.take(grids.overlapped == 0)
-    priced = priced_schemes(asked, grids)
+    priced = priced_schemes(problem, grids)
     chosen = choose_scheme(priced, limit, question.schemes)
     best = chosen.index
-    least = _least(asked, limit)
-    low, high, modelled = _interval(asked, priced, best)
+    least = _least(problem, limit)
+    low, high, modelled = _interval(problem, priced, best)
     return DistributedAnswer(
         job=job,
         facts=facts_of(product),
         start=question.start,
         result=question.result,
         limit_bytes=limit,
-        chosen=None if best is None else _row(asked, priced, best, limit, least),
+        chosen=None if best is None else _row(problem, priced, best, limit, least),
         seconds_low=low,
         seconds_high=high,
-        least_seconds=_least_seconds(asked, priced),
+        least_seconds=_least_seconds(problem, priced),
         modelled_share=modelled,
-        one_device_seconds=_one_device(asked),
-        schemes=tuple(_row(asked, priced, i, limit, least) for i in _best_of_each(priced, limit)),
-        transfers=() if best is None else tuple(_transfers(asked, priced, best)),
-        panels=() if best is None else tuple(_panels(asked, priced, best, limit)),
+        one_device_seconds=_one_device(problem),
+        schemes=tuple(_row(problem, priced, i, limit, least) for i in _best_of_each(priced, limit)),
+        transfers=() if best is None else tuple(_transfers(problem, priced, best)),
+        panels=() if best is None else tuple(_panels(problem, priced, best, limit)),
         least=least,
-        flips=() if best is None else tuple(_flips(asked, priced, limit, question.schemes)),
-        break_even=None if best is None else _break_even(asked, priced, limit, question.schemes),
+        flips=() if best is None else tuple(_flips(problem, priced, limit, question.schemes)),
+        break_even=None if best is None else _break_even(problem, priced, limit, question.schemes),
         certificate=_certificate(chosen),
         reasons=tuple(scheme_reasons(chosen, priced, limit, question.schemes)),
-        changes=() if best is not None else tuple(scheme_changes(asked, priced, limit, question.schemes)),
+        changes=() if best is not None else tuple(scheme_changes(problem, priced, limit, question.schemes)),
         notes=tuple(scheme_notes(question, job, product.partial)),
     )
 
@@ -399,8 +389,8 @@ def _interval(
     usual = compute_seconds(grids, question.product, question.machine)
     share = float(measured[0][0] / usual[0][0])
     compute, seconds = float(priced.times.compute[best]), float(priced.times.seconds[best])
-    known = within_tables(question.job.cluster.devices, question.machine) and not grids.shifted[0]
-    modelled = compute * share + (0.0 if known else max(0.0, seconds - compute))
+    in_tables = within_tables(question.job.cluster.devices, question.machine) and not grids.shifted[0]
+    modelled = compute * share + (0.0 if in_tables else max(0.0, seconds - compute))
     below, above = half_widths(min(1.0, modelled / seconds), question.job.stack.uncertainty)
     return seconds * (1.0 - below), seconds * (1.0 + above), min(1.0, modelled / seconds)
 

@@ -27,30 +27,11 @@ from autoplan.report.render.blocks import (
     items,
     total_width,
 )
-from autoplan.report.render.terminal import Terminal, render
-from autoplan.report.wording.provenance import provenance
+from autoplan.report.render.terminal import Terminal
+from autoplan.results.job_summary import provenance
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds, format_share
 
-__all__ = [
-    "distributed_blocks",
-    "distributed_table",
-    "distributed_where",
-    "facts_table",
-    "gemm_document",
-    "gemm_table",
-    "product_blocks",
-    "product_line",
-    "product_table",
-    "product_where",
-]
-
-
 # One product on one device, as text for a terminal.
-
-
-def product_table(answer: ProductAnswer, terminal: Terminal) -> str:
-    """Return the answer as text: verdict, bytes, roofline, and inference and training side by side."""
-    return render(product_blocks(answer, terminal), terminal)
 
 
 def product_blocks(answer: ProductAnswer, terminal: Terminal) -> list[Block]:
@@ -226,11 +207,6 @@ _OPERATIONS: Final = {
 }
 
 
-def distributed_table(answer: DistributedAnswer, terminal: Terminal) -> str:
-    """Return the answer as text: the choice, the other schemes, its transfers, and where it flips."""
-    return render(distributed_blocks(answer, terminal), terminal)
-
-
 def distributed_blocks(answer: DistributedAnswer, terminal: Terminal) -> list[Block]:
     """Return the answer as blocks."""
     parts: list[Block] = [
@@ -340,7 +316,7 @@ def _schemes(answer: DistributedAnswer, terminal: Terminal) -> DataTable:
 
 
 def _within(columns: list[Column], spare: tuple[str, ...], terminal: Terminal) -> DataTable:
-    """Return a table, on a narrow terminal without as many of the ``spare`` columns as it has to spare."""
+    """Return a table; on a narrow terminal ``spare`` columns are left out until it fits."""
     for head in spare:
         if total_width(columns) > terminal.width:
             columns = [column for column in columns if column.head != head]
@@ -443,8 +419,8 @@ def gemm_document(answer: ProductAnswer | DistributedAnswer) -> Document:
     }
 
 
-def gemm_table(answer: ProductAnswer | DistributedAnswer, terminal: Terminal) -> str:
-    """Return the answer as text."""
+def gemm_blocks(answer: ProductAnswer | DistributedAnswer, terminal: Terminal) -> list[Block]:
+    """Return the answer as blocks."""
     if isinstance(answer, ProductAnswer):
-        return product_table(answer, terminal)
-    return distributed_table(answer, terminal)
+        return product_blocks(answer, terminal)
+    return distributed_blocks(answer, terminal)

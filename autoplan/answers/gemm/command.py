@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,44 +15,12 @@ from autoplan.commands.output import (
     present,
     typed_command,
 )
-
-__all__ = ["gemm"]
-
-
-class NumberFormat(StrEnum):
-    """Formats of operands and results."""
-
-    bf16 = "bf16"
-    fp16 = "fp16"
-    fp32 = "fp32"
-    fp8 = "fp8"
-    mxfp8 = "mxfp8"
-    nvfp4 = "nvfp4"
-
-
-class Sought(StrEnum):
-    """What is solved for where an extent is left out."""
-
-    largest = "largest"
-    compute_bound = "compute-bound"
-
-
-class Start(StrEnum):
-    """Where operands are at the start."""
-
-    one_copy = "one-copy"
-    in_place = "in-place"
-
-
-class ResultPlace(StrEnum):
-    """Where the result is at the end."""
-
-    sharded = "sharded"
-    replicated = "replicated"
+from autoplan.commands.typed_options import option
+from autoplan.schema.precision import Optimizer, Precision, ResultState, StartState
 
 
 class Scheme(StrEnum):
-    """The schemes of distributed products."""
+    """The schemes of distributed products: typer has no list of a Literal's words."""
 
     batch = "batch"
     rows = "rows"
@@ -64,18 +32,6 @@ class Scheme(StrEnum):
     three_d = "3d"
 
 
-class OptimizerName(StrEnum):
-    """Optimizers."""
-
-    adamw = "adamw"
-    adam = "adam"
-    sgd = "sgd"
-    adamw_8bit = "adamw-8bit"
-    adamw_bf16 = "adamw-bf16"
-    lion = "lion"
-    muon = "muon"
-
-
 Rows = Annotated[int | None, typer.Option("--m", help="Rows of A and Y, such as tokens.", show_default=False)]
 Columns = Annotated[
     int | None, typer.Option("--n", help="Columns of W and Y, the output features.", show_default=False)
@@ -85,97 +41,69 @@ Inner = Annotated[
     typer.Option("--k", help="Columns of A and rows of W, the input features.", show_default=False),
 ]
 Batch = Annotated[int, typer.Option("--batch", help="Independent products of these extents.")]
-Operands = Annotated[NumberFormat, typer.Option("--dtype", metavar="FORMAT", help="Format of A and W.")]
+Operands = Annotated[Precision, typer.Option("--dtype", metavar="FORMAT", help="Format of A and W.")]
 Output = Annotated[
-    NumberFormat | None,
-    typer.Option(
-        "--output-dtype",
-        metavar="FORMAT",
-        help="Format of Y; left out: that of A and W, bf16 where they are narrower.",
-        show_default=False,
+    Precision | None,
+    option(
+        "--output-dtype", "FORMAT", "Format of Y; left out: that of A and W, bf16 where they are narrower."
     ),
 ]
 Partial = Annotated[
-    NumberFormat | None,
-    typer.Option(
-        "--partial-dtype",
-        metavar="FORMAT",
-        help="Format of partial sums between panels and devices; left out: that of Y.",
-        show_default=False,
+    Precision | None,
+    option(
+        "--partial-dtype", "FORMAT", "Format of partial sums between panels and devices; left out: that of Y."
     ),
 ]
-DeviceName = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="One device, by its name.", show_default=False)
-]
+DeviceName = Annotated[str | None, option("--device", "NAME", "One device, by its name.")]
 HardwareName = Annotated[
-    str | None,
-    typer.Option(
-        "--hardware", metavar="NAME", help="A node or a cluster, by its name or file.", show_default=False
-    ),
+    str | None, option("--hardware", "NAME", "A node or a cluster, by its name or file.")
 ]
-Devices = Annotated[
-    int | None,
-    typer.Option(
-        "--devices", metavar="N", help="Devices to split the product over; left out: one.", show_default=False
-    ),
-]
-Headroom = Annotated[
-    str | None,
-    typer.Option(
-        "--headroom", metavar="SHARE", help='Share of memory to leave free: "5 %".', show_default=False
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory", metavar="SIZE", help='Most memory of a device to use: "20 GiB".', show_default=False
-    ),
-]
+Devices = Annotated[int | None, option("--devices", "N", "Devices to split the product over; left out: one.")]
+Headroom = Annotated[str | None, option("--headroom", "SHARE", 'Share of memory to leave free: "5 %".')]
+Memory = Annotated[str | None, option("--memory", "SIZE", 'Most memory of a device to use: "20 GiB".')]
 Stack = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--stack",
-        metavar="NAME",
-        help="Software stack of context, fragmentation and optimizer states; left out: the node's usual one.",
-        show_default=False,
+        "NAME",
+        "Software stack of context, fragmentation and optimizer states; left out: the node's usual one.",
     ),
 ]
-Optimizer = Annotated[
-    OptimizerName, typer.Option("--optimizer", metavar="NAME", help="Optimizer of training.")
+OptimizerOption = Annotated[
+    Optimizer, typer.Option("--optimizer", metavar="NAME", help="Optimizer of training.")
 ]
 Bias = Annotated[bool, typer.Option("--bias", help="Add a bias to Y.")]
 Residual = Annotated[bool, typer.Option("--residual", help="Add a residual to Y.")]
 SplitParts = Annotated[int, typer.Option("--split-k", metavar="N", help="Parts of a split-k kernel.")]
 Find = Annotated[
-    Sought,
+    Literal["largest", "compute-bound"],
     typer.Option(
         "--find",
         metavar="WHAT",
         help="Of the extent that is left out: the largest that fits, or the smallest compute-bound.",
     ),
 ]
-StartState = Annotated[
-    Start,
+StartOption = Annotated[
+    StartState,
     typer.Option(
         "--start",
         metavar="STATE",
         help="Operands before, on several devices: one-copy of each over all, or in-place, where needed.",
     ),
 ]
-ResultState = Annotated[
-    ResultPlace,
+ResultOption = Annotated[
+    ResultState,
     typer.Option(
         "--result", metavar="STATE", help="Y afterwards: sharded over all devices, or replicated on each."
     ),
 ]
 Schemes = Annotated[
     list[Scheme] | None,
-    typer.Option(
+    option(
         "--scheme",
-        metavar="SCHEME",
-        help="A scheme that may be chosen; may be repeated. Left out: all of batch, rows, columns, inner,"
+        "SCHEME",
+        "A scheme that may be chosen; may be repeated. Left out: all of batch, rows, columns, inner,"
         " summa, cannon, 2.5d, 3d.",
-        show_default=False,
     ),
 ]
 Overlap = Annotated[
@@ -189,7 +117,7 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
     n: Columns = None,
     k: Inner = None,
     batch: Batch = 1,
-    dtype: Operands = NumberFormat.bf16,
+    dtype: Operands = "bf16",
     output_dtype: Output = None,
     partial_dtype: Partial = None,
     device: DeviceName = None,
@@ -198,13 +126,13 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
     headroom: Headroom = None,
     memory: Memory = None,
     stack: Stack = None,
-    optimizer: Optimizer = OptimizerName.adamw,
+    optimizer: OptimizerOption = "adamw",
     bias: Bias = False,
     residual: Residual = False,
     split_k: SplitParts = 1,
-    find: Find = Sought.largest,
-    start: StartState = Start.one_copy,
-    result: ResultState = ResultPlace.sharded,
+    find: Find = "largest",
+    start: StartOption = "one-copy",
+    result: ResultOption = "sharded",
     scheme: Schemes = None,
     overlap: Overlap = True,
     form: FormatOption = Format.table,
@@ -217,22 +145,22 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
     answer has the reason and the smallest changes that help. An --output whose name ends in .html is the
     answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.gemm import ask
     from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 
     settings = ProductSettings(
-        operands=dtype.value,
-        output=output_dtype.value if output_dtype else None,
-        partial=partial_dtype.value if partial_dtype else None,
+        operands=dtype,
+        output=output_dtype,
+        partial=partial_dtype,
         bias=bias,
         residual=residual,
         split_k=split_k,
-        optimizer=optimizer.value,
+        optimizer=optimizer,
         stack=stack,
         headroom=headroom,
         memory=memory,
     )
-    answer = planning.gemm(
+    answer = ask.gemm(
         GemmQuestion(
             m=m,
             n=n,
@@ -242,27 +170,21 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
             hardware=hardware,
             devices=devices,
             settings=settings,
-            find=find.value,
-            start=start.value,
-            result=result.value,
+            find=find,
+            start=start,
+            result=result,
             schemes=tuple(name.value for name in scheme or ()),
             overlap=overlap,
         )
     )
 
-    from autoplan.answers.gemm.blocks import gemm_document, gemm_table
+    from autoplan.answers.gemm.blocks import gemm_blocks, gemm_document
 
     def page() -> str:
         from autoplan.answers.gemm.page import gemm_page
 
         return gemm_page(answer, typed_command(context))
 
-    present(
-        form,
-        output,
-        document=lambda: gemm_document(answer),
-        table=lambda terminal: gemm_table(answer, terminal),
-        page=page,
-    )
+    present(form, output, answer, document=gemm_document, table=gemm_blocks, page=page)
     if not answer.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)

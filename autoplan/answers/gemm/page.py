@@ -38,9 +38,6 @@ from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import TIME_COLOURS
 from autoplan.units import format_bytes, format_rate, format_seconds, format_share
 
-__all__ = ["gemm_page"]
-
-
 #: How many times the memory needed a limit may be and still be drawn.
 _FAR: Final = 4.0
 _COLOURS: Final = tuple(TIME_COLOURS.values())

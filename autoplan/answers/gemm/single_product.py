@@ -40,7 +40,6 @@ from autoplan.costs.matmul.extents import (
     smallest_compute_bound,
     with_extent,
 )
-from autoplan.costs.matmul.grids import ResultState, SchemeName, StartState
 from autoplan.costs.matmul.product import Product, bytes_of, flops_of, hbm_bytes, intensity, output_precision
 from autoplan.costs.matmul.product_costs import (
     LiveTensor,
@@ -56,20 +55,9 @@ from autoplan.costs.matmul.product_costs import (
 )
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.job import Job, JobSpec, Limits, Optimizer, Workload
-from autoplan.schema.precision import Precision
+from autoplan.schema.job import Job, JobSpec, Limits, Workload
+from autoplan.schema.precision import Optimizer, Precision, ResultState, SchemeName, StartState
 from autoplan.units import format_bytes, format_rate
-
-__all__ = [
-    "GemmQuestion",
-    "ProductSettings",
-    "facts_of",
-    "pricing_job",
-    "product_of",
-    "single_product",
-    "workspace_of",
-]
-
 
 # The question of ``gemm``: its values checked, and the job and machine that price it.
 
@@ -182,7 +170,7 @@ def _problems(question: GemmQuestion) -> list[Problem]:
 
 
 def _misplaced(question: GemmQuestion) -> list[Problem]:
-    """Return a problem for each option that means nothing on so many devices."""
+    """Return a problem for each option that has no meaning on this number of devices."""
     settings = question.settings
     alone = {
         "--bias": settings.bias,

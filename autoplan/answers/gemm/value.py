@@ -8,26 +8,6 @@ from typing import Literal
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 
-__all__ = [
-    "BreakEvenRows",
-    "DistributedAnswer",
-    "FlipAnswer",
-    "FreeExtent",
-    "LeastCommunication",
-    "PanelWidth",
-    "ProductAnswer",
-    "ProductFacts",
-    "PurposeMemory",
-    "PurposeTime",
-    "Roofline",
-    "SchemeCertificate",
-    "SchemeRow",
-    "SplitK",
-    "TensorBytes",
-    "TransferRow",
-]
-
-
 # Result of ``gemm`` on one device: bytes, memory, roofline and time of one product.
 
 
@@ -252,7 +232,7 @@ class FlipAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BreakEvenRows:
-    """Neighbouring numbers of rows between which it pays to use several devices, with the times there [s]."""
+    """Neighbouring numbers of rows: one device is faster at the first, several at the second; times [s]."""
 
     one_device: int
     several_devices: int

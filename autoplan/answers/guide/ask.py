@@ -33,30 +33,13 @@ from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import plan, plannable, read_layout
-from autoplan.results import Front, Plan
 from autoplan.results.explanation import Contrast, differences
+from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch, choice_key
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 from autoplan.schema.recompute import USUAL_MODES
-
-__all__ = [
-    "amdahl_speedup",
-    "baseline_ladder",
-    "batch_facts",
-    "degree_choices",
-    "device_numbers",
-    "device_scaling",
-    "guide",
-    "guided_job",
-    "gustafson_speedup",
-    "line_of",
-    "memory_needs",
-    "precision_changes",
-    "rung_jobs",
-    "serial_share",
-]
-
 
 # The job that a guide to a model on hardware is about, with what nobody said assumed.
 
@@ -313,7 +296,7 @@ def memory_needs(job: Job) -> MemoryNeeds:
 
 
 def _most(stage: StageMemory, category: str) -> float:
-    """Return the most bytes of a category at any event: not all of them are there at the peak."""
+    """Return the most bytes of a category at any event, which need not be the peak of all."""
     return max(float(getattr(event, category)) for event in stage.events)
 
 

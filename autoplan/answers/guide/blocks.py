@@ -14,7 +14,7 @@ from autoplan.answers.guide.value import (
     ScalingPoint,
     TrainingGuide,
 )
-from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, job_document, plain
+from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document, plain
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -29,9 +29,8 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.report.wording.provenance import provenance
 from autoplan.report.wording.sentences import (
     fits_sentence,
     job_lines,
@@ -41,22 +40,9 @@ from autoplan.report.wording.sentences import (
     wrap_parts,
 )
 from autoplan.results.explanation import Contrast, Difference
+from autoplan.results.job_summary import job_document, provenance
 from autoplan.results.plan import Plan
 from autoplan.units import format_bytes, format_count, format_rate, format_seconds
-
-__all__ = [
-    "answer_sentences",
-    "batch_sentences",
-    "change_words",
-    "degree_sentence",
-    "guide_blocks",
-    "guide_document",
-    "guide_table",
-    "memory_sentences",
-    "scaling_sentence",
-    "slower_words",
-]
-
 
 # Sentences of a guide: the answer, memory arithmetic, what sets a degree, scaling, the batch.
 
@@ -357,11 +343,6 @@ _LAYOUT: Final = 24
 _LAYOUT_SHARE: Final = 0.35
 
 _Rows = Sequence[tuple[str, ...]]
-
-
-def guide_table(guide: TrainingGuide, terminal: Terminal) -> str:
-    """Return the guide as text: the answer, then what it rests on."""
-    return render(guide_blocks(guide, terminal), terminal)
 
 
 def guide_blocks(guide: TrainingGuide, terminal: Terminal) -> list[Block]:

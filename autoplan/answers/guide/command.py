@@ -18,82 +18,57 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.answers.guide.value import TrainingGuide
     from autoplan.deadline import Deadline
     from autoplan.schema.job import Job
 
-__all__ = ["guide"]
-
 
 _MOST_COUNT = 10_000_000
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A model, by name or by the path of its file.", show_default=False),
-]
+ModelArgument = Annotated[str, argument("MODEL", "A model, by name or by the path of its file.")]
 HardwareArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="HARDWARE",
-        help="A node or cluster, by name or by the path of its file.",
-        show_default=False,
-    ),
+    str, argument("HARDWARE", "A node or cluster, by name or by the path of its file.")
 ]
-DeviceCount = Annotated[
-    int | None,
-    typer.Option(
-        "--devices", metavar="N", min=1, help="Devices to use; all if left out.", show_default=False
-    ),
-]
+DeviceCount = Annotated[int | None, option("--devices", "N", "Devices to use; all if left out.", min=1)]
 SequenceLength = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--sequence-length",
-        metavar="TOKENS",
+        "TOKENS",
+        "Tokens of a sequence; 4,096 if left out, or the model's positions if fewer.",
         min=1,
-        help="Tokens of a sequence; 4,096 if left out, or the model's positions if fewer.",
-        show_default=False,
     ),
 ]
 GlobalBatchSize = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--global-batch-size",
-        metavar="N",
+        "N",
+        "Sequences of a step; those of half a million tokens if left out.",
         min=1,
         max=_MOST_COUNT,
-        help="Sequences of a step; those of half a million tokens if left out.",
-        show_default=False,
     ),
 ]
 CriticalBatch = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--critical-batch",
-        metavar="TOKENS",
+        "TOKENS",
+        "The critical batch size of the run, which the warnings are about.",
         min=1.0,
-        help="The critical batch size of the run, which the warnings are about.",
-        show_default=False,
     ),
 ]
-PrecisionName = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="NAME", help="Such as bf16 or fp8.", show_default=False),
-]
+PrecisionName = Annotated[str | None, option("--precision", "NAME", "Such as bf16 or fp8.")]
 StackName = Annotated[
     str | None,
-    typer.Option(
-        "--stack",
-        metavar="NAME",
-        help="The training software; that of the fastest of the usual programs if left out.",
-        show_default=False,
+    option(
+        "--stack", "NAME", "The training software; that of the fastest of the usual programs if left out."
     ),
 ]
-OptimizerOption = Annotated[
-    str | None, typer.Option("--optimizer", metavar="NAME", help="Such as adamw.", show_default=False)
-]
+OptimizerOption = Annotated[str | None, option("--optimizer", "NAME", "Such as adamw.")]
 
 
 def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
@@ -121,11 +96,11 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     Exit code 1: no layout is feasible. The answer has the reasons and the devices that would be enough. An
     --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
-    from autoplan import planning
+    from autoplan.answers.guide.ask import guided_job
 
     limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
-        job, assumed = planning.guided_job(
+        job, assumed = guided_job(
             model,
             hardware,
             devices=devices,
@@ -138,20 +113,14 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = job.deadline
         answer = _answer(job, assumed, critical_batch, limit)
-    from autoplan.answers.guide.blocks import guide_document, guide_table
+    from autoplan.answers.guide.blocks import guide_blocks, guide_document
 
     def page() -> str:
         from autoplan.answers.guide.page import guide_page
 
-        return guide_page(answer, typed_command(context), lambda own: step_pictures(job, own))
+        return guide_page(answer, typed_command(context), lambda shown: step_pictures(job, shown))
 
-    present(
-        form,
-        output,
-        document=lambda: guide_document(answer),
-        table=lambda terminal: guide_table(answer, terminal),
-        page=page,
-    )
+    present(form, output, answer, document=guide_document, table=guide_blocks, page=page)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     if answer.best is None:
@@ -161,10 +130,10 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
 def _answer(
     job: Job, assumed: tuple[str, ...], critical_tokens: float | None, deadline: Deadline
 ) -> TrainingGuide:
-    from autoplan import planning
+    from autoplan.answers.guide import ask
 
     with Bar("guide:") as bar:
         load_solver()
-        return planning.guide(
+        return ask.guide(
             job, critical_tokens=critical_tokens, assumed=assumed, progress=bar, deadline=deadline
         )

@@ -24,8 +24,6 @@ from autoplan.report.render.svg import Place, add_line, add_text, canvas, writte
 from autoplan.report.render.terminal import WIDE
 from autoplan.units import format_seconds
 
-__all__ = ["guide_page", "scaling_picture"]
-
 
 def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> str:
     """Return the guide as a self-contained page; ``command`` is what was typed."""
@@ -83,10 +81,10 @@ def scaling_picture(line: ScalingLine) -> list[str]:
         add_text(svg, (x.at(n), _BOTTOM + 18), str(point.devices), "small middle")
     add_text(svg, (_RIGHT, _BOTTOM + 38), "devices", "small end")
     law = [(x.at(n), y.at(point.line)) for n, point in enumerate(points) if point.line is not None]
-    own = [(x.at(n), y.at(point.speedup or 0.0)) for n, point in enumerate(points)]
+    predicted = [(x.at(n), y.at(point.speedup or 0.0)) for n, point in enumerate(points)]
     _polyline(svg, law, _COLOURS["law"], dashed=True)
-    _polyline(svg, own, _COLOURS["predicted"], dashed=False)
-    for place, point in zip(own, points, strict=True):
+    _polyline(svg, predicted, _COLOURS["predicted"], dashed=False)
+    for place, point in zip(predicted, points, strict=True):
         words = f"{point.devices} devices: {point.speedup or 0.0:.2f} times as fast"
         if point.line is not None:
             words += f", {point.line:.2f} by the law"

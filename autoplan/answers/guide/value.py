@@ -10,20 +10,6 @@ from autoplan.results.front import Front
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
-__all__ = [
-    "BatchFacts",
-    "DegreeChoice",
-    "LadderRung",
-    "MemoryNeeds",
-    "PrecisionChange",
-    "RecomputeNeed",
-    "ScalingKind",
-    "ScalingLine",
-    "ScalingPoint",
-    "TrainingGuide",
-]
-
-
 # Strong and weak scaling over numbers of devices, against Amdahl's and Gustafson's laws.
 
 
@@ -32,7 +18,7 @@ ScalingKind = Literal["strong", "weak"]
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """The best plan of so many devices; ``speedup`` is in tokens per second over the base of the line.
+    """The best plan of one number of devices; ``speedup`` is in tokens per second over the base of the line.
 
     ``line`` is what the law says of it, from the base on. ``plan`` is None where there is none, and then
     ``why`` is the reason.

@@ -11,10 +11,11 @@ from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import AutoplanError
-from autoplan.planning import evaluate, plan
-from autoplan.results import Front, Plan
+from autoplan.planning.plan_and_evaluate import evaluate, plan
 from autoplan.results.calibration import MACHINE_SHARE
+from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
 __all__ = ["faster_layout", "link_choices", "narrower_intervals"]

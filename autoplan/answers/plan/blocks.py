@@ -49,8 +49,9 @@ from autoplan.report.wording.sentences import (
 )
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
-from autoplan.results import Front, Plan
+from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch, batch_of, choice_key, target_of
+from autoplan.results.plan import Plan
 from autoplan.schema.job import ChosenProgram, Job
 from autoplan.units import format_bytes, format_seconds
 

@@ -25,22 +25,23 @@ from autoplan.commands.output import (
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
+from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.report.pages.plan_details import StepPictures
     from autoplan.report.render.terminal import Terminal
-    from autoplan.results import Front, Plan
+    from autoplan.results.front import Front
+    from autoplan.results.plan import Plan
 
 __all__ = ["plan", "show_front"]
 
 
 ApplyOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--apply",
-        metavar="N",
-        help="Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
-        show_default=False,
+        "N",
+        "Write JOB with change N of an infeasible answer made, comments kept, instead of the answer.",
     ),
 ]
 
@@ -73,12 +74,11 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     apply: ApplyOption = None,
     lost_nodes: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--lost-nodes",
-            metavar="N",
+            "N",
+            "Plan for the nodes that are left without N of JOB's, with the same global batch.",
             min=1,
-            help="Plan for the nodes that are left without N of JOB's, with the same global batch.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -96,14 +96,14 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
     as a trace for Perfetto, written in addition to the table; one that ends in .html is the answer as a page
     that loads nothing.
     """
-    from autoplan import planning
     from autoplan.kinds import kind_of
+    from autoplan.planning.remaining_devices import remaining
 
     kind = kind_of(job)
     progress, limit = Progress(), command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
-            loaded = kind.load(job) if lost_nodes is None else planning.remaining(job, lost_nodes)
+            loaded = kind.load(job) if lost_nodes is None else remaining(job, lost_nodes)
             if deadline is None:
                 limit.seconds = loaded.deadline
             load_solver()

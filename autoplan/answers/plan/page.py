@@ -40,7 +40,7 @@ from autoplan.report.render.terminal import WIDE, Terminal, spread
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import front_sentences, layout_parts, number_words, space_sentence
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
-from autoplan.results import Front
+from autoplan.results.front import Front
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["MOST_DETAILS", "MOST_PLANS", "front_picture", "plan_page"]

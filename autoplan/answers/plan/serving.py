@@ -32,7 +32,7 @@ from autoplan.report.serving.serving_report import (
     figure_columns,
     proof_sentences,
     scaling_blocks,
-    serving_front_table,
+    serving_front_blocks,
 )
 from autoplan.report.serving.serving_words import common_parts, interval_lines, load_words, plan_parts
 from autoplan.report.wording.sentences import wrap_parts
@@ -81,7 +81,7 @@ def serving_screen(
 ) -> str:
     """Return the plans of a serving job as a screen, or why there are none; ``details`` return everything."""
     if all_plans or details or not front.plans:
-        return serving_front_table(front, terminal, all_plans=all_plans)
+        return render(serving_front_blocks(front, terminal, all_plans=all_plans), terminal)
     for rows in range(min(len(front.plans), _MOST_ROWS), 1, -1):
         text = render(list(_blocks(front, terminal, rows)), terminal)
         if text.count("\n") <= SCREEN_LINES:

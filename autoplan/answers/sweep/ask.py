@@ -42,8 +42,6 @@ from autoplan.schema.yaml.document import Plain
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["Journal", "SweepProgress", "check_results_path", "journal_path", "sweep", "write_results"]
-
 
 # The rows of a sweep as a file: CSV, or Parquet through pyarrow.
 
@@ -233,7 +231,7 @@ class Journal:
             raise self._error(error) from error
 
     def _check_file(self) -> None:
-        """Make the file where there is none; raises for what SQLite would wait for, or not explain."""
+        """Create a missing file; raises for errors that SQLite would wait for, or not explain."""
         if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
             raise ValueError("it is not an ordinary file")
         with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666), "rb") as file:
@@ -264,7 +262,7 @@ class Journal:
         return self._database.execute(f"PRAGMA {name}").fetchone()[0]
 
     def _error(self, error: Exception) -> AutoplanError:
-        """Return what an error of the system or the database means to whoever sweeps."""
+        """Return the meaning of an error of the system or the database for a sweep."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
             return AutoplanError(

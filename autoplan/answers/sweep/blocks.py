@@ -17,20 +17,16 @@ from autoplan.report.render.blocks import (
     items,
     total_width,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
-from autoplan.results import CellAnswer, Sweep, SweepRow
-from autoplan.results.sweep import AnyCellAnswer, ServingCellAnswer
+from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import engines_of
 from autoplan.units import format_seconds
 from autoplan.version import __version__
-
-__all__ = ["MOST_CELLS_SHOWN", "sweep_blocks", "sweep_document", "sweep_table"]
-
 
 #: Cells that a table shows unless all are asked for.
 MOST_CELLS_SHOWN: Final = 50
@@ -62,11 +58,6 @@ def sweep_document(sweep: Sweep) -> Document:
         ],
         "provenance": {"autoplan": __version__},
     }
-
-
-def sweep_table(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> str:
-    """Return the best plan of each cell as a table, and why cells have none."""
-    return render(sweep_blocks(sweep, terminal, all_cells=all_cells), terminal)
 
 
 def sweep_blocks(sweep: Sweep, terminal: Terminal, *, all_cells: bool = False) -> list[Block]:

@@ -22,50 +22,43 @@ from autoplan.commands.output import (
     typed_command,
 )
 from autoplan.commands.planned import Bar
+from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
-    from autoplan.results import Sweep
-
-__all__ = ["sweep"]
+    from autoplan.results.sweep import Sweep
 
 
-GridArgument = Annotated[
-    str,
-    typer.Argument(metavar="GRID", help="A grid file, or the name of a shipped grid.", show_default=False),
-]
+GridArgument = Annotated[str, argument("GRID", "A grid file, or the name of a shipped grid.")]
 
 ResultsOption = Annotated[
     Path | None,
-    typer.Option(
+    option(
         "--output",
-        "-o",
-        metavar="FILE",
-        help="A .csv or .parquet file for the rows. FILE.journal next to it keeps each answer as it comes."
+        "FILE",
+        "A .csv or .parquet file for the rows. FILE.journal next to it keeps each answer as it comes."
         " Or a page (.html), .json or .yaml, which keep no journal.",
-        show_default=False,
+        "-o",
     ),
 ]
 
 WorkersOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--workers",
+        "N",
+        "Processes on this machine that plan. Left out: one for each core.",
         "-w",
-        metavar="N",
         min=1,
         max=4096,
-        help="Processes on this machine that plan. Left out: one for each core.",
-        show_default=False,
     ),
 ]
 
 DaskOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--dask",
-        metavar="ADDRESS",
-        help="Plan on the Dask cluster whose scheduler is at ADDRESS, such as tcp://head:8786.",
-        show_default=False,
+        "ADDRESS",
+        "Plan on the Dask cluster whose scheduler is at ADDRESS, such as tcp://head:8786.",
     ),
 ]
 
@@ -97,7 +90,7 @@ def sweep(
     whole = asks_for_page(form, output) or form_of_suffix(output) is not None
     answer = _planned(grid, None if whole else output, workers, dask)
 
-    from autoplan.answers.sweep.blocks import sweep_document, sweep_table
+    from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
 
     def page() -> str:
         from autoplan.answers.sweep.page import sweep_page
@@ -108,7 +101,7 @@ def sweep(
         form,
         output if whole else None,
         document=lambda: sweep_document(answer),
-        table=lambda terminal: sweep_table(answer, terminal, all_cells=all_cells),
+        table=lambda terminal: sweep_blocks(answer, terminal, all_cells=all_cells),
         page=page,
     )
     if answer.altered:
@@ -119,7 +112,8 @@ def sweep(
 
 def _planned(grid: str, output: Path | None, workers: int | None, dask: str | None) -> Sweep:
     """Return the answer to the grid; when interrupted, say what is kept and how to go on."""
-    from autoplan import planning
+    from autoplan.answers.sweep import ask
+    from autoplan.answers.sweep.executors import dask_executor
     from autoplan.catalog import load_grid
 
     collect_again()
@@ -128,8 +122,8 @@ def _planned(grid: str, output: Path | None, workers: int | None, dask: str | No
     try:
         with ExitStack() as stack:
             stack.enter_context(bar)
-            executor = stack.enter_context(planning.dask_executor(dask)) if dask else None
-            return planning.sweep(loaded, output=output, workers=workers, executor=executor, progress=bar)
+            executor = stack.enter_context(dask_executor(dask)) if dask else None
+            return ask.sweep(loaded, output=output, workers=workers, executor=executor, progress=bar)
     except KeyboardInterrupt as error:
         complain([_interrupted(output, bar, len(loaded.cells))])
         raise typer.Exit(INTERRUPTED) from error

@@ -31,16 +31,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
-__all__ = [
-    "ForeignExecutor",
-    "LocalCrew",
-    "WorkerPool",
-    "dask_executor",
-    "deaf_children",
-    "interrupts_deferred",
-    "usable_cores",
-]
-
 #: Cells given to an executor of unknown size at once: enough to keep any cluster busy.
 _IN_FLIGHT: Final = 1_000
 

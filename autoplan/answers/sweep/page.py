@@ -14,13 +14,9 @@ from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE, spread
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import CellAnswer, Sweep, SweepRow
-from autoplan.results.sweep import ServingCellAnswer
+from autoplan.results.sweep import CellAnswer, ServingCellAnswer, Sweep, SweepRow
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
-
-__all__ = ["MOST_CELLS", "sweep_page"]
-
 
 #: Cells whose points have a label.
 _MOST_LABELS: Final = 40

@@ -14,17 +14,14 @@ from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.kinds import kind_of_document, loaded_job
 from autoplan.planning.plan_and_evaluate import plan, plannable
 from autoplan.planning.serving_plans import plan_serving, serving_costs, serving_job
-from autoplan.results import Front
-from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.results.front import Front
+from autoplan.results.serving.plan_values import serving_change_values
 from autoplan.results.verdict import AnswerComparison, Verdict
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import job_from, values_from, with_file_facts
 from autoplan.schema.saved_front import front_from, read_document
 from autoplan.schema.serving.saved_serving import SavedServingFront, serving_front_from
 from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = ["VERIFY_SECONDS", "compared", "serving_verdict", "training_verdict", "verify"]
-
 
 #: How long layouts are looked for by default [s].
 VERIFY_SECONDS: Final = 60.0
@@ -83,16 +80,16 @@ def serving_verdict(
 ) -> Verdict:
     """Return the verdict on the answer to a serving job in ``document``, as ``verify`` does."""
     saved = serving_front_from(document, name=name)
-    asked = serving_job(values_from(ServingJob, saved.resolved, name=name))
+    answered = serving_job(values_from(ServingJob, saved.resolved, name=name))
     now = None if job is None else serving_job(job)
     if now is not None:
-        asked = replace(asked, source=now.source)
+        answered = replace(answered, source=now.source)
     from autoplan.verification import ServingQuestion, examined_answers, serving_checks
 
-    unknown = _unknown_prices(saved, asked)
-    answers = examined_answers(saved, asked, None if unknown else serving_costs(asked), deadline)
-    serving_replanned = partial(_serving_replanned, asked, deadline)
-    question = ServingQuestion(saved, document, asked, now, answers, unknown, serving_replanned)
+    unknown = _unknown_prices(saved, answered)
+    answers = examined_answers(saved, answered, None if unknown else serving_costs(answered), deadline)
+    serving_replanned = partial(_serving_replanned, answered, deadline)
+    question = ServingQuestion(saved, document, answered, now, answers, unknown, serving_replanned)
     return Verdict(name, serving_checks(question, deadline))
 
 
@@ -115,15 +112,7 @@ def _serving_replanned(job: ServingJob, deadline: Deadline) -> dict[str, Any] | 
     return {
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
-        "changes": [
-            {
-                "key": change.key,
-                "value": change.value,
-                "sentence": change.sentence,
-                "plan": serving_plan_values(front.job, change.plan),
-            }
-            for change in front.changes
-        ],
+        "changes": serving_change_values(front.job, front.changes),
     }
 
 

@@ -10,9 +10,6 @@ from autoplan.report.render.blocks import GAP, FactRow, Facts, Sentence, Tone
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
 
-__all__ = ["comparison_document", "comparison_table", "verdict_document", "verdict_table"]
-
-
 _TONES: Final[dict[Finding, Tone]] = {"holds": "good", "fails": "bad", "not checked": "warning"}
 _OUTCOMES: Final[dict[Outcome, Tone]] = {"verified": "good", "refuted": "bad", "not all checked": "warning"}
 

@@ -11,9 +11,7 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
 from autoplan.commands.output import Format, FormatOption, OutputOption, present
 from autoplan.commands.planned import Bar
-
-__all__ = ["NOT_ALL_CHECKED", "REFUTED", "verify"]
-
+from autoplan.commands.typed_options import argument, option
 
 #: Exit code where a claim is false, or two answers differ.
 REFUTED: Final = 1
@@ -22,29 +20,14 @@ NOT_ALL_CHECKED: Final = 3
 
 
 def verify(
-    plan: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PLAN", help="Output of `autoplan plan JOB --format json`.", show_default=False
-        ),
-    ],
+    plan: Annotated[Path, argument("PLAN", "Output of `autoplan plan JOB --format json`.")],
     job: Annotated[
         str | None,
-        typer.Option(
-            "--job",
-            metavar="JOB",
-            help="A job file: the plan must be one of this job, with the current catalogue.",
-            show_default=False,
-        ),
+        option("--job", "JOB", "A job file: the plan must be one of this job, with the current catalogue."),
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against",
-            metavar="OTHER",
-            help="Another saved plan: only say in which fields the two differ.",
-            show_default=False,
-        ),
+        option("--against", "OTHER", "Another saved plan: only say in which fields the two differ."),
     ] = None,
     seconds: Annotated[
         float,
@@ -69,7 +52,7 @@ def verify(
     Exit code 0: all claims that matter hold; 1: a claim is false, or PLAN and OTHER differ; 2: a file cannot
     be read; 3: no claim is false, and one that matters could not be checked, such as for lack of time.
     """
-    from autoplan import planning
+    from autoplan.answers.verify import ask
 
     collect_again()
     if against is not None:
@@ -77,31 +60,21 @@ def verify(
         return
     deadline = command_deadline(None if exhaustive else seconds)
     with Bar("checking layouts") as bar:
-        verdict = planning.verify(plan, job=job, deadline=deadline, progress=bar)
+        verdict = ask.verify(plan, job=job, deadline=deadline, progress=bar)
 
     from autoplan.answers.verify.blocks import verdict_document, verdict_table
 
-    present(
-        form,
-        output,
-        document=lambda: verdict_document(verdict),
-        table=lambda terminal: verdict_table(verdict, terminal),
-    )
+    present(form, output, verdict, document=verdict_document, table=verdict_table)
     if not verdict.verified:
         raise typer.Exit(REFUTED if verdict.failed else NOT_ALL_CHECKED)
 
 
 def _compare(plan: Path, other: Path, form: Format, output: Path | None) -> None:
     """Write the fields in which two saved plans differ."""
-    from autoplan import planning
+    from autoplan.answers.verify.ask import compared
     from autoplan.answers.verify.blocks import comparison_document, comparison_table
 
-    comparison = planning.compared(plan, other)
-    present(
-        form,
-        output,
-        document=lambda: comparison_document(comparison),
-        table=lambda terminal: comparison_table(comparison, terminal),
-    )
+    comparison = compared(plan, other)
+    present(form, output, comparison, document=comparison_document, table=comparison_table)
     if comparison.differences:
         raise typer.Exit(REFUTED)

@@ -22,8 +22,6 @@ from autoplan.calibration.snapshots.plain_pickle import read_plain_pickle
 from autoplan.calibration.traces.event_stream import first_bytes, pieces
 from autoplan.errors import CatalogError, Problem, SpecError
 
-__all__ = ["measured_snapshot", "read_memory"]
-
 _PICKLE: Final = b"\x80"
 _LARGEST: Final = 2**30
 

@@ -30,8 +30,6 @@ from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, inst
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
 from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
 
-__all__ = ["EXPOSED", "PartOf", "measurement"]
-
 #: The part of a step that communication of a group belongs to, given its operation.
 PartOf = Callable[[ProcessGroup, str], str]
 

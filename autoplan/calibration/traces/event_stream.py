@@ -21,8 +21,6 @@ from typing import Any, BinaryIO, Final, TypeAlias
 from autoplan.catalog import open_file
 from autoplan.errors import CatalogError, Problem, SpecError
 
-__all__ = ["Item", "trace_items"]
-
 #: A field of the trace and its value; ``traceEvents`` comes once for each event.
 Item: TypeAlias = tuple[str, Any]
 

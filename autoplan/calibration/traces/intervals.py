@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NO_TIME", "Instants", "Times", "instants_of", "united"]
-
 Instants = NDArray[np.int64]
 
 

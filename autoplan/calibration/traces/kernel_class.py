@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, Literal
-
-__all__ = ["KINDS", "Kind", "collective_of", "kind_of_kernel", "kind_of_operator", "known_collective"]
+from typing import Final, Literal, get_args
 
 Kind = Literal[
     "gemm",
@@ -25,17 +23,7 @@ Kind = Literal[
 ]
 
 #: In the order in which concurrent work is attributed: a moment counts for the first of them.
-KINDS: Final[tuple[Kind, ...]] = (
-    "gemm",
-    "attention",
-    "elementwise",
-    "other",
-    "recompute",
-    "optimizer",
-    "communication",
-    "copy",
-    "bubble",
-)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 _COLLECTIVES: Final = (
     (

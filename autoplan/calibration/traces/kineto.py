@@ -108,9 +108,6 @@ def operator_kernels(
             columns.kind[at] = step
 
 
-__all__ = ["is_allocation", "is_loader", "is_optimizer", "rank_of_name", "read_kineto", "step_of"]
-
-
 _DEVICE: Final = frozenset(
     {"kernel", "concurrent_kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events"}
 )
@@ -251,7 +248,7 @@ class _KinetoReader:
             self._predicted(event, args, number)
 
     def _span(self, event: Mapping[str, Any], number: int) -> tuple[int, int]:
-        """Return start and end of an event [ns]; raises SpecError for what is no time."""
+        """Return start and end of an event [ns]; raises SpecError for malformed times."""
         start, length = event.get("ts"), event.get("dur")
         if not _is_time(start):
             raise self._problem(f"{repr(start)[:40]} is no time in microseconds", number, "ts")

@@ -29,8 +29,6 @@ from autoplan.calibration.traces.timeline_record import (
 from autoplan.catalog import open_file
 from autoplan.errors import CatalogError, Problem, SpecError
 
-__all__ = ["read_nsight"]
-
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES: Final = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -94,14 +92,14 @@ class _Report:
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a table; a column that it lacks is None."""
-        own = self.tables.get(table)
-        if own is None:
+        present = self.tables.get(table)
+        if present is None:
             return
-        chosen = ", ".join(f'"{column}"' if column in own else "NULL" for column in columns)
+        chosen = ", ".join(f'"{column}"' if column in present else "NULL" for column in columns)
         yield from self.connection.execute(f'SELECT {chosen} FROM "{table}"')  # noqa: S608 - our own names
 
     def _span(self, table: str, row: int, start: object, end: object) -> tuple[int, int]:
-        """Return start and end of a row [ns]; raises SpecError for what is no time."""
+        """Return start and end of a row [ns]; raises SpecError for malformed times."""
         if not _is_instant(start):
             raise self._problem(f"{repr(start)[:40]} is no time in nanoseconds", table, row, "start")
         if not _is_instant(end):

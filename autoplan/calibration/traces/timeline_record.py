@@ -21,17 +21,6 @@ from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, inst
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
 from autoplan.errors import Problem, SpecError
 
-__all__ = [
-    "DeviceFacts",
-    "DeviceTrace",
-    "HostTrace",
-    "KernelColumns",
-    "ProcessGroup",
-    "StepRange",
-    "columns_of",
-    "merged_steps",
-]
-
 _MOST_NAMES: Final = 100_000
 #: Devices of one trace: a file has those of a process or of a node, or the stages of a predicted step.
 _MOST_DEVICES: Final = 2_048

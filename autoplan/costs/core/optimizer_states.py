@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from autoplan.schema.costmodel.stack import MemoryPolicy
-from autoplan.schema.job import Optimizer
+from autoplan.schema.precision import Optimizer
 
 __all__ = ["OPTIMIZERS", "OptimizerState", "paged_bytes", "state_bytes"]
 

@@ -21,13 +21,11 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.network.collectives import Group
+from autoplan.schema.precision import ResultState, SchemeName, StartState
 
-__all__ = ["GridAxis", "Grids", "ResultState", "SchemeName", "StartState", "Terms", "scheme_name"]
+__all__ = ["GridAxis", "Grids", "Terms", "scheme_name"]
 
-SchemeName = Literal["batch", "rows", "columns", "inner", "summa", "cannon", "2.5d", "3d"]
 GridAxis = Literal["batch", "rows", "columns", "inner"]
-StartState = Literal["one-copy", "in-place"]
-ResultState = Literal["sharded", "replicated"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ from autoplan.launch.known_models import architecture_name, hub_name, other_arch
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.schema.job import AdapterSpec, Job
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import RecomputeMode
 

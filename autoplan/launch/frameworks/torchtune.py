@@ -43,7 +43,8 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.schema.job import AdapterSpec, Job
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 __all__ = ["TARGET", "emit_torchtune", "read_torchtune"]

@@ -15,19 +15,17 @@ from autoplan.catalog.programs import ANY_LAYOUT, with_programs_again
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
-from autoplan.results import Front
-from autoplan.results.front import Edit
+from autoplan.results.front import Edit, Front
 from autoplan.results.merged_front import choice_key
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-from autoplan.schema.job import AdapterSpec, Cluster, Job, JobSpec
+from autoplan.schema.job import Cluster, Job, JobSpec
 from autoplan.schema.post_training import RLSpec
 from autoplan.schema.resolved_job import hashes
 from autoplan.schema.yaml.document import Document, Plain
 from autoplan.schema.yaml.loader import validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.units import Dimension, quantity_text
-
-__all__ = ["Changes", "applied", "choices_of", "edited", "edits_of", "given_keys", "on_all", "rules_text"]
 
 #: New values of keys of a job file, as YAML.
 Changes: TypeAlias = tuple[tuple[str, str], ...]

@@ -12,12 +12,11 @@ from autoplan.deadline import check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import choices_of
 from autoplan.planning.plan_and_evaluate import merged, plan, plannable
-from autoplan.results import Front, Plan
+from autoplan.results.front import Front
 from autoplan.results.merged_front import inner_objectives, step_limit
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import hashes
-
-__all__ = ["Fastest", "Feasibility", "closeness", "optimistic_step", "timed_limits", "untimed"]
 
 #: How much better the layouts of one choice of a job may use its devices than those of another.
 _GAIN: Final = 2.0

@@ -22,8 +22,6 @@ from autoplan.schema.packed_documents import long_document
 from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 
-__all__ = ["KINDS", "OPEN_SEARCH", "RelaxationKind", "longer_step"]
-
 #: Name of the kind that takes every restriction of the search away.
 OPEN_SEARCH: Final = "an unrestricted search"
 

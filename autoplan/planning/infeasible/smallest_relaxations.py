@@ -17,21 +17,11 @@ from autoplan.planning.infeasible.feasibility import (
     timed_limits,
 )
 from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
-from autoplan.results import Front
-from autoplan.results.front import Suggestion
+from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import step_limit
 from autoplan.rules.user_constraints import own_rules, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 from autoplan.units import format_bytes, format_seconds, quantity_text
-
-__all__ = [
-    "Requirement",
-    "requirements_of",
-    "rules_conflict",
-    "suggested",
-    "unsatisfiable_subsets",
-    "with_only",
-]
 
 #: Most relaxations of one kind that are solved.
 _MOST_SOLVES: Final = 12

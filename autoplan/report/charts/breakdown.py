@@ -11,8 +11,6 @@ from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
 from autoplan.units import format_seconds
 
-__all__ = ["breakdown", "fullest_stage", "memory_rows", "memory_table", "time_rows", "time_table"]
-
 #: Parts of the step below this share of its time are not shown.
 _NEGLIGIBLE: Final = 5e-5
 

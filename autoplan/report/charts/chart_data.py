@@ -18,19 +18,6 @@ from autoplan.costs.core.prediction import (
 )
 from autoplan.report.render.terminal import spread
 
-__all__ = [
-    "PIECE_KINDS",
-    "Axis",
-    "EventBar",
-    "PieceLooks",
-    "StepPiece",
-    "event_bars",
-    "picked_stages",
-    "pieces_of",
-    "round_values",
-    "scale_bytes",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EventBar:

@@ -11,11 +11,9 @@ from autoplan.report.charts.chart_data import EventBar, event_bars, picked_stage
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Plan
 from autoplan.results.explanation import judged_stage
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
-
-__all__ = ["MOST_PANELS", "memory_svg"]
 
 #: Most pipeline stages in one chart.
 MOST_PANELS: Final = 16

@@ -24,11 +24,8 @@ from autoplan.costs.core.prediction import (
     StepTimeline,
 )
 from autoplan.report.wording.part_names import TIME_NAMES
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
-
-__all__ = ["predicted_trace"]
-
 
 _COMPUTE: Final = {"compute", "recompute", "optimizer", "bubble"}
 _TRACKS: Final = {"phases": 0, "compute": 1, "communication": 2}
@@ -67,8 +64,8 @@ def _events(
         yield from _metadata(stage, plan.layout.layers[stage])
         end = _nanoseconds(timeline.seconds)
         yield _complete("ProfilerStep#0", "user_annotation", stage, "phases", (0, end), {})
-    for (stage, phase, microbatch, chunk), own in groupby(timeline.slices, _pass_of):
-        slices = list(own)
+    for (stage, phase, microbatch, chunk), of_pass in groupby(timeline.slices, _pass_of):
+        slices = list(of_pass)
         span = _nanoseconds(slices[0].start), _nanoseconds(slices[-1].start + slices[-1].seconds)
         if microbatch is not None:
             args = {"microbatch": microbatch, "chunk": chunk}
@@ -83,8 +80,8 @@ def _events(
 def _flows(timeline: StepTimeline) -> Iterator[dict[str, Any]]:
     """Yield an arrow from each pass to the one that takes what it sends, as a start and an end."""
     passes: dict[tuple[str, int, int], tuple[int, int, int]] = {}
-    for (stage, phase, microbatch, chunk), own in groupby(timeline.slices, _pass_of):
-        slices = list(own)
+    for (stage, phase, microbatch, chunk), of_pass in groupby(timeline.slices, _pass_of):
+        slices = list(of_pass)
         if microbatch is not None and phase in _NEXT:
             span = _nanoseconds(slices[0].start), _nanoseconds(slices[-1].start + slices[-1].seconds)
             passes[phase, microbatch, chunk * timeline.stages + stage] = (stage, *span)

@@ -41,8 +41,6 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import bar
 
-__all__ = ["html_of"]
-
 _CLASSES: Final = {"": "", "good": "yes", "bad": "no", "warning": "", "quiet": "quiet"}
 
 

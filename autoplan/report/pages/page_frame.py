@@ -21,33 +21,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = [
-    "bar_cell",
-    "choice_list",
-    "code_cell",
-    "colour_keys",
-    "detail_section",
-    "drawn",
-    "drawn_cell",
-    "element",
-    "fact_table",
-    "folded",
-    "layout_line",
-    "number_cell",
-    "page",
-    "plan_number",
-    "preformatted",
-    "readout",
-    "region",
-    "row_head",
-    "script_of",
-    "sentences_list",
-    "table",
-    "text_cell",
-    "zoom",
-    "zoomable",
-]
-
 #: Characters beyond which a text takes many lines of a narrow column.
 _SENTENCE: Final = 48
 

@@ -19,25 +19,13 @@ from autoplan.report.pages.page_frame import (
 )
 from autoplan.report.render.serialization import dump
 from autoplan.report.render.terminal import Terminal
-from autoplan.report.wording.provenance import number_kinds
 from autoplan.report.wording.sentences import count_words, job_lines
-from autoplan.results import Front
+from autoplan.results.front import Front
+from autoplan.results.job_summary import number_kinds
 from autoplan.schema.base import Sourced
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds, format_share
-
-__all__ = [
-    "coefficients_section",
-    "command_section",
-    "headings",
-    "json_section",
-    "limits_table",
-    "proof_section",
-    "provenance_section",
-    "rejected_section",
-    "step_sentence",
-]
 
 #: Longest text of a source or a note.
 _LONGEST: Final = 300
@@ -73,7 +61,7 @@ def step_sentence(predicted: Mapping[str, Any]) -> str:
 
 
 def limits_table(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> str:
-    """Return what is predicted against what is allowed; both are of documents."""
+    """Return the predicted values beside their limits; both are of documents."""
     heads = [("of a device or a step", ""), ("predicted", "number"), ("limit", "number"), ("within", "")]
     return table("predicted against limits", heads, _limit_rows(limits, predicted))
 
@@ -116,7 +104,7 @@ def _within(inside: bool) -> str:  # noqa: FBT001 - it is what is shown
 
 
 def proof_section(front: Front, sentences: Sequence[str]) -> list[str]:
-    """Return what is proven of a front, and what names the question that was answered."""
+    """Return what is proven of a front, and the hashes of its job and cost model."""
     certificate = front.certificate
     rows = [
         element("th", name) + text_cell(text)

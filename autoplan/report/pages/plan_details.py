@@ -15,10 +15,8 @@ from autoplan.report.pages.pictures.stacked_bars import memory_bars, time_bars
 from autoplan.report.pages.pictures.timeline_picture import timeline_picture
 from autoplan.report.render.svg import add_text, canvas, printable, written
 from autoplan.report.wording.sentences import fits_sentence, number_words
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.units import format_bytes, format_rate, format_seconds
-
-__all__ = ["MOST_NODES", "STAGE_COLOURS", "PicturesOf", "StepPictures", "placement_picture", "plan_details"]
 
 
 @dataclass(frozen=True, slots=True)

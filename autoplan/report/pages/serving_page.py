@@ -41,8 +41,6 @@ from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = ["served_limits_table", "serving_front_page", "serving_plan_page"]
-
 #: Most plans with a row and a point, and most of them that can be chosen.
 _MOST_PLANS: Final = 120
 _MOST_DETAILS: Final = 12

@@ -14,38 +14,6 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
 
-__all__ = [
-    "COLUMN_GAP",
-    "GAP",
-    "NOTHING",
-    "Beside",
-    "Block",
-    "Column",
-    "ColumnKind",
-    "DataTable",
-    "FactRow",
-    "Facts",
-    "Gap",
-    "Heading",
-    "Items",
-    "LayoutLine",
-    "Look",
-    "Picture",
-    "Piece",
-    "Sentence",
-    "ShareBar",
-    "ShareBars",
-    "Tone",
-    "TypedLines",
-    "below_heading",
-    "data_table",
-    "facts",
-    "fitted",
-    "heading",
-    "items",
-    "total_width",
-]
-
 #: What a text says of what it is about: it is well, it is not, it is to be noted, or it is an aside.
 Tone = Literal["", "good", "bad", "warning", "quiet"]
 #: How a column stands out from its neighbours: it is what matters, names the rows, or is an aside; or what a
@@ -111,7 +79,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A name and what there is to say of it, in one text or several side by side."""
+    """A name with its value, one text or several side by side."""
 
     name: str
     texts: tuple[str, ...]

@@ -7,8 +7,6 @@ from json.encoder import encode_basestring_ascii
 from math import isfinite
 from typing import Any, Final, Literal
 
-__all__ = ["dump"]
-
 #: One level of indentation.
 _INDENT: Final = "  "
 _encoded = json.JSONEncoder(allow_nan=False).encode

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Final
 from xml.etree import ElementTree as ET
 
-__all__ = ["Place", "add_group", "add_line", "add_text", "canvas", "printable", "written"]
-
 #: Position from the left and the top [px].
 Place = tuple[float, float]
 

@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING, Final, TextIO
 if TYPE_CHECKING:
     from autoplan.report.render.blocks import Block
 
-__all__ = [
-    "PIPED_WIDTH",
-    "SCREEN_LINES",
-    "SIDE_BY_SIDE_WIDTH",
-    "WIDE",
-    "Terminal",
-    "bar",
-    "render",
-    "spread",
-    "terminal_of",
-]
-
 #: Width without a terminal.
 PIPED_WIDTH: Final = 120
 

@@ -34,8 +34,6 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import SIDE_BY_SIDE_WIDTH, Terminal, bar
 
-__all__ = ["laid_out"]
-
 _TONES: Final = {"": "", "good": "green", "bad": "bold red", "warning": "yellow", "quiet": "dim"}
 _LOOKS: Final = {
     "": "",

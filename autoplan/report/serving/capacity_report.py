@@ -24,12 +24,11 @@ from autoplan.report.render.blocks import (
 from autoplan.report.render.terminal import Terminal, bar, render
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import job_assumptions
+from autoplan.results.job_summary import serving_job_document
 from autoplan.results.serving.capacity_answer import CapacityAnswer, CapacityKnob
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
-
-__all__ = ["capacity_document", "capacity_table", "serving_job_document", "serving_job_lines"]
 
 #: Stages and layouts that a table shows.
 _MOST_ROWS: Final = 8
@@ -50,21 +49,6 @@ def capacity_document(answer: CapacityAnswer) -> Document:
         "other_layouts": [{"layout": str(x.layout), **_brief(x.predicted)} for x in answer.others],
         "most_tokens": {"layout": str(answer.most.layout), **_brief(answer.most.predicted)},
         "sources": dict(answer.job.engine.sources),
-    }
-
-
-def serving_job_document(job: ServingJob) -> Document:
-    """Return what a serving job asks for."""
-    return {
-        "name": job.name,
-        "model": job.model.name,
-        "hardware": {"node": job.cluster.node.name, "device": job.cluster.device.name},
-        "devices": job.cluster.devices,
-        "engine": job.engine.name,
-        "engine_version": job.engine.version,
-        "engine_version_assumed": job.engine.version_assumed,
-        "longest_request_tokens": job.longest_request,
-        "workload": job.workload.model_dump(mode="json"),
     }
 
 

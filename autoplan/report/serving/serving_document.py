@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from autoplan.report.document_fields import SCHEMA, Document, assumptions, plain
-from autoplan.report.serving.capacity_report import serving_job_document
 from autoplan.report.serving.serving_words import left_to_engine
-from autoplan.report.wording.provenance import number_kinds
-from autoplan.results.serving.plan_values import serving_plan_values
+from autoplan.results.job_summary import serving_job_document, serving_provenance
+from autoplan.results.serving.plan_values import serving_change_values, serving_plan_values
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.schema.resolved_job import HASH, document_hash, resolved_values
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.version import __version__
-
-__all__ = ["serving_front_document", "serving_plan_document"]
 
 
 def serving_front_document(front: ServingFront) -> Document:
@@ -43,16 +37,8 @@ def serving_front_document(front: ServingFront) -> Document:
         "rejected": [{"reason": fell.reason, "units": fell.layouts} for fell in front.rejected],
         "reasons": list(front.reasons),
         "conflict": list(front.conflict),
-        "changes": [
-            {
-                "key": change.key,
-                "value": change.value,
-                "sentence": change.sentence,
-                "plan": serving_plan_values(front.job, change.plan),
-            }
-            for change in front.changes
-        ],
-        "provenance": _provenance(front.job),
+        "changes": serving_change_values(front.job, front.changes),
+        "provenance": serving_provenance(front.job),
         **assumptions(front.job.source),
         "resolved": resolved_values(front.job),
     }
@@ -107,20 +93,5 @@ def serving_plan_document(job: ServingJob, plan: ServingPlan) -> Document:
         "job": serving_job_document(job),
         **serving_plan_values(job, plan),
         "left_to_engine": left_to_engine(job, plan),
-        "provenance": _provenance(job),
-    }
-
-
-def _provenance(job: ServingJob) -> dict[str, Any]:
-    return {
-        "autoplan": __version__,
-        "engine": {
-            "name": job.engine.name,
-            "version": job.engine.version,
-            "sources": dict(job.engine.sources),
-        },
-        "hardware": {
-            "device": {"name": job.cluster.device.name, "numbers": number_kinds(job.cluster.device)},
-            "node": {"name": job.cluster.node.name, "numbers": number_kinds(job.cluster.node)},
-        },
+        "provenance": serving_provenance(job),
     }

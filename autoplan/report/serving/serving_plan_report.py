@@ -25,7 +25,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import (
     interval_lines,
@@ -42,27 +42,12 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 
-__all__ = [
-    "PERCENTILES",
-    "percentile_rows",
-    "reached",
-    "serving_facts",
-    "serving_plan_blocks",
-    "serving_plan_table",
-    "serving_verdict",
-]
-
 #: Columns of simulated latencies.
 PERCENTILES: Final = ("mean", "p50", "p90", "p99")
 _BOUNDS: Final = {
     "compute": "matrix products take most of a step",
     "memory bandwidth": "reading weights and cache takes most of a step",
 }
-
-
-def serving_plan_table(job: ServingJob, plan: ServingPlan, terminal: Terminal) -> str:
-    """Return the prediction of one plan as text."""
-    return render(serving_plan_blocks(job, plan, terminal), terminal)
 
 
 def serving_plan_blocks(

@@ -18,7 +18,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_plan_report import class_blocks, pool_lines, reached
 from autoplan.report.serving.serving_words import (
@@ -35,25 +35,10 @@ from autoplan.report.wording.suggestion_words import next_change
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.units import format_share
 
-__all__ = [
-    "figure_columns",
-    "front_ends",
-    "proof_sentences",
-    "scaling_blocks",
-    "serving_front_blocks",
-    "serving_front_table",
-    "serving_sentences",
-]
-
 #: Times per token up to this factor apart are alike.
 _ALIKE: Final = 1.1
 #: Plans that a table shows unless all are asked for.
 _MOST_ROWS: Final = 16
-
-
-def serving_front_table(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> str:
-    """Return the plans of a serving job as a table, or the reasons why there are none."""
-    return render(serving_front_blocks(front, terminal, all_plans=all_plans), terminal)
 
 
 def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: bool = False) -> list[Block]:
@@ -147,7 +132,7 @@ def scaling_blocks(front: ServingFront) -> Iterator[Block]:
 
 
 def _scaling(front: ServingFront) -> DataTable:
-    """Return the fewest devices for each load, with the first plan on as many."""
+    """Return the fewest devices for each load, with the first plan on them."""
     rows = [(answer.job.workload, answer.plans[0] if answer.plans else None) for answer in front.scaling]
     missing = ["not solved" if answer.certificate.stopped else "none" for answer in front.scaling]
     loads = [

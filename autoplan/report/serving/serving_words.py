@@ -26,17 +26,6 @@ from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 
-__all__ = [
-    "interval_lines",
-    "left_to_engine",
-    "load_words",
-    "plan_parts",
-    "served_words",
-    "settings_lines",
-    "simulated_lines",
-    "time_words",
-]
-
 #: Settings of an engine in words.
 _SETTINGS: Final[dict[str, Callable[[float], str]]] = {
     "max_num_seqs": lambda value: f"max_num_seqs {value:,}",
@@ -133,7 +122,7 @@ def settings_lines(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the largest unit of which there is at least one and a half.
+    """Return a time in the largest unit in which it is 1.5 or more.
 
     >>> _duration(3435.0), _duration(61.0), _duration(86_400.0)
     ('57 min', '61.0 s', '24.0 h')

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["GIB", "MEMORY_PARTS", "SERVED_MEMORY", "TIME_COLOURS", "TIME_NAMES", "MemoryPart"]
-
 GIB: Final = 2**30
 
 TIME_NAMES: Final = {

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from autoplan.costs.core.prediction import JobFacts, LayerType, Prediction
 from autoplan.costs.core.reference import keeps_reference
-from autoplan.report.wording.provenance import kernels_origin, number_kinds
 from autoplan.report.wording.standing_words import noise_sentence
-from autoplan.results import Certificate, Front, Rejection, StackStep
-from autoplan.results.front import RejectionKind
+from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
+from autoplan.results.job_summary import number_kinds
+from autoplan.results.plan import StackStep
 from autoplan.schema.job import Job, JobFile
 from autoplan.schema.layout import ORDERS, Layout
 from autoplan.schema.post_training import sequences_of_sample
@@ -27,29 +27,6 @@ from autoplan.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
-
-__all__ = [
-    "CENTRE_ONLY",
-    "certificate_sentence",
-    "count_words",
-    "fits_sentence",
-    "front_sentences",
-    "job_assumptions",
-    "job_lines",
-    "layout_parts",
-    "number_words",
-    "only_at_centre",
-    "peaks_sentence",
-    "proof_sentence",
-    "rejected_rows",
-    "rejected_sentence",
-    "risk_sentence",
-    "space_sentence",
-    "stage_layer_types",
-    "surety_sentences",
-    "uneven_chunks",
-    "wrap_parts",
-]
 
 #: Mark of a plan that fits only at the centre of its 90 % memory interval.
 CENTRE_ONLY: Final = "?"
@@ -364,6 +341,18 @@ def surety_sentences(
     return [*assumed_sentences(job), *stacks_sentences(stacks), *intervals, *origins]
 
 
+def kernels_origin(job: Job) -> str:
+    """Return in words where the kernel curves of ``job`` were measured."""
+    kernels, device_name = job.kernels, job.cluster.device.name
+    if device_name in kernels.devices[:1]:
+        return "measured on this device"
+    if device_name in kernels.devices:
+        return f"measured on {kernels.devices[0]}, whose chip is that of this device"
+    if kernels.devices:
+        return f"not measured on this device: those of {kernels.devices[0]}, its nearest measured relative"
+    return f"not measured on this device: {kernels.valid_for}"
+
+
 def _linear_attention(job: Job) -> list[str]:
     """Return the sentence on layers without softmax attention; empty for a model without such layers."""
     linear, model = job.model.linear_attention, job.model
@@ -472,7 +461,7 @@ def near_limit_sentences(job: Job, predicted: Sequence[Prediction]) -> list[str]
 
 
 def stack_title(job: Job) -> str:
-    """Return the programs that are looked at, or the stack, and that it is assumed where it is."""
+    """Return the programs of the search, or the stack; an assumed stack is marked."""
     runs = [one.program for one in job.choices or (job,) if one.program]
     programs = dict.fromkeys(title for one in runs for title in (one.title, *one.alike))
     if len(programs) > 1:
@@ -484,7 +473,7 @@ def stack_title(job: Job) -> str:
 
 
 def assumed_sentences(job: Job) -> list[str]:
-    """Return what is taken as program or stack of ``job``, and why; empty where it says which."""
+    """Return the program or stack that is assumed for ``job``, and why; empty where the job names it."""
     if job.program is not None:
         why = f", the fastest that has this layout ({_others(job)})" if job.lacking else ""
         return [f"program: {job.program.words}{why}"] if why else []
@@ -508,7 +497,7 @@ def _others(job: Job) -> str:
 def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:
     """Return the sentence on the range of a layout's step among the stacks that may be meant; empty if none.
 
-    >>> from autoplan.results import StackStep
+    >>> from autoplan.results.plan import StackStep
     >>> steps = [StackStep("ddp", 1.0, True), StackStep("fsdp2", 2.0, False)]
     >>> stacks_sentences(steps)[0].partition(" under ")[2]
     'the stacks that may be meant: ddp 1.00 s, fsdp2 2.00 s (does not fit)'

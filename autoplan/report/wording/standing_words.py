@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.results import OrderNoise, Standing
-from autoplan.results.explanation import Difference
+from autoplan.results.explanation import Difference, Standing
+from autoplan.results.front import OrderNoise
 from autoplan.units import format_seconds
-
-__all__ = ["signed_seconds", "standing_sentence"]
 
 
 def standing_sentence(standing: Standing) -> str:

@@ -8,12 +8,10 @@ from pathlib import Path
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Sentence, TypedLines
 from autoplan.report.wording.sentences import number_words
-from autoplan.results import Front, Suggestion
+from autoplan.results.front import Front, Suggestion
 from autoplan.schema.job import Job
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
-
-__all__ = ["conflict_sentences", "next_change", "suggestion_lines", "suggestion_sentences"]
 
 
 def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
@@ -41,7 +39,7 @@ def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
 
 
 def next_change(job: Job | ServingJob, changes: Sequence[object]) -> Iterator[Block]:
-    """Yield how to go on with the first of ``changes`` to ``job``, where there is any."""
+    """Yield the command that makes the first of ``changes`` to ``job``; nothing without changes."""
     if changes:
         yield TypedLines((_next_command(job),))
 

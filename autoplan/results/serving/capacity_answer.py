@@ -9,8 +9,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
 
-__all__ = ["CapacityAnswer", "CapacityKnob", "LayoutCapacity", "shortage_sentence"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayoutCapacity:

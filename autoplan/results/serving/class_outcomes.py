@@ -16,8 +16,6 @@ from autoplan.costs.core.serving.served_prediction import (
 )
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
-__all__ = ["ClassOutcome", "class_outcomes", "class_values", "predicted_class_values"]
-
 Values: TypeAlias = dict[str, Any]
 
 
@@ -49,7 +47,7 @@ class ClassOutcome:
 def class_outcomes(plan: ServingPlan) -> tuple[ClassOutcome, ...]:
     """Return the outcome of each class, in the order in which engines name them; empty for one class."""
     served = _serving(plan)
-    names = dict.fromkeys(known.name for part in served for known in part.predicted.classes)
+    names = dict.fromkeys(one.name for part in served for one in part.predicted.classes)
     return tuple(_outcome([part for part in served if part.has(name)], name) for name in names)
 
 
@@ -63,7 +61,7 @@ class _Serving:
 
     def has(self, name: str) -> bool:
         """Whether it gets requests of a class."""
-        return any(known.name == name for known in self.predicted.classes)
+        return any(one.name == name for one in self.predicted.classes)
 
 
 def _serving(plan: ServingPlan) -> list[_Serving]:
@@ -73,13 +71,13 @@ def _serving(plan: ServingPlan) -> list[_Serving]:
 
 
 def _outcome(parts: Sequence[_Serving], name: str) -> ClassOutcome:
-    served = [next(known for known in part.predicted.classes if known.name == name) for part in parts]
+    served = [next(one for one in part.predicted.classes if one.name == name) for part in parts]
     runs = [run for part in parts if (run := _simulated(part.predicted, name)) is not None]
     loaded = all(part.predicted.load.kind != "maximum" for part in parts)
-    share = sum(part.share * known.share for part, known in zip(parts, served, strict=True))
+    share = sum(part.share * one.share for part, one in zip(parts, served, strict=True))
     rate = sum(
-        part.predicted.requests_per_second * known.share * known.output_tokens
-        for part, known in zip(parts, served, strict=True)
+        part.predicted.requests_per_second * one.share * one.output_tokens
+        for part, one in zip(parts, served, strict=True)
     )
     tokens = [run.time_per_output_token for run in runs if run.time_per_output_token is not None]
     return ClassOutcome(
@@ -87,11 +85,9 @@ def _outcome(parts: Sequence[_Serving], name: str) -> ClassOutcome:
         share=share,
         groups=tuple(group for part in parts for group in part.groups),
         dedicated=all(len(part.predicted.classes) == 1 for part in parts),
-        time_to_first_token=_longest(served, lambda served_by: served_by.time_to_first_token)
-        if loaded
-        else None,
-        time_per_output_token=_longest(served, lambda served_by: served_by.time_per_output_token),
-        request_latency=_longest(served, lambda served_by: served_by.request_latency) if loaded else None,
+        time_to_first_token=_longest(served, lambda of_time: of_time.time_to_first_token) if loaded else None,
+        time_per_output_token=_longest(served, lambda of_time: of_time.time_per_output_token),
+        request_latency=_longest(served, lambda of_time: of_time.request_latency) if loaded else None,
         output_tokens_per_second=rate,
         simulated_first_token=_slowest([run.time_to_first_token for run in runs]),
         simulated_token=_slowest(tokens),
@@ -102,7 +98,7 @@ def _outcome(parts: Sequence[_Serving], name: str) -> ClassOutcome:
 
 def _simulated(predicted: ServedPrediction | PooledPrediction, name: str) -> ClassStatistics | None:
     run = predicted.simulation.statistics if predicted.simulation else None
-    return next((served_by for served_by in run.classes if served_by.name == name), None) if run else None
+    return next((one for one in run.classes if one.name == name), None) if run else None
 
 
 def _longest(served: list[ServedClass], time: Callable[[ServedClass], float]) -> float | None:
@@ -151,12 +147,12 @@ def predicted_class_values(group: EngineGroup) -> list[Values]:
 
 def _of_group(group: EngineGroup) -> Iterator[Values]:
     loaded = group.predicted.load.kind != "maximum"
-    for served_by in group.predicted.classes:
-        first, latency = served_by.time_to_first_token, served_by.request_latency
+    for one in group.predicted.classes:
+        first, latency = one.time_to_first_token, one.request_latency
         yield {
-            "name": served_by.name,
-            "share_of_requests": served_by.share,
+            "name": one.name,
+            "share_of_requests": one.share,
             "time_to_first_token_seconds": first if loaded and isfinite(first) else None,
-            "time_per_output_token_seconds": served_by.time_per_output_token,
+            "time_per_output_token_seconds": one.time_per_output_token,
             "request_latency_seconds": latency if loaded and isfinite(latency) else None,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Any, TypeAlias
@@ -9,11 +10,9 @@ from typing import Any, TypeAlias
 from autoplan.costs.core.serving.capacity import DeviceMemoryUse
 from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, LatencyStatistics
 from autoplan.results.serving.class_outcomes import class_values, predicted_class_values
-from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
+from autoplan.results.serving.serving_front import EngineGroup, ServingChange, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
-
-__all__ = ["serving_plan_values"]
 
 Values: TypeAlias = dict[str, Any]
 
@@ -27,6 +26,19 @@ def serving_plan_values(job: ServingJob, plan: ServingPlan) -> Values:
         "engines": [_group(group) for group in plan.groups],
         "broken_limits": list(plan.broken),
     }
+
+
+def serving_change_values(job: ServingJob, changes: Sequence[ServingChange]) -> list[Values]:
+    """Return what an answer says of changes that help, each with its plan."""
+    return [
+        {
+            "key": change.key,
+            "value": change.value,
+            "sentence": change.sentence,
+            "plan": serving_plan_values(job, change.plan),
+        }
+        for change in changes
+    ]
 
 
 def _layout(layout: EngineLayout) -> Values:

@@ -10,16 +10,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "EngineParts",
-    "LimitSlack",
-    "LoadFlip",
-    "ServingContrast",
-    "ServingExplanation",
-    "ServingRefusal",
-    "ServingStanding",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:

@@ -18,21 +18,6 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "SERVING_THINNING",
-    "EngineGroup",
-    "FormatComparison",
-    "PoolComparison",
-    "ServingCertificate",
-    "ServingChange",
-    "ServingFront",
-    "ServingPlan",
-    "loss",
-    "objective_value",
-    "plan_of_pools",
-]
-
-
 #: Least relative difference in an objective between plans of a front.
 SERVING_THINNING: Final = 0.01
 
@@ -350,6 +335,6 @@ class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
 
     @property
     def answered(self) -> bool:
-        """Whether there is any plan, be it of another load than the last, which a deadline left without."""
+        """Whether a plan was found, for the last load or, where a deadline stopped that one, for another."""
         left_without = self.certificate.stopped is not None
         return self.feasible or (left_without and any(row.plans for row in self.scaling))

@@ -9,8 +9,6 @@ from pydantic import Field
 from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
-__all__ = ["BlockPolicy"]
-
 
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""

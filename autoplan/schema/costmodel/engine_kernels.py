@@ -9,15 +9,6 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Sourced
 
-__all__ = [
-    "EngineAllReduceTable",
-    "EngineKernelSpec",
-    "EngineKernelTable",
-    "ExpertTable",
-    "KernelName",
-    "SmallGemmTable",
-]
-
 Nodes = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=2)]
 Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**9)], ...], Field(min_length=1)]
 Size = Annotated[int, Field(ge=1, le=10**6)]

@@ -12,8 +12,6 @@ from pydantic import Field, model_validator
 from autoplan.schema.base import Frozen, PositiveBandwidth, SourcedShare
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
-__all__ = ["IntervalSpec", "ServedMetric", "SpreadLoad", "SpreadSpec"]
-
 #: Loads that measured runs had; all: whatever the load.
 SpreadLoad = Literal["closed loop", "open loop", "offline", "all at once", "static", "disaggregated", "all"]
 ServedMetric = Literal[

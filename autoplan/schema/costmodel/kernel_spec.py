@@ -15,17 +15,6 @@ from autoplan.schema.base import Frozen, PositiveShare, Sourced, SourcedFlopRate
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable
 from autoplan.schema.hardware import sourced_numbers
 
-__all__ = [
-    "AttentionCurve",
-    "CollectiveTable",
-    "CostModel",
-    "GemmCurve",
-    "KernelSpec",
-    "MemoryBoundCurve",
-    "Name",
-    "SourcedFactor",
-]
-
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 
 

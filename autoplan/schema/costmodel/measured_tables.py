@@ -16,8 +16,6 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Frozen, Seconds, Share, Sourced
 
-__all__ = ["AttentionShares", "AttentionTable", "GemmTable", "Ratios", "Tile", "WaveRounding"]
-
 Extents = Annotated[tuple[Annotated[int, Field(ge=1, le=10**15)], ...], Field(min_length=1)]
 Reached = Annotated[float, Field(ge=1e-6, le=1)]
 Row = tuple[Reached, ...]

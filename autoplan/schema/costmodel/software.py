@@ -12,8 +12,6 @@ from pydantic import Field
 from autoplan.schema.base import Bytes, Frozen
 from autoplan.schema.costmodel.stack import StackSpec
 
-__all__ = ["SoftwareSpec", "with_software"]
-
 #: Launch of a captured kernel: 2.5 us for a layer of some twenty (costmodels/stacks/megatron-core-graphs).
 _GRAPH_LAUNCH_SECONDS = 1e-7
 

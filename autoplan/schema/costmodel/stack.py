@@ -33,7 +33,7 @@ from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, Schedule
-from autoplan.schema.precision import Precision
+from autoplan.schema.precision import Optimizer, Precision
 from autoplan.schema.recompute import USUAL_MODES, RecomputeMode
 
 
@@ -97,27 +97,6 @@ class RangedFactor(SourcedFactor):
 def _refuse_outside(low: float, value: float, high: float) -> None:
     if not low <= value <= high:
         raise ValueError("the value is outside of its own range: low <= value <= high is needed")
-
-
-__all__ = [
-    "ActivationOffloadPolicy",
-    "ContextPolicy",
-    "ExpertPolicy",
-    "FineTuningPolicy",
-    "HybridPolicy",
-    "MemoryPolicy",
-    "OffloadPolicy",
-    "Optimizer",
-    "OverlapPolicy",
-    "PlacementPolicy",
-    "StackFile",
-    "StackRules",
-    "StackSpec",
-]
-
-Optimizer = Literal[
-    "adamw", "adam", "sgd", "adamw-8bit", "adamw-bf16", "lion", "muon", "paged-adamw", "paged-adamw-8bit"
-]
 
 
 class MemoryPolicy(Frozen):

@@ -8,8 +8,6 @@ from typing import Final
 from autoplan.errors import Problem
 from autoplan.schema.model import MAX_SIZE
 
-__all__ = ["ABSENT", "MOST_LAYERS", "Family", "Fields", "Spec", "decoder", "names"]
-
 #: Says that a field has no default, so a config without it is refused.
 ABSENT: Final = -1
 
@@ -167,7 +165,7 @@ def decoder(fields: Fields, *, kv_heads: int = ABSENT, head_dim: int | None = No
 
 
 def _kv_heads(fields: Fields, heads: int, default: int) -> int:
-    """Return the key-value heads: null means as many as heads, absent the family's default."""
+    """Return the key-value heads: null is the number of heads, a missing key the family's default."""
     if default == ABSENT or fields.mentions("num_key_value_heads"):
         default = heads
     return fields.integer("num_key_value_heads", default=default)

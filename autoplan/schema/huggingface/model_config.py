@@ -23,14 +23,6 @@ from autoplan.schema.huggingface.config_fields import ABSENT, MOST_LAYERS, Famil
 from autoplan.schema.huggingface.rmsnorm_families import CLASSIC_FAMILIES, GATED_FAMILIES
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "HYBRID_FAMILIES",
-    "KNOWN_MODEL_TYPES",
-    "REFUSED_FAMILIES",
-    "detect_huggingface",
-    "model_from_huggingface",
-]
-
 _MOST_EXPERTS: Final = 100_000
 _LINEAR: Final = ("linear_attention", "mamba")
 _SOFTMAX: Final = ("full_attention", "attention")

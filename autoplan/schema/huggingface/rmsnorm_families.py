@@ -12,8 +12,6 @@ from typing import Final
 
 from autoplan.schema.huggingface.config_fields import ABSENT, MOST_LAYERS, Family, Fields, Spec, decoder
 
-__all__ = ["GATED_FAMILIES"]
-
 _MOST_EXPERTS: Final = 100_000
 
 

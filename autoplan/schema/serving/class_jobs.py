@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["class_sets", "job_of_classes", "share_of_classes"]
-
 
 def share_of_classes(job: ServingJob, names: Iterable[str]) -> float:
     """Return the part of all requests that are of the classes ``names`` [1]; of no names, all of them."""

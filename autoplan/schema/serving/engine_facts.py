@@ -16,23 +16,6 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 
-__all__ = [
-    "BudgetFacts",
-    "CacheFacts",
-    "DefaultTier",
-    "ForwardFacts",
-    "GraphFacts",
-    "GraphTier",
-    "HandoffFacts",
-    "OverheadFacts",
-    "PaddingFacts",
-    "ReserveFacts",
-    "SamplerFacts",
-    "SchedulerFacts",
-    "SourcedRatio",
-    "StepFacts",
-]
-
 
 class SourcedRatio(Sourced):
     """A sourced number without unit."""

@@ -15,8 +15,6 @@ from typing import Final, get_args
 from autoplan.errors import LayoutError
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 
-__all__ = ["DisaggregatedLayout", "EngineLayout", "engines_of", "parse_serving_layout"]
-
 _LIMIT: Final = 1_000_000
 #: Keys of a layout string with their fields, in the order of the string.
 _DEGREES: Final = {

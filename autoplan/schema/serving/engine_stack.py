@@ -29,8 +29,6 @@ from autoplan.schema.serving.engine_facts import (
     StepFacts,
 )
 
-__all__ = ["Engine", "EngineChanges", "EngineFacts", "EngineSpec", "engine_at"]
-
 Tiers = Annotated[tuple[DefaultTier, ...], Field(min_length=1)]
 
 

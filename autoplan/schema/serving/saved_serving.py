@@ -9,8 +9,6 @@ from pydantic import Field
 from autoplan.schema.saved_front import SavedPart, answer_from
 from autoplan.schema.serving.serving_limits import ServingObjective
 
-__all__ = ["SavedServingFront", "SavedServingPlan", "serving_front_from"]
-
 _WANTED = "the output of `autoplan plan JOB --format json` of a serving job is needed"
 
 

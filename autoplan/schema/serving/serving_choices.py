@@ -11,8 +11,6 @@ from autoplan.schema.job_choices import distinct
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 from autoplan.units import parse_quantity
 
-__all__ = ["FormatChoices", "PoolSearchSpec", "ServingSearchSpec", "SpeculationSpec", "UnquantizedPart"]
-
 #: Parts of a model that a checkpoint may leave in 16 bits.
 UnquantizedPart = Literal["attention", "dense_mlp", "shared_experts", "experts"]
 

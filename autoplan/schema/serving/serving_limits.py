@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 
-__all__ = ["ClassLimits", "Percentiles", "ServingLimits", "ServingObjective", "TimeLimit", "TimeLimits"]
-
 ServingObjective = Literal[
     "throughput",
     "throughput_per_device",

@@ -17,8 +17,6 @@ from autoplan.schema.serving.request_lengths import Rate, ServingWorkload
 from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec, SpeculationSpec
 from autoplan.schema.serving.serving_limits import ServingLimits, ServingObjective
 
-__all__ = ["ScalingSpec", "ServingJob", "ServingSpec"]
-
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 

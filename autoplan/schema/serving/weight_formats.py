@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["FORMATS", "KV_BITS", "KvFormat", "LinearFormat", "WeightFormat", "narrower_formats"]
-
 WeightFormat = Literal["bf16", "fp16", "fp8", "fp8-block", "int8", "int4-awq", "int4-gptq", "nvfp4", "mxfp4"]
 
 KvFormat = Literal["auto", "bf16", "fp16", "fp8", "fp8_ds_mla"]

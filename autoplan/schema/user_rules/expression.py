@@ -15,34 +15,6 @@ from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
 from autoplan.schema.recompute import MODES
 
-__all__ = [
-    "COMPARED",
-    "COMPUTED",
-    "DIVIDED",
-    "FALSE",
-    "TRUE",
-    "UNDEFINED",
-    "Comparison",
-    "Constant",
-    "Each",
-    "Entry",
-    "Every",
-    "Extreme",
-    "Known",
-    "Logic",
-    "Name",
-    "Node",
-    "Not",
-    "Operation",
-    "Over",
-    "Place",
-    "Uniform",
-    "Value",
-    "at_stage",
-    "decided",
-    "left_of",
-]
-
 Value: TypeAlias = "int | Fraction | str | bool | None"
 #: A quantity and the stage it is of, counted from 0; as written, negative from the last.
 Place: TypeAlias = "tuple[str, int]"

@@ -66,8 +66,6 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {key.name: key.words for key in LAYOU
 LISTS: Final = ("layers", *(mode.name for mode in MODES))
 
 
-__all__ = ["RelationError", "parse_relation"]
-
 _MOST_CHARACTERS: Final = 300
 _MOST_DIGITS: Final = 12
 _FUNCTIONS: Final = ("sum", "min", "max")

@@ -15,8 +15,6 @@ from pydantic.fields import FieldInfo
 
 from autoplan.schema.yaml.document import Path, Plain
 
-__all__ = ["Place", "below", "choices", "descend", "fields", "narrowed", "unfold"]
-
 Place: TypeAlias = "tuple[Any, ...]"
 
 _UNIONS: Final = (Union, types.UnionType)

@@ -9,8 +9,6 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from autoplan.errors import Problem, SpecError
 
-__all__ = ["Document", "Lines", "Path", "Plain", "format_path", "refuse", "shown"]
-
 Plain: TypeAlias = "str | int | float | bool | dict[str, Plain] | tuple[Plain, ...] | None"
 Path: TypeAlias = tuple[str | int, ...]
 

@@ -16,8 +16,6 @@ from autoplan.schema.base import Sourced
 from autoplan.schema.yaml.annotations import Place, below, fields, unfold
 from autoplan.schema.yaml.document import Path, Plain
 
-__all__ = ["EXTENDS", "OWN", "Tree", "completed", "labelled", "leaves", "merged", "partial_schema"]
-
 #: The key that names the parent.
 EXTENDS: Final = "extends"
 #: Keys that are not inherited.

@@ -14,8 +14,6 @@ from autoplan.schema.yaml.document import Document
 from autoplan.schema.yaml.inheritance import EXTENDS, partial_schema
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["json_schema", "load_model", "valid_part", "validate"]
-
 M = TypeVar("M", bound=BaseModel)
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -22,8 +22,6 @@ from yaml import ScalarEvent
 from autoplan.errors import Problem, SpecError
 from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, refuse, shown
 
-__all__ = ["parse_yaml"]
-
 MAX_BYTES: Final = 2**20
 MAX_DEPTH: Final = 50
 MAX_ALIASES: Final = 100

@@ -13,18 +13,6 @@ from typing import Final
 from autoplan.schema.yaml.annotations import Place, below, fields
 from autoplan.schema.yaml.document import Path, Plain, shown
 
-__all__ = [
-    "ENTRY_SYNONYMS",
-    "KEY_SYNONYMS",
-    "UNPRICED",
-    "VALUE_SYNONYMS",
-    "entries_meant",
-    "key_sentence",
-    "right_key",
-    "value_meant",
-    "whole_number",
-]
-
 
 def _each(paths: str, words: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(words.split(), tuple(paths.split()))

@@ -16,8 +16,6 @@ from autoplan.schema.yaml.annotations import Place, below, choices, descend, fie
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
 from autoplan.schema.yaml.synonyms import key_sentence, right_key, value_meant, whole_number
 
-__all__ = ["problems_of"]
-
 #: Member of a union that is a class, with the checks around it, as pydantic names it.
 _CLASS: Final = re.compile(r"(?:^|, )[A-Z]\w*\]*$")
 #: Expected kind of value by error type.

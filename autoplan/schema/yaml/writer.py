@@ -8,8 +8,6 @@ import yaml
 
 from autoplan.schema.base import TO_FILE, Frozen
 
-__all__ = ["file_text"]
-
 #: Keys of mappings that are written on one line.
 _SCALARS = (str, int, float, bool, type(None))
 #: First keys of a file.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Candidates, distinct, distinct_rows, joined
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
-from autoplan.results import Rejection
+from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import own_rules

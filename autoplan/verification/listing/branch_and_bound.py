@@ -114,8 +114,6 @@ def no_stage() -> FirstStages:
     return FirstStages(*no_stages, zero, zero, zero, zero, never, never, zero, zero, never)
 
 
-__all__ = ["Outcome", "below", "reach"]
-
 #: Partial layouts processed at once, and those of one choice and box after which it is left open.
 _CHUNK: Final = 200_000
 _MOST: Final = 40_000_000

@@ -15,8 +15,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Box", "boxes_of", "maximal", "tick_bytes"]
-
 #: Relative tolerance of steps: rounding to the solver's ticks.
 _SAME: Final = 1e-6
 

@@ -45,8 +45,6 @@ from autoplan.schema.user_rules.expression import (
 )
 from autoplan.verification.enumeration import even_only, modes_of
 
-__all__ = ["Listed", "Listing", "OwnRules", "Rows", "row_prices", "rows_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:

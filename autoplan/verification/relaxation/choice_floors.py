@@ -51,8 +51,6 @@ from autoplan.verification.relaxation.stage_floors import (
     stages_of_ranges,
 )
 
-__all__ = ["fits_by_listing", "some_fit", "some_split", "states_fit"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageWeights:
@@ -110,8 +108,6 @@ def least_makespan(candidates: Candidates, microbatches: Array, total: Array, sl
     least: Array = np.maximum(m * c, others)
     return least
 
-
-__all__ = ["BoundedGroup", "ChoiceFloors", "PricedBlock", "bounded_group"]
 
 #: Entries of one array [C, p, P] that are processed at once.
 _BLOCK: Final = 200_000

@@ -17,8 +17,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages, order_of
 from autoplan.verification.enumeration import even_only
 
-__all__ = ["least_maximum", "least_sum"]
-
 
 def least_sum(seconds: Array, ranges: LayerRanges) -> Array:
     """Return a lower bound on the sum over stages, [C] [s]; ``seconds`` by choice, stage and content.

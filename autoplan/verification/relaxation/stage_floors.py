@@ -30,15 +30,6 @@ from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward
 from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.verification.relaxation.split_minima import LayerRanges
 
-__all__ = [
-    "ChosenRecompute",
-    "FixedRecompute",
-    "StageFloors",
-    "chosen_floors",
-    "fixed_floors",
-    "stages_of_ranges",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FixedRecompute:

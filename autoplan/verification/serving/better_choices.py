@@ -32,21 +32,6 @@ from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
 
-__all__ = [
-    "Box",
-    "ChoiceSearch",
-    "ClassSum",
-    "Placed",
-    "SetTable",
-    "boxes_beyond",
-    "choice_values",
-    "class_sums",
-    "integral_time",
-    "integral_tokens",
-    "pack",
-    "placed_choice",
-]
-
 _TIMES: Final[frozenset[str]] = frozenset({"time_to_first_token", "time_per_output_token", "request_latency"})
 _TENTHS: Final = 10
 _MICROSECONDS: Final = 1_000_000
@@ -94,10 +79,10 @@ def _value(name: ServingObjective, rate: int, devices: int) -> int:
 
 
 def boxes_beyond(values: Sequence[tuple[int, ...]], objectives: int, thinning: float) -> list[Box]:
-    """Return boxes of values that together hold all that is better than every known one, by the thinning.
+    """Return boxes of objective space that together hold all values better than ``values`` by the thinning.
 
-    A box has a largest value for each objective. Where a known value bounds one objective of a box, the
-    others stay as they were: each known value cuts a box into one for each objective.
+    A box has a largest value for each objective. Each of ``values`` cuts a box into one for each objective,
+    in which it bounds that objective alone.
     """
     boxes: set[Box] = {(np.inf,) * objectives}
     for values_of_plan in values:
@@ -136,10 +121,10 @@ class ChoiceSearch:
             chosen = self._choice_of_formats(options, box, objectives)
             if not chosen:
                 return []
-            known = {id(option): self.settle(option) for _, option in chosen}
-            if all(known[id(option)] is option for _, option in chosen):
+            settled_by_id = {id(option): self.settle(option) for _, option in chosen}
+            if all(settled_by_id[id(option)] is option for _, option in chosen):
                 return chosen
-            settled = (known.get(id(option), option) for option in self.options)
+            settled = (settled_by_id.get(id(option), option) for option in self.options)
             self.options = [option for option in settled if option is not None]
 
     def _choice_of_formats(
@@ -279,7 +264,7 @@ class ChoiceSearch:
         return allowed if isinstance(allowed, tuple) else (allowed,)
 
     def reaches(self, rate: int, devices: int, box: Box, objectives: Sequence[ServingObjective]) -> bool:
-        """Return whether so many tokens of so many devices hold the limits and lie within the box."""
+        """Return whether this throughput of these devices holds the limits and lies within the box."""
         limits = self.job.limits
         if rate < ceil((limits.throughput or 0.0) * _TENTHS):
             return False
@@ -293,7 +278,7 @@ class ChoiceSearch:
 
 
 def _fastest(options: Sequence[ListedOption]) -> list[ListedOption]:
-    """Return of the options with as many devices and the same part of the load the one of most tokens."""
+    """Return, of the options with the same devices and part of the load, the one of most tokens."""
     best: dict[tuple[int, int], ListedOption] = {}
     for option in options:
         key = option.devices, option.share
@@ -476,7 +461,7 @@ def pack(chosen: Iterable[tuple[int, Placed]], devices: int, node: int) -> bool:
 
 
 def _placed(rooms: list[int], size: int, node: int) -> bool:
-    """Take the room of an engine off the nodes, full nodes for a large one; False where there is none."""
+    """Take an engine's devices from the nodes, whole nodes for a large one; False where they lack room."""
     needed = [node] * (size // node) + [size % node] * (size % node > 0)
     for part in needed:
         place = next((i for i, room in enumerate(rooms) if room >= part), None)

@@ -31,8 +31,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.pool_listing import PairListing, known_sizes, listed_pairs
 
-__all__ = ["LOAD_PARTS", "ListedOption", "ListedSpace", "listed_space", "shortages_of"]
-
 #: Parts of the full load.
 LOAD_PARTS: Final = 20_160
 _UNEVEN: Final = (2 / 3, 3 / 4, 2 / 5, 3 / 5, 4 / 5)

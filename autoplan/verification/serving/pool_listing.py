@@ -30,8 +30,6 @@ from autoplan.rules.serving_limit_rules import broken_means, broken_simulated, r
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["ListedPair", "PairListing", "known_sizes", "listed_pairs", "settled_pairs"]
-
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
 
 
@@ -154,7 +152,7 @@ def _priced(
     decoders: Sequence[DecodeEngine],
     engines: tuple[int, int],
 ) -> Iterator[ListedPair]:
-    """Yield the pairs of so many engines of either role that serve, by the sizes of those that decode."""
+    """Yield the pairs with these numbers of engines of either role, by the sizes of those that decode."""
     load = engine_load(job, 1)
     for decode in decoders:
         if decode.engine.shortage is not None:

@@ -12,12 +12,12 @@ Notation (this file only)::
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isclose
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,10 @@ from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import ServedPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline
+from autoplan.results.job_summary import serving_job_document, serving_provenance
 from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
-from autoplan.results.verdict import Check
+from autoplan.results.verdict import Check, checked, shortened
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
-from autoplan.schema.base import NumberKind
-from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import (
     SavedFormatComparison,
@@ -39,16 +38,16 @@ from autoplan.schema.serving.saved_serving import (
     SavedServingFront,
 )
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.verification.serving.optimal_choices import Examined, nothing_better
+from autoplan.verification.serving.optimal_choices import (
+    Examined,
+    largest_load,
+    nothing_better,
+    scaling_checks,
+)
 from autoplan.verification.serving.option_listing import ListedSpace, listed_space, shortages_of
-from autoplan.verification.serving.scaled_loads import largest_load, scaling_checks
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["ServingQuestion", "examined_answers", "serving_checks"]
-
-#: What a sentence shows of a long list.
-_SHOWN: Final = 5
 #: Difference between the figures of options that a search takes for equal, and that of a decimal fraction.
 _ALIKE: Final = 0.003
 _ROUNDING: Final = 1e-6
@@ -84,27 +83,21 @@ def serving_checks(question: ServingQuestion, deadline: Deadline) -> tuple[Check
         if question.unknown_prices is None
         else _unpriced_checks(question.unknown_prices)
     )
+    facts = serving_job_document(job)
+    entries = {**serving_provenance(job), "autoplan": saved.certificate.autoplan_version}
     checks = (
-        _check("nothing in the file was edited: it has the hash that it states", edited),
+        checked("nothing in the file was edited: it has the hash that it states", edited),
         _question(question),
-        _check("the answer is for this job and this cost model", _hashes(question)),
-        _check("the facts of the job are those of the resolved job", _facts(saved, job)),
-        _check("the provenance is that of its entries", _provenance(saved, job)),
-        _check("status, objectives, thinning and simulated limits go together", _status(question)),
+        checked("the answer is for this job and this cost model", _hashes(question)),
+        checked("the facts of the job are those of the resolved job", differences(saved.job, facts, "job")),
+        checked(
+            "the provenance is that of its entries", differences(saved.provenance, entries, "provenance")
+        ),
+        checked("status, objectives, thinning and simulated limits go together", _status(question)),
         *priced,
         _of_the_search(saved),
     )
-    return tuple(dataclasses.replace(check, details=_shown(check.details)) for check in checks)
-
-
-def _check(claim: str, wrong: Iterable[str]) -> Check:
-    problems = tuple(wrong)
-    return Check(claim, "fails" if problems else "holds", problems)
-
-
-def _shown(details: Sequence[str]) -> tuple[str, ...]:
-    more = len(details) - _SHOWN
-    return (*details[:_SHOWN], *([f"and {more} more"] if more > 0 else []))
+    return shortened(checks)
 
 
 def _priced_checks(
@@ -113,21 +106,21 @@ def _priced_checks(
     """Yield the checks that need prices."""
     stopped = question.saved.certificate.stopped
     wrong = [text for plan in plans for text in plan.wrong]
-    yield _check(f"the {len(plans)} layouts keep every rule", wrong)
+    yield checked(f"the {len(plans)} layouts keep every rule", wrong)
     differing = [text for plan in plans for text in plan.differing]
-    yield _check("figures and intervals are what the cost model gives", differing)
+    yield checked("figures and intervals are what the cost model gives", differing)
     broken = [text for plan in plans for text in plan.limits_broken]
-    yield _check("every plan keeps the limits", broken)
+    yield checked("every plan keeps the limits", broken)
     dominated = [text for answer in question.answers for text in answer.dominated()]
-    yield _check("no plan of an answer dominates another", dominated)
+    yield checked("no plan of an answer dominates another", dominated)
     if question.saved.disaggregation is not None or True in question.job.search.disaggregated:
         problems = comparison_problems(question.saved.disaggregation, question.answers)
         claim = "pools are compared with engines that do both by what both give"
         uncompared = stopped is not None and question.saved.disaggregation is None
-        yield Check(claim, "not checked", (str(stopped),)) if uncompared else _check(claim, problems)
+        yield Check(claim, "not checked", (str(stopped),)) if uncompared else checked(claim, problems)
     if question.saved.mixing is not None:
         problems = mixing_problems(question.saved.mixing, question.answers)
-        yield _check("the plan of unlike formats is better by what both give", problems)
+        yield checked("the plan of unlike formats is better by what both give", problems)
     if stopped is not None:
         yield from nothing_better(question.answers, deadline, stopped)
         return
@@ -157,7 +150,7 @@ def _question(question: ServingQuestion) -> Check:
     if question.now is None:
         return Check(claim, "not checked", ("no job file was given: --job JOB",), matters=False)
     mine, today = (_of_question(job, question.job) for job in (question.job, question.now))
-    return _check(claim, [] if mine == today else [f"the job is {today} today, the answer is for {mine}"])
+    return checked(claim, [] if mine == today else [f"the job is {today} today, the answer is for {mine}"])
 
 
 def _of_question(job: ServingJob, question: ServingJob) -> str:
@@ -179,36 +172,6 @@ def _hashes(question: ServingQuestion) -> Iterator[str]:
     ):
         if value != actual:
             yield f"certificate.{name} is stated as {value} and is {actual}"
-
-
-def _facts(saved: SavedServingFront, job: ServingJob) -> Iterator[str]:
-    facts = {
-        "name": job.name,
-        "model": job.model.name,
-        "hardware": {"node": job.cluster.node.name, "device": job.cluster.device.name},
-        "devices": job.cluster.devices,
-        "engine": job.engine.name,
-        "engine_version": job.engine.version,
-        "engine_version_assumed": job.engine.version_assumed,
-        "longest_request_tokens": job.longest_request,
-        "workload": job.workload.model_dump(mode="json"),
-    }
-    yield from differences(saved.job, facts, "job")
-
-
-def _provenance(saved: SavedServingFront, job: ServingJob) -> Iterator[str]:
-    engine = job.engine
-    expected = {
-        "autoplan": saved.certificate.autoplan_version,
-        "engine": {"name": engine.name, "version": engine.version, "sources": dict(engine.sources)},
-        "hardware": {"device": _entry(job.cluster.device), "node": _entry(job.cluster.node)},
-    }
-    yield from differences(saved.provenance, expected, "provenance")
-
-
-def _entry(entry: DeviceSpec | NodeSpec) -> dict[str, Any]:
-    counts = Counter(number.kind for _, number in sourced_numbers(entry))
-    return {"name": entry.name, "numbers": {kind: counts[kind] for kind in get_args(NumberKind)}}
 
 
 def _status(question: ServingQuestion) -> Iterator[str]:
@@ -257,7 +220,7 @@ def _counts(question: ServingQuestion) -> Check:
         wrong.append("a reason stands twice")
     if (gone := certificate.dominated + certificate.excluded) > len(space.options) + pairs:
         wrong.append(f"{gone} options are dominated or excluded, of {len(space.options) + pairs} in all")
-    return _check(claim, wrong)
+    return checked(claim, wrong)
 
 
 def _between_sizes(question: ServingQuestion) -> Check:
@@ -271,7 +234,7 @@ def _between_sizes(question: ServingQuestion) -> Check:
     # It is rounded up to a tenth of a percent, and options of equal figures may differ by two.
     rounded = stated_gap is None or abs(stated_gap * 1000 - round(stated_gap * 1000)) < _ROUNDING
     alike = actual == inf if stated_gap is None else rounded and abs(stated_gap - actual) <= _ALIKE
-    return _check(
+    return checked(
         claim, [] if alike else [f"certificate.between_sizes is stated as {stated_gap} and is {actual:.3f}"]
     )
 
@@ -289,11 +252,11 @@ def _reasons(question: ServingQuestion, deadline: Deadline) -> Check:
     wrong: list[str] = []
     for key, expected in answer.items():
         wrong += differences(question.document[key], expected, key)
-    return _check(claim, wrong)
+    return checked(claim, wrong)
 
 
 def _of_the_search(saved: SavedServingFront) -> Check:
-    """Return what is said of the search itself, on which no other claim depends."""
+    """Return the check of statements about the search itself, on which no other claim depends."""
     certificate = saved.certificate
     names: tuple[str, ...] = _OF_THE_SEARCH
     facts = [f"{', '.join(names)}: the search of {certificate.autoplan_version} left no trace of them"]
@@ -440,9 +403,9 @@ def _between(a: Row, b: Row) -> Row:
 
 
 def _limits(job: ServingJob) -> Row:
-    given = [job.limits, *(requests.limits for requests in job.workload.classes)]
+    limits_of = [job.limits, *(requests.limits for requests in job.workload.classes)]
     return np.array(
-        [inf, *(mean_limit(getattr(limits, name, None)) for limits in given for name in LIMITED_TIMES)]
+        [inf, *(mean_limit(getattr(limits, name, None)) for limits in limits_of for name in LIMITED_TIMES)]
     )
 
 

@@ -43,8 +43,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS
 from autoplan.verification.value_comparison import differences
 
-__all__ = ["StatedServingPlan", "stated_plan"]
-
 _SEPARATOR = " + "
 #: How far the shares of a plan may be from the full load.
 _WHOLE = 1e-9

@@ -173,7 +173,7 @@ def test_a_window_spares_the_keys_beyond_it():
 
 def test_adapters_have_no_weight_gradient_of_what_is_frozen():
     """LoRA of rank 16: two products for each frozen weight, the head's too, and three for each adapter."""
-    from autoplan.schema.job import AdapterSpec
+    from autoplan.schema.adapters import AdapterSpec
 
     job = ideal_job("ddp", peak=PEAK, more={"adapters": AdapterSpec(rank=16, targets="all")})
     frozen = 2 * product_flops()

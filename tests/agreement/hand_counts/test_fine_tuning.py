@@ -8,7 +8,7 @@ import pytest
 
 from autoplan.catalog import stack
 from autoplan.costs.predict import predict
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.layout import parse_layout

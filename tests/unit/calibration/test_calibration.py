@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from autoplan import load_job
+from autoplan.answers.calibrate.ask import calibrated_files
 from autoplan.calibration import COEFFICIENTS, Observation, Refits, fit, leave_out
 from autoplan.calibration.coefficients import number_of, with_values
 from autoplan.calibration.kernelfile import attention_curve, gemm_curve, measured_kernels, memory_bound_curve
@@ -19,7 +20,6 @@ from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rat
 from autoplan.costs.device.machine import Rate
 from autoplan.costs.predict import Steps, predict_all
 from autoplan.errors import SpecError, UnsupportedError
-from autoplan.planning import calibrated_files
 from autoplan.planning.plan_and_evaluate import valid_layout
 from autoplan.schema.job import Workload
 from autoplan.schema.yaml.loader import load_model

@@ -14,8 +14,8 @@ from autoplan.launch.frameworks import litgpt, torchtune
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import AdapterSpec
 from autoplan.schema.layout import parse_layout
 from tests.support.launch_shapes import command
 

@@ -13,8 +13,9 @@ from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target, recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import AdapterSpec, Workload
+from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.post_training import RLSpec
 

@@ -17,8 +17,9 @@ import pytest
 from autoplan.catalog import load_job
 from autoplan.deadline import Deadline
 from autoplan.errors import CatalogError
-from autoplan.planning import caching, plan
+from autoplan.planning import caching
 from autoplan.planning.caching import CACHE_VARIABLE, SolveLock, cache_folder, read_answer
+from autoplan.planning.plan_and_evaluate import plan
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.serialization import dump
 from autoplan.schema.job import Limits, SearchSpec
@@ -161,7 +162,7 @@ def test_a_spoiled_file_is_as_good_as_none(spoil, job, searches, tmp_path):
 
 def test_a_stopped_answer_holds_for_one_start(job, tmp_path, monkeypatch):
     """An answer that a deadline cut short serves the ranks of this start, and not those of the next day."""
-    from autoplan.results import Certificate
+    from autoplan.results.front import Certificate
 
     front = plan(job)
     stopped = replace(front.certificate, stopped="the deadline of 1 s was reached", status="feasible")

@@ -7,13 +7,14 @@ import pytest
 from autoplan.playground.answers import Answer
 from autoplan.playground.job_questions import TrainingQuestion
 from autoplan.playground.page_server import MOST_BODY_BYTES, RequestGuard, body_of
-from autoplan.playground.questions import PlanAsk
+from autoplan.playground.questions import Ask
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError
 
 
 def asked(batch):
     """Return a question that differs by its batch."""
-    return PlanAsk(
+    return Ask(
+        "plan",
         TrainingQuestion(
             kind="training",
             model="gpt2",
@@ -21,7 +22,7 @@ def asked(batch):
             devices=8,
             sequence_length=1024,
             global_batch_size=batch,
-        )
+        ),
     )
 
 

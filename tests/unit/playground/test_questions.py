@@ -22,7 +22,7 @@ from autoplan.playground.job_questions import (
     WeightFormats,
 )
 from autoplan.playground.page_choices import page_choices
-from autoplan.playground.questions import PlanAsk, UnknownNameError, ask_from, query_of
+from autoplan.playground.questions import Ask, UnknownNameError, ask_from, query_of
 from autoplan.playground.serving_question_jobs import changed_serving_query, serving_job_of
 from autoplan.results.front import Edit
 from autoplan.results.serving.serving_front import ServingChange
@@ -85,7 +85,7 @@ def test_the_job_is_that_of_the_fields_and_the_link_is_that_of_the_question(aske
     assert [name for name in same if getattr(job, name) != getattr(expected, name)] == []
     assert job.limits.memory_headroom == pytest.approx(expected.limits.memory_headroom)
     assert set(job.search.offload) == set(expected.search.offload) or asked.offload == "none"
-    assert ask_from("plan", json.dumps({"question": values}).encode()) == PlanAsk(asked)
+    assert ask_from("plan", json.dumps({"question": values}).encode()) == Ask("plan", asked)
 
 
 @settings(max_examples=30)
@@ -248,7 +248,7 @@ def test_the_serving_job_is_that_of_the_fields_and_the_link_is_that_of_the_quest
         assert (drafts.method, drafts.tokens) == (asked.drafting, (0, asked.drafts))
         assert drafts.acceptance == pytest.approx(asked.acceptance_percent / 100)
     assert job.limits.memory_headroom == pytest.approx(asked.headroom_percent / 100)
-    assert ask_from("plan", json.dumps({"question": values}).encode()) == PlanAsk(asked)
+    assert ask_from("plan", json.dumps({"question": values}).encode()) == Ask("plan", asked)
 
 
 @pytest.mark.parametrize(

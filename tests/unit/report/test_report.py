@@ -22,7 +22,7 @@ from autoplan.report.wording.sentences import (
     rejected_sentence,
     wrap_parts,
 )
-from autoplan.results import Rejection
+from autoplan.results.front import Rejection
 from tests.support.by_hand import CERTIFICATE
 
 JOB = "llama3-8b-8x-a100"

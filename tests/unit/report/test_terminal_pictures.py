@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from autoplan import evaluate, load_job, plan
-from autoplan.planning import predicted_step
+from autoplan.planning.communicating import predicted_step
 from autoplan.report.charts.chart_data import PIECE_KINDS, pieces_of
 from autoplan.report.picture_report import front_pictures, plan_pictures
 from autoplan.report.render.terminal import Terminal

@@ -7,7 +7,7 @@ import pytest
 from autoplan import load_job
 from autoplan.catalog import stack
 from autoplan.errors import SpecError
-from autoplan.planning import evaluate
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.layout import parse_layout
 

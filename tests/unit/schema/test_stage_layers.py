@@ -9,8 +9,8 @@ import pytest
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.errors import LayoutError
-from autoplan.planning import evaluate
-from autoplan.rules import broken_rules
+from autoplan.planning.plan_and_evaluate import evaluate
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.stage_layers import chunks_of, even_stages, fewest_layers, order_of, orders_of
 

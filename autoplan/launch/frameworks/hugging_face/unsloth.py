@@ -43,7 +43,8 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.schema.job import AdapterSpec, Job
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 

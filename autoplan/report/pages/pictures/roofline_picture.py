@@ -25,8 +25,6 @@ from autoplan.report.pages.pictures.stacked_bars import share_cell
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 from autoplan.units import format_rate, format_seconds
 
-__all__ = ["RooflinePoint", "layer_roofline", "roofline_picture"]
-
 _SIZE: Final = (760, 380)
 _LEFT: Final = 86
 _RIGHT: Final = 740

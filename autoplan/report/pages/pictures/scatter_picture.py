@@ -15,8 +15,6 @@ from autoplan.report.charts.chart_data import Axis, round_values
 from autoplan.report.pages.page_frame import readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 
-__all__ = ["ScatterAxis", "ScatterPoint", "scatter_picture", "with_ends_labelled"]
-
 _SIZE: Final = (760, 400)
 _LEFT: Final = 70
 _RIGHT: Final = 740

@@ -21,18 +21,6 @@ from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_COLOURS, 
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_seconds
 
-__all__ = [
-    "MOST_BARS",
-    "Part",
-    "memory_bars",
-    "memory_stacks",
-    "share_bars",
-    "share_cell",
-    "stacked_bar",
-    "time_bars",
-    "time_stacks",
-]
-
 #: Most pipeline stages with a bar.
 MOST_BARS: Final = 32
 

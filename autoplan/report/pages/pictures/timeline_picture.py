@@ -20,8 +20,6 @@ from autoplan.report.render.terminal import spread
 from autoplan.report.wording.sentences import number_words
 from autoplan.units import format_seconds
 
-__all__ = ["MOST_PIECES", "MOST_ZOOMED", "PictureRoom", "timeline_picture"]
-
 #: Most rows of a picture, and most pieces of all its rows: more make a page that is slow to load.
 _MOST_ROWS: Final = 8
 MOST_PIECES: Final = 320
@@ -59,7 +57,7 @@ _LIGHT: Final = ".NAME .inside { fill: #000000; font-size: 11px; text-anchor: mi
 
 @dataclass(frozen=True, slots=True)
 class PictureRoom:
-    """Where a step is drawn: up to which time [s], on a page of how many steps, and what names it there."""
+    """The frame of a drawn step: its last time [s], the number of steps of its page, and its name there."""
 
     seconds: float
     pictures: int = 1
@@ -92,7 +90,7 @@ def timeline_picture(timeline: StepTimeline, room: PictureRoom | None = None) ->
 
 
 def _zoomed(stages: int, pieces: Sequence[StepPiece], most_pieces: int) -> list[StepPiece]:
-    """Return the pieces of as many stages as a page has room for; none where that is not even one."""
+    """Return the pieces of the stages that a page has room for; none where not even one has room."""
     for most in (_MOST_ROWS, *_FEWER_ROWS):
         chosen = set(spread(stages, most))
         visible = [piece for piece in pieces if piece.stage in chosen]

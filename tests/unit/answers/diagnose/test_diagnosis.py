@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from autoplan.answers.calibrate.ask import load_runs
-from autoplan.answers.diagnose.ask import part_of_group
+from autoplan.answers.diagnose.ask import diagnose, part_of_group, run_record
 from autoplan.calibration.traces.timeline_record import ProcessGroup
 from autoplan.catalog import load_job
 from autoplan.errors import CatalogError, LayoutError, SpecError
-from autoplan.planning import communication, diagnose, evaluate, predicted_step, run_record
+from autoplan.planning.communicating import communication, predicted_step
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.report.charts.predicted_trace import predicted_trace
 from autoplan.schema.job import Workload
 from tests.support.trace_events import annotation, call, collective, kernel, written

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from autoplan import Layout, evaluate, load_job
+from autoplan.answers.explain.ask import explain
 from autoplan.catalog.entries import stack
-from autoplan.planning import explain
 from autoplan.results.explanation import judged_bytes, judged_stage
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.stack import OffloadPolicy
 from autoplan.schema.job import RuleSpec
 from autoplan.schema.layout import parse_layout

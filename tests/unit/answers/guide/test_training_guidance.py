@@ -18,14 +18,14 @@ from autoplan.answers.guide.ask import (
     rung_jobs,
     serial_share,
 )
-from autoplan.answers.guide.blocks import guide_document, guide_table, scaling_sentence
+from autoplan.answers.guide.blocks import guide_blocks, guide_document, scaling_sentence
 from autoplan.answers.guide.value import ScalingPoint
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline, check_deadline
 from autoplan.planning.plan_and_evaluate import read_layout
-from autoplan.report.render.terminal import Terminal
+from autoplan.report.render.terminal import Terminal, render
 from autoplan.report.wording.part_names import TIME_NAMES
-from autoplan.results import Plan
+from autoplan.results.plan import Plan
 from autoplan.search import front_search
 from tests.support.quick_cases import slow_after
 from tests.support.small_jobs import small_job
@@ -310,7 +310,7 @@ def test_what_is_left_at_the_deadline_is_named():
     assert answer.bottlenecks
     assert len(whys) > 10
     assert set(whys) == {"not solved: interrupted"}
-    assert "not solved: interrupted" in guide_table(answer, Terminal(width=200))
+    assert "not solved: interrupted" in render(guide_blocks(answer, Terminal(width=200)), Terminal(width=200))
     assert guide_document(answer)["feasible"]
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from autoplan import planning
+import autoplan
 from autoplan.answers.sweep import ask as grid_planning
 from autoplan.answers.sweep import executors
 from autoplan.answers.sweep.ask import Journal, write_results
 from autoplan.catalog import load_grid
 from autoplan.errors import AutoplanError, CatalogError, SpecError, UnsupportedError
 from autoplan.planning import caching, cell_planner
-from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import Cell
 from tests.support.by_hand import GRID_HEAD, kept_answers, rows_of
 
@@ -90,7 +90,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from autoplan.answers.sweep.ask import Journal
-from autoplan.results import CellAnswer
+from autoplan.results.sweep import CellAnswer
 with Journal(Path(sys.argv[1])) as journal:
     journal.add("a", "", CellAnswer("invalid"))
     journal._database.execute("PRAGMA cache_spill = 1")
@@ -254,10 +254,10 @@ def test_a_journal_that_cannot_be_written_is_told(tmp_path):
 def test_any_executor_plans_and_nothing_twice(grid, out, threads):
     """The rows are the same through threads and processes; a second run gives nothing to the executor."""
     threads = counted(threads)
-    first = planning.sweep(grid, output=out, executor=threads)
+    first = autoplan.sweep(grid, output=out, executor=threads)
     rows = rows_of(out)
-    again = planning.sweep(grid, output=out, executor=threads)
-    planning.sweep(grid, output=out.with_name("other.csv"), workers=2)
+    again = autoplan.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out.with_name("other.csv"), workers=2)
 
     assert (threads.planned, first.reused, again.reused) == (8, 0, 8)
     assert again.rows == first.rows
@@ -266,9 +266,9 @@ def test_any_executor_plans_and_nothing_twice(grid, out, threads):
 
 def test_a_changed_grid_plans_only_what_is_new(grid, out, threads):
     """Answers are found by what their job is, wherever its cell moves to."""
-    planning.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out, executor=threads)
     grid.write_text(GRID.replace("[16, 18, 20, 22]", "[20, 24, 16]"), encoding="utf-8")
-    found = planning.sweep(grid, output=out, executor=counted(threads))
+    found = autoplan.sweep(grid, output=out, executor=counted(threads))
 
     assert threads.planned == 2
     assert [row["workload.global_batch_size"] for row in rows_of(out)] == ["20", "24", "16"] * 2
@@ -278,17 +278,17 @@ def test_a_changed_grid_plans_only_what_is_new(grid, out, threads):
 @pytest.mark.slow
 def test_a_changed_base_job_or_program_plans_all_anew(grid, out, threads, monkeypatch):
     """What was answered under other conditions is never mixed in."""
-    planning.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out, executor=threads)
     before = rows_of(out)
     grid.write_text(GRID.replace("sequence_length: 512", "sequence_length: 1024"), encoding="utf-8")
     counted(threads)
-    planning.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out, executor=threads)
     assert threads.planned == 8
     assert {row["step_seconds"] for row in rows_of(out)}.isdisjoint(row["step_seconds"] for row in before)
 
     for module in (caching, cell_planner, grid_planning):
         monkeypatch.setattr(module, "planner_name", lambda: "autoplan 0.0.0")
-    planning.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out, executor=threads)
     assert threads.planned == 16
     assert {row["planner"] for row in rows_of(out)} == {"autoplan 0.0.0"}
 
@@ -374,7 +374,7 @@ def planner_job(grid):
 def test_cells_that_ask_the_same_are_planned_once(grid, out, threads):
     """All devices and both devices of a two-device node are one question and two rows."""
     grid.write_text(GRID.replace("[1, 2]", "[2, null]"), encoding="utf-8")
-    found = planning.sweep(grid, output=out, executor=counted(threads))
+    found = autoplan.sweep(grid, output=out, executor=counted(threads))
 
     assert threads.planned == 4
     assert [row.answer for row in found.rows[:4]] == [row.answer for row in found.rows[4:]]
@@ -388,9 +388,9 @@ def test_an_interrupted_sweep_leaves_its_rows_in_the_file(grid, out, threads):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        planning.sweep(grid, output=out, executor=threads, progress=stop)
+        autoplan.sweep(grid, output=out, executor=threads, progress=stop)
     assert len(rows_of(out)) == 3
-    assert planning.sweep(grid, output=out, executor=threads).reused >= 3
+    assert autoplan.sweep(grid, output=out, executor=threads).reused >= 3
 
 
 @pytest.fixture
@@ -418,7 +418,7 @@ def test_a_worker_that_runs_another_program_is_refused(grid, threads, monkeypatc
     monkeypatch.setattr(grid_planning, "planner_name", lambda: "autoplan 0.0.0")
 
     with pytest.raises(UnsupportedError, match="install the same on both"):
-        planning.sweep(grid, executor=threads)
+        autoplan.sweep(grid, executor=threads)
 
 
 def test_an_executor_that_is_shut_down_is_told(grid):
@@ -427,7 +427,7 @@ def test_an_executor_that_is_shut_down_is_told(grid):
     executor.shutdown()
 
     with pytest.raises(AutoplanError, match="the executor takes no more work"):
-        planning.sweep(grid, executor=executor)
+        autoplan.sweep(grid, executor=executor)
 
 
 # --- workers that are lost
@@ -442,7 +442,7 @@ def test_a_killed_worker_is_survived(grid, out):
             killed.extend(multiprocessing.active_children()[:1])
             os.kill(killed[0].pid, signal.SIGKILL)
 
-    found = planning.sweep(grid, output=out, workers=2, progress=kill_one)
+    found = autoplan.sweep(grid, output=out, workers=2, progress=kill_one)
 
     assert killed
     assert [row.answer.status for row in found.rows] == ["planned"] * 8
@@ -493,7 +493,7 @@ class Mortal:
 def with_crew(monkeypatch, worker_pool, grid, **options):
     """Sweep with a crew in the place of local processes."""
     monkeypatch.setattr(grid_planning, "LocalCrew", lambda _workers: worker_pool)
-    return planning.sweep(grid, **options)
+    return autoplan.sweep(grid, **options)
 
 
 def test_a_cell_that_ends_its_worker_twice_is_a_failed_row(grid, out, monkeypatch):
@@ -545,7 +545,7 @@ def test_an_executor_that_breaks_is_told_and_what_it_did_is_kept(grid, out):
             return super().submit(function, *arguments)
 
     with Breaking(1) as executor, pytest.raises(AutoplanError, match="the executor broke"):
-        planning.sweep(grid, output=out, executor=executor)
+        autoplan.sweep(grid, output=out, executor=executor)
     assert len(rows_of(out)) == 3
 
 
@@ -560,7 +560,7 @@ def test_an_error_of_a_worker_is_tried_twice(grid, monkeypatch, threads):
         return CellAnswer("planned")
 
     monkeypatch.setattr(executors, "plan_cell", wild)
-    found = planning.sweep(grid, executor=threads)
+    found = autoplan.sweep(grid, executor=threads)
 
     assert [row.answer.status for row in found.rows] == ["planned", "failed", "planned", "planned"] * 2
     assert found.rows[1].answer.reasons == ("tried twice and lost twice: MemoryError: no room",)
@@ -615,8 +615,8 @@ def test_parquet_holds_what_the_rows_say_with_types(tmp_path):
 def test_parquet_and_csv_have_the_same_rows(tmp_path, grid, threads):
     """The format is a matter of taste."""
     parquet = pytest.importorskip("pyarrow.parquet")
-    planning.sweep(grid, output=tmp_path / "x.csv", executor=threads)
-    planning.sweep(grid, output=tmp_path / "x.parquet", executor=threads)
+    autoplan.sweep(grid, output=tmp_path / "x.csv", executor=threads)
+    autoplan.sweep(grid, output=tmp_path / "x.parquet", executor=threads)
     table = parquet.read_table(tmp_path / "x.parquet").to_pylist()
 
     steps = [float(row["step_seconds"]) for row in rows_of(tmp_path / "x.csv")]
@@ -628,12 +628,12 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, grid, monkeypatc
     monkeypatch.setattr("autoplan.answers.sweep.ask.find_spec", lambda _name: None)
 
     with pytest.raises(UnsupportedError, match=r"pip install 'autoplan\[parquet\]'"):
-        planning.sweep(grid, output=tmp_path / "x.parquet")
+        autoplan.sweep(grid, output=tmp_path / "x.parquet")
 
 
 def test_a_journal_is_for_people_too(grid, out, threads):
     """The journal names each cell by its settings, and any program that knows SQLite reads it."""
-    planning.sweep(grid, output=out, executor=threads)
+    autoplan.sweep(grid, output=out, executor=threads)
     rows = kept_answers(out.with_name("out.csv.journal"))
 
     assert min(cell for _, cell, _ in rows) == "devices=1,workload.global_batch_size=16"

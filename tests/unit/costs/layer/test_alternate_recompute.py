@@ -15,7 +15,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.alternate_recompute import alternate_gemms
 from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.memory.activations import saved_bytes_per_token
-from autoplan.planning import evaluate
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block
 

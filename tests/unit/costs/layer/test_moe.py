@@ -31,9 +31,10 @@ from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.network.volume import data_volume
 from autoplan.costs.predict import model_flops_per_step, predict
 from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-from autoplan.schema.job import AdapterSpec, RoutingSpec
+from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
 
 EVEN = RoutingSpec(load_variation=0.0)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from autoplan.answers.gemm.ask import gemm
 from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 from autoplan.catalog import load_entry, load_job
 from autoplan.costs.device.kernels import gemm_seconds
@@ -10,7 +11,6 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.gemm_shapes import attention_gemms, mlp_gemms
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_costs import backward_seconds, forward_seconds
-from autoplan.planning import gemm
 
 
 @pytest.mark.parametrize("tp", [1, 8])

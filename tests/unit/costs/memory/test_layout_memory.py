@@ -22,8 +22,9 @@ from autoplan.costs.memory.timeline import gather_buffers_of, saved_of
 from autoplan.costs.network.stage_volume import stage_bytes
 from autoplan.costs.predict import predict
 from autoplan.errors import LayoutError
+from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-from autoplan.schema.job import AdapterSpec, JobSpec, Limits, SearchSpec, Workload
+from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.layout import parse_layout
 
 LAYER = 218_112_000  # of Llama 3 8B

@@ -14,7 +14,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.errors import LayoutError
-from autoplan.rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
 from autoplan.schema.layout import parse_layout

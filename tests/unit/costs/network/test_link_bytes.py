@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan import planning
 from autoplan.costs.device.machine import Links
 from autoplan.costs.network.collectives import (
     Group,
@@ -15,6 +14,7 @@ from autoplan.costs.network.collectives import (
     link_bytes,
     point_to_point_seconds,
 )
+from autoplan.planning import communicating
 
 POWERS = st.integers(0, 6).map(lambda n: 2.0**n)
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -64,7 +64,7 @@ def test_placement_adds_up_to_what_is_communicated():
     """By stage and axis, both links carry the bytes of the messages times what a rank sends of them."""
     job, layout = "gpt3-175b-128x-a100", "tp=8,pp=4,recompute=full"
     sent = {}
-    for x in planning.communication(job, layout):
+    for x in communicating.communication(job, layout):
         factor = (
             1.0
             if x.operation == "send"
@@ -72,7 +72,7 @@ def test_placement_adds_up_to_what_is_communicated():
         )
         key = (x.stage, x.axis, x.ranks, x.stride)
         sent[key] = sent.get(key, 0.0) + factor * x.bytes
-    traffic = planning.placement(job, layout).traffic
+    traffic = communicating.placement(job, layout).traffic
 
     assert {(x.stage, x.axis, x.ranks, x.stride): x.fabric_bytes + x.network_bytes for x in traffic} == {
         key: pytest.approx(size) for key, size in sent.items()

@@ -20,8 +20,9 @@ from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import price_stages
 from autoplan.costs.stage.stage_times import end_of_step, stage_backward, stage_weight
 from autoplan.errors import LayoutError
-from autoplan.rules import broken_rules
-from autoplan.schema.job import AdapterSpec, JobSpec, RuleSpec, SearchSpec, Workload
+from autoplan.rules.layout_rules import broken_rules
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.job import JobSpec, RuleSpec, SearchSpec, Workload
 from autoplan.schema.layout import SCHEDULES, parse_layout
 from tests.support.small_jobs import with_zero_bubble
 

@@ -16,7 +16,8 @@ from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.predict import predict
 from autoplan.costs.stage.mixed_stages import price_with_parts
 from autoplan.costs.stage.per_microbatch import send_receive_seconds
-from autoplan.planning import communication, evaluate
+from autoplan.planning.communicating import communication
+from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block

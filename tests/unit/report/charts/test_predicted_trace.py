@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoplan import evaluate, load_job
 from autoplan.costs.core.prediction import PREDICTED_PART
-from autoplan.planning import communication, predicted_step
+from autoplan.planning.communicating import communication, predicted_step
 from autoplan.report.charts.predicted_trace import _microseconds, predicted_trace
 from tests.support.trace_format import nanoseconds, trace_problems
 

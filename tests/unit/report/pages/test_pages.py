@@ -13,7 +13,7 @@ from autoplan.answers.compare.blocks import layouts_document
 from autoplan.answers.compare.page import comparison_page
 from autoplan.answers.evaluate.page import evaluation_page
 from autoplan.answers.plan.page import MOST_DETAILS, MOST_PLANS, plan_page
-from autoplan.planning import placement, predicted_step, products
+from autoplan.planning.communicating import placement, predicted_step, products
 from autoplan.report.charts.chart_data import pieces_of
 from autoplan.report.document_fields import front_document, plan_document
 from autoplan.report.pages.pictures.timeline_picture import MOST_PIECES, timeline_picture

@@ -6,22 +6,28 @@ from dataclasses import replace
 
 import pytest
 
-from autoplan import evaluate, load_job, planning
+import autoplan
+from autoplan import evaluate, explain, guided_job, load_job
+from autoplan.answers.diagnose.ask import diagnose
 from autoplan.answers.diagnose.page import diagnosis_page
+from autoplan.answers.explain.ask import explain_choice
 from autoplan.answers.explain.page import choice_page, explanation_page, refusal_page
+from autoplan.answers.gemm.ask import gemm
 from autoplan.answers.gemm.blocks import gemm_document
 from autoplan.answers.gemm.page import gemm_page
 from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings
 from autoplan.answers.guide.page import guide_page
 from autoplan.answers.sweep.page import sweep_page
 from autoplan.catalog import load_serving_job
+from autoplan.planning import communicating
+from autoplan.planning.communicating import predicted_step, products
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.document_fields import explanation_document
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
 from autoplan.report.pages.plan_details import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
-from autoplan.results import CellAnswer, Sweep, SweepRow
+from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import Cell
 from tests.support.page_reader import PageReader, assert_stands_alone
 from tests.support.trace_events import annotation, call, kernel, written
@@ -51,15 +57,15 @@ def job():
 def pictures_of(job):
     """Return what makes the pictures of plans of a job."""
     return lambda own: StepPictures(
-        planning.predicted_step(job, own.layout),
-        planning.products(job, own.layout),
-        planning.placement(job, own.layout),
+        predicted_step(job, own.layout),
+        products(job, own.layout),
+        communicating.placement(job, own.layout),
     )
 
 
 def test_an_explanation_has_its_remedies_and_the_prediction(job):
     """The document to copy, a row for each remedy, the bottlenecks, and every picture of the layout."""
-    answer = planning.explain(job, "tp=2,mbs=8", deadline=0.0)
+    answer = explain(job, "tp=2,mbs=8", deadline=0.0)
     page = assert_is_text(explanation_page(job, answer, f"autoplan '{HOSTILE}'", pictures_of(job)))
 
     document = explanation_document(job, answer)
@@ -74,7 +80,7 @@ def test_an_explanation_has_its_remedies_and_the_prediction(job):
 
 def test_a_refused_layout_has_its_rules_on_a_page(job):
     """Each rule that it breaks is said."""
-    answer = planning.explain(job, "tp=2,pp=1,ep=2", deadline=0.0)
+    answer = explain(job, "tp=2,pp=1,ep=2", deadline=0.0)
     page = assert_is_text(refusal_page(job, answer, "x"))
 
     assert answer.rules
@@ -84,7 +90,7 @@ def test_a_refused_layout_has_its_rules_on_a_page(job):
 @pytest.mark.slow
 def test_the_fastest_plan_has_what_else_could_be(job):
     """A row for each other choice, and the fastest plan's pictures."""
-    answer = planning.explain_choice(job, deadline=20.0)
+    answer = explain_choice(job, deadline=20.0)
     page = assert_is_text(choice_page(job, answer, "x", pictures_of(job)))
 
     (label,) = [name for name in page.texts if name == "answer"]
@@ -96,7 +102,7 @@ def test_the_fastest_plan_has_what_else_could_be(job):
 def test_a_product_is_on_its_roofline_or_among_its_schemes(devices):
     """The document to copy, and one bar or point for each part of the answer."""
     where = {"device": "a100-sxm4-80gb"} if devices == 1 else {"hardware": "dgx-a100-80gb", "devices": 4}
-    answer = planning.gemm(GemmQuestion(m=4096, n=4096, k=4096, settings=ProductSettings(), **where))
+    answer = gemm(GemmQuestion(m=4096, n=4096, k=4096, settings=ProductSettings(), **where))
     page = assert_stands_alone(gemm_page(answer, "x"))
 
     assert json.loads(page.copied["the answer as JSON"]) == json.loads(json.dumps(gemm_document(answer)))
@@ -114,8 +120,8 @@ def test_a_product_is_on_its_roofline_or_among_its_schemes(devices):
 @pytest.mark.slow
 def test_a_guide_has_its_scaling_lines_and_its_best_layout():
     """A mark for each number of devices with a speedup; a hostile file name is text."""
-    job, assumed = planning.guided_job("llama3.2-1b", "2x-rtx3090", global_batch_size=8)
-    guide = planning.guide(replace(job, name=HOSTILE), assumed=assumed, deadline=60.0)
+    job, assumed = guided_job("llama3.2-1b", "2x-rtx3090", global_batch_size=8)
+    guide = autoplan.guide(replace(job, name=HOSTILE), assumed=assumed, deadline=60.0)
     page = assert_is_text(guide_page(guide, f"autoplan {HOSTILE}", pictures_of(job)))
 
     for line in guide.scaling:
@@ -134,7 +140,7 @@ def test_a_diagnosis_sets_measured_beside_predicted(tmp_path):
     ]
     trace = written(tmp_path / "<b>rank0.json.gz", events)
     job = replace(load_job("llama3-8b-8x-a100"), name=HOSTILE)
-    answer = planning.diagnose(job, "tp=2,dp=4,mbs=1,recompute=full", [trace])
+    answer = diagnose(job, "tp=2,dp=4,mbs=1,recompute=full", [trace])
     page = assert_is_text(diagnosis_page(job, answer, HOSTILE, "x", pictures_of(job)))
 
     measured, predicted = (row for row in page.rows["measured and predicted step"] if row)
@@ -194,8 +200,8 @@ def test_a_serving_layout_has_its_memory_and_limits():
 def test_points_of_a_roofline_are_the_products_of_the_layers(name):
     """Each product is below its roof, lies where its numbers say, and has a row with them."""
     job = load_job(name)
-    layout = planning.evaluate(job, "tp=2").layout
-    layers = planning.products(job, layout)
+    layout = evaluate(job, "tp=2").layout
+    layers = products(job, layout)
     page = PageReader("\n".join(layer_roofline(layers)))
     circles = page.attributes("circle")
 
@@ -221,8 +227,8 @@ def test_points_of_a_roofline_are_the_products_of_the_layers(name):
 def test_attention_has_a_point_of_its_own_on_the_roofline(name, layout):
     """Forward and backward below the roof, with the seconds that the step is priced with, and a row each."""
     job = load_job(name)
-    plan = planning.evaluate(job, layout)
-    layers = planning.products(job, plan.layout)
+    plan = evaluate(job, layout)
+    layers = products(job, plan.layout)
     page = PageReader("\n".join(layer_roofline(layers)))
     forward, backward = layers.attention
 
@@ -247,7 +253,7 @@ def test_unfused_attention_has_no_point_and_says_so():
     job = load_job(JOB)
     block = job.stack.block.model_copy(update={"attention": "eager"})
     eager = replace(job, stack=job.stack.model_copy(update={"block": block}))
-    layers = planning.products(eager, planning.evaluate(job, "tp=2").layout)
+    layers = products(eager, evaluate(job, "tp=2").layout)
     page = PageReader("\n".join(layer_roofline(layers)))
 
     assert layers.attention == ()
@@ -258,7 +264,7 @@ def test_unfused_attention_has_no_point_and_says_so():
 def test_ranks_are_where_their_order_puts_them():
     """Every rank of a drawn node is named with its place on each axis; rows are what links carry."""
     job = load_job("gpt3-175b-128x-a100")
-    placement = planning.placement(job, evaluate(job, "tp=4,pp=8,recompute=full").layout)
+    placement = communicating.placement(job, evaluate(job, "tp=4,pp=8,recompute=full").layout)
     page = PageReader("\n".join(placement_picture(placement)))
     names = [a["aria-label"] for a in page.attributes("g") if "rank" in (a.get("aria-label") or "")]
 
