@@ -115,6 +115,9 @@ def test_nothing_feasible_has_exit_code_1(run):
         (("llama3-8b", "2x-rtx3090", "--precision", "fp8"), "has no fp8 matrix rate"),
         (("./missing.yaml", "dgx-h100"), "missing.yaml"),
         (("", "dgx-h100"), "error"),
+        (("llama3-8b",), "HARDWARE: is missing"),
+        (("llama3-8b", "dgx-h100", "--model", "llama3-8b"), "MODEL: is said twice"),
+        (("--model", "lama3-8b", "--hardware", "dgx-h100"), "llama3-8b"),
     ],
 )
 def test_what_cannot_be_guided_is_bad_input(run, arguments, said):

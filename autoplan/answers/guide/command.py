@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 _MOST_COUNT = 10_000_000
 
-ModelArgument = Annotated[str, argument("MODEL", "A model, by name or by the path of its file.")]
+ModelArgument = Annotated[str | None, argument("MODEL", "A model, by name or by the path of its file.")]
 HardwareArgument = Annotated[
-    str, argument("HARDWARE", "A node or cluster, by name or by the path of its file.")
+    str | None, argument("HARDWARE", "A node or cluster, by name or by the path of its file.")
 ]
+NamedModel = Annotated[str | None, option("--model", "MODEL", "MODEL, as other commands have it.")]
+NamedHardware = Annotated[str | None, option("--hardware", "NODE", "HARDWARE, as other commands have it.")]
 DeviceCount = Annotated[int | None, option("--devices", "N", "Devices to use; all if left out.", min=1)]
 SequenceLength = Annotated[
     int | None,
@@ -48,6 +50,7 @@ GlobalBatchSize = Annotated[
         "--global-batch-size",
         "N",
         "Sequences of a step; those of half a million tokens if left out.",
+        "--batch",
         min=1,
         max=_MOST_COUNT,
     ),
@@ -73,8 +76,10 @@ OptimizerOption = Annotated[str | None, option("--optimizer", "NAME", "Such as a
 
 def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
-    model: ModelArgument,
-    hardware: HardwareArgument,
+    model: ModelArgument = None,
+    hardware: HardwareArgument = None,
+    named_model: NamedModel = None,
+    named_hardware: NamedHardware = None,
     devices: DeviceCount = None,
     sequence_length: SequenceLength = None,
     global_batch_size: GlobalBatchSize = None,
@@ -98,11 +103,12 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     """
     from autoplan.answers.guide.ask import guided_job
 
+    of_model, on = _one_of(model, named_model, "MODEL"), _one_of(hardware, named_hardware, "HARDWARE")
     limit = command_deadline(deadline)
     with stopped_by_signals(limit) as interrupted:
         job, assumed = guided_job(
-            model,
-            hardware,
+            of_model,
+            on,
             devices=devices,
             sequence_length=sequence_length,
             global_batch_size=global_batch_size,
@@ -125,6 +131,14 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         raise typer.Exit(interrupted.exit_code)
     if answer.best is None:
         raise typer.Exit(NOTHING_FEASIBLE)
+
+
+def _one_of(argument_value: str | None, option_value: str | None, name: str) -> str:
+    """Return what is said in one of two places; refuses none and both."""
+    if (argument_value is None) == (option_value is None):
+        wanted = "is missing, such as" if argument_value is None else "is said twice: write"
+        raise typer.BadParameter(f"{wanted} autoplan guide llama3.1-8b dgx-h100", param_hint=name)
+    return argument_value or option_value or ""
 
 
 def _answer(
