@@ -77,7 +77,7 @@ _MODELS: Final = {
     "Llama-4-Scout-17B-16E": "llama4-scout",
 }
 #: Models whose fp8 checkpoints have scales by blocks.
-_BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek)")
+_BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek|MiniMax)")
 _QUALIFIED: Final = re.compile(r"\b(v?\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)*)")
 
 
@@ -393,6 +393,8 @@ def _weights(run: ServedRun) -> WeightFormat:
         return "fp8-block" if _BLOCKS.match(name) else "fp8"
     if told == "fp4":
         return "nvfp4"
+    if told == "awq":
+        return "int4-awq"
     raise Skipped("the format of the weights is not known", told)
 
 

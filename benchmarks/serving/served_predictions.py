@@ -162,8 +162,10 @@ def _with_hits(rules: SchedulerRules, run: ServedRun, engines: int) -> Scheduler
 
 
 def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeLength:
-    """Return the lengths that a client drew, of which ``value`` is the longest, or the mean of 0 to 1."""
+    """Return the lengths that a client drew: ``value`` is the longest of 0.8 to 1, else the mean."""
     told = (run.client.lengths if run.client else None) or ""
+    if told.startswith("uniform 0.8-1.2"):
+        return UniformLength(uniform=(max(1, round(0.8 * value)), round(1.2 * value)))
     if told.startswith("uniform 0.8"):
         return UniformLength(uniform=(max(1, round(0.8 * value)), value))
     if told.startswith("uniform 0-1"):
