@@ -112,9 +112,25 @@ class KernelPrices:
         else:
             seconds = self._in_graph(seconds, m, (wide, deep), table)
         if on.name != device.name:
-            least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
-            seconds = seconds * light / np.array(least)
+            seconds = self._on_device(seconds, light, m, matrix)
         return np.asarray(np.maximum(seconds, light))
+
+    def _on_device(self, seconds: Array, light: Array, m: Array, matrix: Matrix) -> Array:
+        """Return the time of products that take ``seconds`` on the device of the sweep [s]; ``light``: their least.
+
+        At the same share of the least time. The same chip with slower memory reaches a larger share: its
+        multiprocessors have as many bytes on their way, and the rate is that over the latency, up to W.
+        """
+        device = self.cluster.device
+        assert self.measured is not None  # noqa: S101 - the caller asks
+        on = self.measured.measured_on
+        n, k, weights = matrix
+        least = np.array([gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()])
+        alike = np.asarray(seconds * light / least)
+        if device.multiprocessors is None or device.multiprocessors != on.multiprocessors:
+            return alike
+        reading = (matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)) / self.bandwidth
+        return np.minimum(alike, np.maximum(seconds, reading))
 
     def _in_graph(self, seconds: Array, m: Array, size: tuple[int, int], table: SmallGemmTable) -> Array:
         """Return the time of products whose sweep holds the host's launches, which a step does not wait for.
