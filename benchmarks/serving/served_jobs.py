@@ -184,6 +184,14 @@ def _node(gpu: str, devices: int) -> NodeSpec:
     return fitting or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
 
 
+def _with_fabric(node: NodeSpec, run: ServedRun) -> NodeSpec:
+    """Return a node with the links that the source of a run tells of, if not those of its name."""
+    other = next((x["node"] for x in _facts()["fabrics"] if re.search(x["rows"], run.id)), None)
+    if other is None:
+        return node
+    return node.model_copy(update={"fabric": cast("NodeSpec", load_entry("node", other)).fabric})
+
+
 def _text(name: str) -> str:
     spec = cast("NodeSpec", load_entry("node", name))
     return f"device: {spec.device}\n"
@@ -226,7 +234,7 @@ def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
 
 def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     model, told = _model(run), run.engine
-    node = _node(_device(run), min(devices, 72))
+    node = _with_fabric(_node(_device(run), min(devices, 72)), run)
     device = cast("DeviceSpec", load_entry("device", node.device))
     weights = _weights(run)
     seqs, tokens = _scripted(run, shape.adp * shape.replicas)

@@ -116,10 +116,11 @@ class KernelPrices:
         return np.asarray(np.maximum(seconds, light))
 
     def _on_device(self, seconds: Array, light: Array, m: Array, matrix: Matrix) -> Array:
-        """Return the time of products that take ``seconds`` on the device of the sweep [s]; ``light``: their least.
+        """Return the time of products that take ``seconds`` on the device of the sweep [s].
 
-        At the same share of the least time. The same chip with slower memory reaches a larger share: its
-        multiprocessors have as many bytes on their way, and the rate is that over the latency, up to W.
+        ``light``: the least time on this device, of which the product reaches the same share. The same chip
+        with slower memory reaches a larger one: its multiprocessors have as many bytes on their way, and the
+        rate is that over the latency, up to W.
         """
         device = self.cluster.device
         assert self.measured is not None  # noqa: S101 - the caller asks
@@ -130,7 +131,7 @@ class KernelPrices:
         if device.multiprocessors is None or device.multiprocessors != on.multiprocessors:
             return alike
         reading = (matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)) / self.bandwidth
-        return np.minimum(alike, np.maximum(seconds, reading))
+        return np.asarray(np.minimum(alike, np.maximum(seconds, reading)))
 
     def _in_graph(self, seconds: Array, m: Array, size: tuple[int, int], table: SmallGemmTable) -> Array:
         """Return the time of products whose sweep holds the host's launches, which a step does not wait for.
