@@ -297,6 +297,11 @@ class DecodeEngine:
     def second_token(self, rate: float, step: float) -> float:
         """Return the wait between a first token that came with the prompt and the iteration after it [s].
 
+        >>> from types import SimpleNamespace as Part
+        >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=True))
+        >>> [DecodeEngine(engine, first=first).second_token(1.0, 2.0) for first in (False, True)]
+        [2.0, 0.0]
+
         Source: sgl-project/sglang disaggregation/decode.py, process_batch_result_prebuilt: puts out first
         tokens as the scheduler composes a batch, before that runs.
         """
