@@ -83,11 +83,14 @@ def _sessions() -> tuple[_Session, ...]:
 
 
 def hit_rate(run: ServedRun, engines: int, capacity: int) -> float:
-    """Return the share of a run's prompt tokens that earlier runs of its session left in the caches [1].
+    """Return the share of a run's prompt tokens that earlier requests left in the caches [1].
 
     A row that stands for several runs, which its session has more than once, has their mean.
     ``capacity``: tokens of each of the ``engines`` that compute prompts.
     """
+    for entry in facts_of_runs("documents"):
+        if re.search(entry["rows"], run.id):
+            return float(entry["share"])
     for session in _sessions():
         end, prompts = run.id.removeprefix(session.prefix), PromptCache(engines, capacity)
         if run.id.startswith(session.prefix) and any(end == one for one, _, _ in session.runs):

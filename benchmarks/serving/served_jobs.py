@@ -77,7 +77,7 @@ _MODELS: Final = {
     "Llama-4-Scout-17B-16E": "llama4-scout",
 }
 #: Models whose fp8 checkpoints have scales by blocks.
-_BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek)")
+_BLOCKS: Final = re.compile(r"^(Qwen3|DeepSeek|MiniMax)")
 _QUALIFIED: Final = re.compile(r"\b(v?\d+(?:\.\d+)+(?:\.?(?:post|rc)\d+)*)")
 
 
@@ -184,6 +184,14 @@ def _node(gpu: str, devices: int) -> NodeSpec:
     return fitting or cast("NodeSpec", load_entry("node", f"8x-{gpu}"))
 
 
+def _with_fabric(node: NodeSpec, run: ServedRun) -> NodeSpec:
+    """Return a node with the links that the source of a run tells of, if not those of its name."""
+    other = next((x["node"] for x in _facts()["fabrics"] if re.search(x["rows"], run.id)), None)
+    if other is None:
+        return node
+    return node.model_copy(update={"fabric": cast("NodeSpec", load_entry("node", other)).fabric})
+
+
 def _text(name: str) -> str:
     spec = cast("NodeSpec", load_entry("node", name))
     return f"device: {spec.device}\n"
@@ -226,7 +234,7 @@ def worker_job(run: ServedRun, worker: WorkerLayout, role: Role) -> ServedJob:
 
 def _with_job(run: ServedRun, shape: EngineLayout, devices: int) -> ServedJob:
     model, told = _model(run), run.engine
-    node = _node(_device(run), min(devices, 72))
+    node = _with_fabric(_node(_device(run), min(devices, 72)), run)
     device = cast("DeviceSpec", load_entry("device", node.device))
     weights = _weights(run)
     seqs, tokens = _scripted(run, shape.adp * shape.replicas)
@@ -393,6 +401,8 @@ def _weights(run: ServedRun) -> WeightFormat:
         return "fp8-block" if _BLOCKS.match(name) else "fp8"
     if told == "fp4":
         return "nvfp4"
+    if told == "awq":
+        return "int4-awq"
     raise Skipped("the format of the weights is not known", told)
 
 

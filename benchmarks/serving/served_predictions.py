@@ -162,8 +162,10 @@ def _with_hits(rules: SchedulerRules, run: ServedRun, engines: int) -> Scheduler
 
 
 def _lengths(run: ServedRun, value: int) -> FixedLength | UniformLength | RangeLength:
-    """Return the lengths that a client drew, of which ``value`` is the longest, or the mean of 0 to 1."""
+    """Return the lengths that a client drew: ``value`` is the longest of 0.8 to 1, else the mean."""
     told = (run.client.lengths if run.client else None) or ""
+    if told.startswith("uniform 0.8-1.2"):
+        return UniformLength(uniform=(max(1, round(0.8 * value)), round(1.2 * value)))
     if told.startswith("uniform 0.8"):
         return UniformLength(uniform=(max(1, round(0.8 * value)), value))
     if told.startswith("uniform 0-1"):
@@ -204,10 +206,11 @@ def _rounds(run: ServedRun, clients: int) -> float:
 
 
 def _rounds_of_clients(run: ServedRun, job: ServingJob, clients: int, own: int) -> RequestLoad:
-    """Return the requests of ``own`` of all clients; of a long run as many rounds as are simulated."""
-    simulated = max(2, min(ceil(_rounds(run, clients)), max(3, _SIMULATED // own)))
+    """Return the requests of ``own`` of all clients, as many as a row has; of a long run some rounds."""
+    most = own * max(3, _SIMULATED // own)
+    simulated = max(own, min(ceil(_rounds(run, clients) * own), most))
     away = CLIENT_SECONDS + _front_end(run, job)
-    load = replace(drawn_load(_loop(run, own), own * simulated), client_seconds=away)
+    load = replace(drawn_load(_loop(run, own), simulated), client_seconds=away)
     return replace(load, outputs=early_ends(run, len(load)) or load.outputs)
 
 
@@ -221,8 +224,9 @@ def _loop_values(
     clients, own, parts = shares
     values, rounds, front = _values(run, result, parts), _rounds(run, clients), _front_end(run, job)
     waits = [front + first - queued for first, queued in zip(result.first, result.queued, strict=True)]
-    later = (rounds - 1) / (len(waits) / own - 1)
-    values[METRICS[0]] = _middle(run, waits, [1.0] * own + [later] * (len(waits) - own))
+    rest = len(waits) - own
+    later = (rounds - 1) * own / rest if rest else 0.0
+    values[METRICS[0]] = _middle(run, waits, [1.0] * own + [later] * rest)
     return values
 
 

@@ -4,8 +4,11 @@ from statistics import fmean
 
 import pytest
 
+from autoplan.catalog import load_entry
+from benchmarks.serving.__main__ import DEFAULT_RUNS
 from benchmarks.serving.clients import PromptCache, early_ends, hit_rate
-from benchmarks.serving.served_runs import ServedRun
+from benchmarks.serving.served_jobs import served_job
+from benchmarks.serving.served_runs import ServedRun, read_served_runs
 from tests.support.serving_runs import RUN
 
 
@@ -85,3 +88,20 @@ def test_a_client_that_sends_more_prompts_begins_with_those_of_the_run_before():
     ]
 
     assert rates == [0.0, 0.5, 0.5, 0.0]
+
+
+def test_the_median_prompt_of_repeated_documents_has_been_sent_but_for_its_question():
+    """Ten documents with ten questions each: the share that the row's source gives, and only for its rows."""
+    long, short = (run_named(f"rr-qwen2.5-7b-l4-{kind}-c1") for kind in ("long", "other"))
+
+    assert hit_rate(long, 1, 10**5) == 0.97
+    assert hit_rate(short, 1, 10**5) == 0.0
+
+
+def test_cards_that_cannot_reach_each_other_have_the_fabric_of_cards_without_links():
+    """A log that tells of no peer-to-peer access has a node's links be those of a pair of RTX 4090."""
+    runs = dict(read_served_runs(DEFAULT_RUNS[-1].with_name("served_runs_4.yaml")))
+    jobs = [served_job(runs[name]) for name in ("dl-qwen2-7b-a100pcie-t2-n1", "dl-qwen2-7b-a100pcie-t5-n1")]
+
+    without = load_entry("node", "2x-rtx4090").fabric
+    assert [x.job.cluster.node.fabric == without for x in jobs] == [True, False]

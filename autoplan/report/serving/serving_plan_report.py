@@ -297,9 +297,10 @@ def pool_rows(plan: ServingPlan) -> list[tuple[str, str]]:
     took = (
         f"{format_seconds(transfer.seconds)}, {format_seconds(transfer.exposed_seconds)} of it after prefill"
     )
+    fronts = f", {pooled.most_fronted:,.3g} front ends" if pooled.limit == "front end" else ""
     most = (
         f"{pooled.most_prefilled:,.3g} requests/s prefill, {pooled.most_decoded:,.3g} decode,"
-        f" {pooled.most_transferred:,.3g} transfer: {pooled.limit} decides"
+        f" {pooled.most_transferred:,.3g} transfer{fronts}: {pooled.limit} decides"
     )
     rows = (
         [("prefill", f"{format_seconds(first)} with queue and front end")] if loaded and first < inf else []

@@ -8,6 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 from autoplan.costs.core.serving.served_prediction import (
@@ -21,7 +22,7 @@ from autoplan.costs.core.serving.served_prediction import (
 __all__ = ["CacheTransfer", "PoolLimit", "PooledPrediction"]
 
 #: What keeps the pools from more requests a second.
-PoolLimit = Literal["prefill", "decode", "transfer"]
+PoolLimit = Literal["prefill", "decode", "transfer", "front end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class PooledPrediction:
     classes: tuple[ServedClass, ...] = ()
     #: The closed form of the same load, where the times above are those of a simulation that contradicts it.
     closed_form: ServedMeans | None = None
+    #: Requests a second that front ends could serve at most; a batch does not pass them.
+    most_fronted: float = inf
 
     @property
     def devices(self) -> int:
@@ -75,13 +78,14 @@ class PooledPrediction:
             "prefill": self.most_prefilled,
             "decode": self.most_decoded,
             "transfer": self.most_transferred,
+            "front end": self.most_fronted,
         }
         return min(most, key=lambda part: most[part])
 
     @property
     def most_requests_per_second(self) -> float:
         """Most requests a second: rates are matched, so that the slowest part decides."""
-        return min(self.most_prefilled, self.most_decoded, self.most_transferred)
+        return min(self.most_prefilled, self.most_decoded, self.most_transferred, self.most_fronted)
 
     @property
     def starts(self) -> bool:

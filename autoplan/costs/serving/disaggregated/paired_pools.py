@@ -6,13 +6,14 @@ Notation (this file only)::
     X  requests of a second                                                          [1]
     N  clients            O  tokens of an answer                                     [1]
     S  iterations of a request in a decode engine                                    [1]
+    d  time for which a request has a front end alone                                [s]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
 from autoplan.costs.core.serving.served_prediction import (
@@ -88,17 +89,29 @@ def transfer_wait(pair: EnginePair, rate: float) -> float:
     >>> transfer_wait(SimpleNamespace(transfer=sent, senders=1, receivers=2), 1.0)  # half of the time busy
     0.25
     """
-    load = rate * pair.transfer.seconds / min(pair.senders, pair.receivers)
-    return inf if load >= 1 else load / (1 - load) * pair.transfer.seconds / 2
+    return _wait(rate * pair.transfer.seconds / min(pair.senders, pair.receivers), pair.transfer.seconds)
+
+
+def _wait(load: float, served: float) -> float:
+    """Return the mean wait for a server with equal service times that is busy for ``load`` of the time [s].
+
+    Requests come as a Poisson process. Source: Kleinrock 1975, Queueing Systems 1, section 5.7.
+
+    >>> _wait(0.75, 0.004)  # 3/4 busy: 1.5 services
+    0.006
+    """
+    return inf if load >= 1 else load / (1 - load) * served / 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
     """Mean times of a request at some rate [s]."""
 
+    front: float
     prefill: float
     link: float
     admission: float
+    second: float
     step: float
     requests: float
 
@@ -106,16 +119,25 @@ class _Times:
 class _PooledLoad:
     """The pools at a rate of requests."""
 
-    def __init__(self, job: ServingJob, pair: EnginePair, clients: float, output: float) -> None:
-        self.job, self.pair, self.clients, self.output = job, pair, clients, output
-        self.front = front_end_seconds(job, pair.prefill.engine.lengths.input, pools=True)
+    def __init__(self, job: ServingJob, pair: EnginePair, load: EngineLoad, output: float) -> None:
+        self.job, self.pair, self.output = job, pair, output
+        self.clients = load.amount if load.kind == "closed loop" else inf
+        tokens = pair.prefill.engine.lengths.input
+        self.front = front_end_seconds(job, tokens, pools=True)
+        #: Parts of the pools that are alike, as they are simulated, and d of one.
+        self.parts = gcd(pair.senders, pair.receivers)
+        self.busy = pair.front_end_busy(job, tokens, self.parts) if load.kind != "maximum" else 0.0
 
     @property
-    def most(self) -> tuple[float, float, float]:
-        """Requests a second that prefill, decode and transfer could serve at most."""
+    def most(self) -> tuple[float, float, float, float]:
+        """Requests a second that prefill, decode, transfer and front ends could serve at most.
+
+        What decides at the maximum are the devices: requests of a batch do not pass a front end.
+        """
         pair = self.pair
         links = min(pair.senders, pair.receivers) / pair.transfer.seconds
-        return pair.senders * pair.prefill.rate, pair.receivers * pair.decode.rate, links
+        fronts = self.parts / self.busy if self.busy else inf
+        return pair.senders * pair.prefill.rate, pair.receivers * pair.decode.rate, links, fronts
 
     @property
     def others(self) -> float:
@@ -136,7 +158,9 @@ class _PooledLoad:
             requests = decode.requests_at(each, self.others)
         step = decode.full_step if each >= decode.rate * (1 - _CLOSE) else decode.step(requests)
         admission = decode.admission(each, step)
-        return _Times(prefill, transfer_wait(pair, rate), admission, step, requests)
+        front = self.busy + _wait(rate * self.busy / self.parts, self.busy)
+        second = decode.second_token(each, step)
+        return _Times(front, prefill, transfer_wait(pair, rate), admission, second, step, requests)
 
     def rate_of(self, requests: float) -> float:
         """Return X at which a request sees so many requests in an iteration; infinite for a single client."""
@@ -150,6 +174,7 @@ class _PooledLoad:
         first_decode = times.step if pair.decode.first else 0.0
         return (
             self.front
+            + times.front
             + times.prefill
             + pair.transfer.exposed_seconds
             + times.link
@@ -159,7 +184,7 @@ class _PooledLoad:
 
     def answered(self, times: _Times) -> float:
         """Return the time from the first token to the last [s]."""
-        return (self.pair.decode.steps - self.pair.decode.first) * times.step
+        return times.second + (self.pair.decode.steps - self.pair.decode.first) * times.step
 
     @property
     def short(self) -> float:
@@ -175,10 +200,11 @@ class _PooledLoad:
 def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPrediction:
     """Return x prefill and y decode engines under the ``load`` of a job.
 
-    Rates are matched: X is at most the least of what prefill, decode and links serve. TTFT is the front end,
-    queue and prefill, the transfer that prefill does not hide, the wait for links, admission to the decode
-    engine and, where that computes it, the first token. TPOT is that of the decode engine alone. A closed
-    loop has X such that N = X (TTFT + (O - 1) TPOT); above the most, the pool that decides has what waits.
+    Rates are matched: X is at most the least of what prefill, decode, links and, of requests that come one by
+    one, front ends serve. TTFT is the front end and the wait for it, queue and prefill, the transfer that
+    prefill does not hide, the wait for links, admission to the decode engine and, where that computes it, the
+    first token. TPOT is that of the decode engine alone. A closed loop has X such that
+    N = X (TTFT + (O - 1) TPOT); above the most, the pool that decides has what waits.
 
     >>> from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
     >>> from autoplan.costs.serving.served_layouts import ServingCosts
@@ -196,7 +222,7 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     if pair.shortage is not None:
         return _short(pair, load)
     output = pair.decode.engine.drafting.output + (not pair.decode.first)
-    state = _PooledLoad(job, pair, load.amount if load.kind == "closed loop" else inf, output)
+    state = _PooledLoad(job, pair, load, output)
     most = min(state.most)
     if load.kind == "open loop" and load.amount < most:
         return _prediction(state, load, load.amount, waiting=0.0)
@@ -213,7 +239,7 @@ def _closed(state: _PooledLoad, most: float) -> float:
     The unknown is the requests of an iteration, from which the rate follows; where a client is alone with a
     decode engine, it is the rate itself.
     """
-    # At the most itself a wait for links has no end.
+    # At the most itself a wait for links or front ends has no end.
     top = most * (1 - _CLOSE)
     if state.clients_at(top) <= state.clients:
         return most
@@ -253,7 +279,7 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
     saturated = rate >= min(most) * (1 - _CLOSE)
     times = state.times(rate * (1 - _CLOSE) if saturated else rate)
     if saturated and load.kind != "closed loop":
-        times = replace(times, prefill=pair.prefill.prompt_seconds, link=0.0)
+        times = replace(times, front=state.busy, prefill=pair.prefill.prompt_seconds, link=0.0)
     first = state.first_token(times) + waiting
     answered = state.answered(times)
     slowest = most.index(min(most))
@@ -269,6 +295,7 @@ def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: f
         most_prefilled=most[0],
         most_decoded=most[1],
         most_transferred=most[2],
+        most_fronted=most[3],
         time_to_first_token=first,
         time_per_output_token=answered / state.short,
         request_latency=first + answered,
@@ -312,7 +339,7 @@ def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[Ser
             share=request_class.share,
             output_tokens=output,
             time_to_first_token=max(0.0, first + later),
-            time_per_output_token=steps * step / (output - 1) if output > 1 else 0.0,
+            time_per_output_token=(times.second + steps * step) / (output - 1) if output > 1 else 0.0,
         )
 
 
@@ -324,7 +351,7 @@ def _prefill_point(state: _PooledLoad, rate: float, times: _Times, waiting: floa
         requests=each * (times.prefill + waiting),
         step_seconds=prompt_seconds,
         decode_step_seconds=prompt_seconds,
-        time_to_first_token=state.front + times.prefill + waiting,
+        time_to_first_token=state.front + times.front + times.prefill + waiting,
         time_per_output_token=0.0,
         requests_per_second=each,
         output_tokens_per_second=each,

@@ -281,17 +281,37 @@ class DecodeEngine:
         return requests - 1.0 - others * rate * self.steps * self.step(requests)
 
     def admission(self, rate: float, step: float) -> float:
-        """Return the wait for the running iteration, and for one more under asynchronous scheduling [s].
+        """Return the wait until an iteration is composed and, where it has the first token, begins [s].
 
-        With few requests an engine is idle now and then, and the iteration of a request begins at once.
+        With few requests an engine is idle now and then, and the iteration of a request begins at once. One
+        composed under asynchronous scheduling begins after the one that runs.
 
         >>> from types import SimpleNamespace as Part
-        >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=False))
-        >>> DecodeEngine(engine, first=True).admission(1.0, 2.0)  # half of an iteration
-        1.0
+        >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=True))
+        >>> [DecodeEngine(engine, first=first).admission(1.0, 2.0) for first in (False, True)]
+        [1.0, 3.0]
         """
-        busy = 1.0 - exp(-rate * self.steps * step)
-        return busy * step * (0.5 + self.engine.rules.asynchronous)
+        behind = self._behind(rate, step)
+        return 0.5 * self._busy(rate, step) * step + (behind if self.first else 0.0)
+
+    def second_token(self, rate: float, step: float) -> float:
+        """Return the wait between a first token that came with the prompt and the iteration after it [s].
+
+        >>> from types import SimpleNamespace as Part
+        >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=True))
+        >>> [DecodeEngine(engine, first=first).second_token(1.0, 2.0) for first in (False, True)]
+        [2.0, 0.0]
+
+        Source: sgl-project/sglang disaggregation/decode.py, process_batch_result_prebuilt: puts out first
+        tokens as the scheduler composes a batch, before that runs.
+        """
+        return 0.0 if self.first else self._behind(rate, step)
+
+    def _behind(self, rate: float, step: float) -> float:
+        return self._busy(rate, step) * step * self.engine.rules.asynchronous
+
+    def _busy(self, rate: float, step: float) -> float:
+        return 1.0 - exp(-rate * self.steps * step)
 
 
 def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:

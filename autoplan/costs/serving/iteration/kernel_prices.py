@@ -29,6 +29,7 @@ from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
 from autoplan.schema.costmodel.engine_kernels import KernelName, SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.precision import Precision
 from autoplan.schema.serving.weight_formats import WeightFormat
@@ -112,8 +113,9 @@ class KernelPrices:
         else:
             seconds = self._in_graph(seconds, m, (wide, deep), table)
         if on.name != device.name:
-            least = [gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()]
-            seconds = seconds * light / np.array(least)
+            moved = (matrix_bytes(n * k, weights, k) + 2.0 * m * (n + k)) / self.bandwidth
+            least = np.array([gemm_light_seconds(x, n, k, weights, on) for x in m.tolist()])
+            seconds = _on_device(seconds, light / least, moved, (on, device))
         return np.asarray(np.maximum(seconds, light))
 
     def _in_graph(self, seconds: Array, m: Array, size: tuple[int, int], table: SmallGemmTable) -> Array:
@@ -241,6 +243,20 @@ class KernelPrices:
             reading = expert_read_seconds(shape, (a, b, c), device) / share + 2 * self.launch
             return np.maximum(smooth_maximum(computing * gain, reading, _BLEND), least)
         return np.asarray(least / share + 2 * self.launch)
+
+
+def _on_device(seconds: Array, slower: Array, moved: Array, devices: tuple[DeviceSpec, DeviceSpec]) -> Array:
+    """Return the time of products on the second of two ``devices`` that take ``seconds`` on the first [s].
+
+    ``slower``: the ratio of their least times, of which the product reaches the same share. The same chip
+    with slower memory reaches a larger one: its multiprocessors have as many bytes on their way, and the rate
+    is that over the latency, up to W, with which the product takes ``moved``.
+    """
+    swept, device = devices
+    alike = np.asarray(seconds * slower)
+    if device.multiprocessors is None or device.multiprocessors != swept.multiprocessors:
+        return alike
+    return np.asarray(np.minimum(alike, np.maximum(seconds, moved)))
 
 
 def all_reduce_seconds(prices: KernelPrices, size: Array, ranks: int, *, graph: bool) -> Array:

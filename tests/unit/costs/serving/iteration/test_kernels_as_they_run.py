@@ -204,3 +204,30 @@ def test_a_chunk_of_a_long_prompt_takes_the_attention_of_its_context():
     scale = scope.facts.step.scale.value
 
     assert attention == pytest.approx(scale * 7 / 16 * whole, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "reached"), [("2x-a100-pcie-80gb", 0.8 * 1.935e12), ("dgx-a100-40gb", 0.822 * 1.555e12)]
+)
+def test_slower_memory_of_the_same_chip_is_used_better(hardware, reached):
+    """[3584, 3584] for one token: 25.7 MB take 20.8 us at 2.039 TB/s, 1.23 TB/s, and so at 1.935 and 1.555.
+
+    The same share of 1.555 TB/s would take 27.3 us. The head of Qwen2.5-7B, 1.09 GB, reads faster on the
+    swept device than kernels do on these, and has their rate.
+    """
+    _, prices, _ = scoped("llama3-8b", hardware, "vllm@0.20", tp=1)
+    small, head = (float(prices.product(np.ones(1), Matrix(n, 3584, "bf16"))[0]) for n in (3584, 152_064))
+
+    assert small == pytest.approx(20.8e-6, rel=0.005)
+    assert head == pytest.approx(2 * 152_064 * 3584 / reached, rel=0.002)
+
+
+def test_another_chip_has_the_share_of_the_least_time():
+    """An L4 has 58 multiprocessors, an L40S 142: [4096, 4096] takes 864/300 times as long for one token."""
+    shares = []
+    for hardware in ("8x-l40s", "8x-l4"):
+        _, prices, _ = scoped("llama3-8b", hardware, "vllm@0.20", tp=1)
+        seconds = float(prices.product(np.ones(1), Matrix(4096, 4096, "bf16"))[0])
+        shares.append(seconds * prices.cluster.device.memory.bandwidth.value)
+
+    assert shares[0] == pytest.approx(shares[1])
