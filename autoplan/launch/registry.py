@@ -51,6 +51,8 @@ TARGETS: Final = {
     "nemo": "autoplan.launch.frameworks.nemo",
     "nanotron": "autoplan.launch.frameworks.nanotron",
     "llm-foundry": "autoplan.launch.frameworks.llm_foundry",
+    "verl": "autoplan.launch.frameworks.verl",
+    "openrlhf": "autoplan.launch.frameworks.openrlhf",
     "torchrun": "autoplan.launch.launchers.torchrun",
     "slurm": "autoplan.launch.launchers.slurm",
     "skypilot": "autoplan.launch.launchers.skypilot",
@@ -62,13 +64,16 @@ TARGETS: Final = {
 #: next to ``model``, Megatron-LM its section ``language_model`` next to keys of the top level, LLaMA-Factory
 #: its program next to arguments of the Trainer, and ms-swift
 #: its programs next to arguments of the Trainer and of Megatron-LM, and Megatron Bridge its script of
-#: performance.
+#: performance. The programs of verl and OpenRLHF say whose a script is, whatever else it has.
+_ANY: Final = tuple(name for name in TARGETS if name not in {"verl", "openrlhf"})
 _LOOSER: Final = {
     "nemo": ("megatron-bridge",),
     "megatron-bridge": ("megatron-lm",),
     "megatron-lm": ("axolotl",),
     "llama-factory": ("trainer",),
     "ms-swift": ("trainer", "megatron-bridge", "megatron-lm", "llama-factory", "axolotl"),
+    "verl": _ANY,
+    "openrlhf": _ANY,
 }
 
 
