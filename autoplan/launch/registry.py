@@ -15,6 +15,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
+from autoplan.launch.scripts.called import called_text
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -148,7 +149,10 @@ def target_names(*, emitted: bool) -> tuple[str, ...]:
 
 def recognised(file: LaunchFile) -> Target:
     """Return the target that ``file`` is of; raises SpecError where it is of none, or of several."""
-    candidates = [t for t in _targets() if t.recognises is not None and t.recognises(file)]
+    candidates = _recognising(file)
+    if not candidates and (called := called_text(file)):
+        # A script that only runs others is of the framework that these are of.
+        candidates = _recognising(replace(file, text=called))
     looser = {name for t in candidates for name in _LOOSER.get(t.name, ())}
     candidates = [t for t in candidates if t.name not in looser]
     # What accelerate launches is a program of another framework where that has signs of its own.
@@ -160,6 +164,10 @@ def recognised(file: LaunchFile) -> Target:
     seen = f"its content may be that of {names}" if names else "its content is that of no framework read here"
     message = f"the framework is not clear: {seen}; name one of {targets} (--framework)"
     raise SpecError([Problem(message, "$", file.name)])
+
+
+def _recognising(file: LaunchFile) -> list[Target]:
+    return [t for t in _targets() if t.recognises is not None and t.recognises(file)]
 
 
 def named_configuration(file: LaunchFile) -> LaunchFile | None:

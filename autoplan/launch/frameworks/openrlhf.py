@@ -1,7 +1,7 @@
 """The target ``openrlhf``: scripts that start OpenRLHF's programs, which train with DeepSpeed.
 
-``train_sft``, ``train_dpo`` and their kin are fine-tunes. Of ``train_ppo_ray`` it is the actor's training that
-is read; its rollouts are engines on the same devices or on others, and a critic is said and not priced.
+``train_sft``, ``train_dpo`` and their kin are fine-tunes. Of ``train_ppo_ray`` it is the actor's training
+that is read; its rollouts are engines on the same devices or on others, and a critic is said, not priced.
 """
 
 from __future__ import annotations

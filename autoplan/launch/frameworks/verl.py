@@ -8,6 +8,7 @@ and a reward model have none there, which is said. Batches count sequences: prom
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 from autoplan.launch.assembly import assembled
@@ -83,7 +84,7 @@ def _document(script: Script, file: LaunchFile, started: Started, *, samples: bo
     document = WrittenDocument(file.name, notes=list(script.notes), table=table)
     for word in started[2]:
         match = OVERRIDE.fullmatch(word.text)
-        if match is None or match[1] not in table.keys.values() and word.unknown is not None:
+        if match is None or (match[1] not in table.keys.values() and word.unknown is not None):
             continue
         if word.unknown is not None:
             document.refuse_key(f"it depends on {word.unknown.reason}", match[1], word.line)
@@ -113,8 +114,8 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
         del values["mbs"]
         document.notes.append("data.micro_batch_size counts otherwise by version: left open")
     values |= _trained() | _recompute(document)
-    moved = document.flag("moved")
-    if (document.flag("offloaded") or Written(False)).value and (moved is None or moved.value):
+    offloaded, moved = document.flag("offloaded"), document.flag("moved")
+    if offloaded is not None and offloaded.value and moved is not None and moved.value:
         values["software"] = Written({"offload_parameters": True})
     return values
 
@@ -163,7 +164,7 @@ def _strategy(document: WrittenDocument, started: Started) -> str:
 
 def _texts(started: Started) -> list[str]:
     texts = [word.text for word in started[2]]
-    joined = [f"{one}={two}" for one, two in zip(texts, texts[1:], strict=False)]
+    joined = [f"{one}={two}" for one, two in pairwise(texts)]
     return [*texts, *joined]
 
 

@@ -60,8 +60,9 @@ class ShellScope:
 
     def count(self) -> int | None:
         """Return the number of arguments; None where it is not known."""
-        if self.positional:
-            return len(self.positional)
+        if self.positional is not None:
+            unknown = any(piece.unknown for text in self.positional for piece in text)
+            return None if unknown else len(self.positional)
         given = 0
         while self.positional is None and str(given + 1) in self.outside:
             given += 1
