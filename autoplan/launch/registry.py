@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import pairwise
 from typing import Final
 
 from autoplan.catalog import entry_names, entry_text
@@ -15,7 +16,7 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
-from autoplan.launch.scripts.called import called_text
+from autoplan.launch.scripts.called import beside_or_written, called_text, script_text
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -80,6 +81,8 @@ _LOOSER: Final = {
 
 #: Files that training programs are started with.
 _NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
+#: Options that name data, and no file of keys.
+_DATA: Final = re.compile(r"(?i)^--?[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)")
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
 #: Targets that are read with overrides of their keys.
@@ -180,9 +183,10 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     recognised_by = {name for name, recognises in _readers() if recognises(file)}
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
     others = recognised_by - {"accelerate"}
-    if file.values is not None or others or data or not _NAMED.search(file.text):
+    if file.values is not None or others or data or not _NAMED.search(script_text(file)):
         return None
     script = read_script(file.text, file.name, file.variables, file.sibling)
+    file = replace(file, sibling=beside_or_written(file.sibling, script))
     sharding: LaunchFile | None = None
     for inner, names, behind in _named_files(script, file):
         if set(names) - _SHARDING:
@@ -223,7 +227,9 @@ def _refuse_missing(script: Script, file: LaunchFile) -> None:
     """Raise SpecError where a program is started with a file that is not there."""
     for command in reversed(script.commands):
         programs = [at for at, word in enumerate(command.words) if word.text.endswith(".py")]
-        for word in command.words[programs[0] :] if programs else ():
+        for before, word in pairwise(command.words[programs[0] :] if programs else ()):
+            if _DATA.search(before.text.partition("=")[0]):
+                continue
             named = _NAMED.fullmatch(word.text.rpartition("=")[2]) is not None and word.unknown is None
             if named and file.sibling(word.text) is None:
                 sentence = f"it starts a program of its own with {word.text}, which is not beside it"

@@ -146,7 +146,7 @@ class Expander:
         if unknown is None:
             try:
                 number = evaluate_arithmetic(
-                    "".join(p.text for p in pieces), lambda name: self._number(name, line)
+                    "".join(p.text for p in pieces).replace('"', ""), lambda name: self._number(name, line)
                 )
                 return Piece(str(number), line, quoted=True)
             except _UnknownNumberError as error:

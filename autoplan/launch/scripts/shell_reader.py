@@ -465,6 +465,10 @@ def _call(reader: _ScriptReader, name: str, words: Sequence[Word], line: int) ->
 
 def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
     """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
+    wrapped = _wrapped(words)
+    if wrapped is not None:
+        _inner(reader, wrapped)
+        return
     place = script_place(words)
     if place is not None:
         first = len(reader.commands)
@@ -480,6 +484,18 @@ def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: Simple
         reader.directives |= slurm_directives(text, line)
         reader.scope.outside = {**slurm_variables(reader.directives), **reader.scope.outside}
         _inner(reader, document)
+
+
+def _wrapped(words: Sequence[Word]) -> Text | None:
+    """Return the script that ``sbatch --wrap`` gets as a word."""
+    if words[0].text.rpartition("/")[2] != "sbatch":
+        return None
+    for at, word in enumerate(words):
+        name, equals, text = word.text.partition("=")
+        if name == "--wrap" and (equals or at + 1 < len(words)):
+            inner = replace(word, text=text) if equals else words[at + 1]
+            return as_text(inner)
+    return None
 
 
 def _source_of(reader: _ScriptReader, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:

@@ -262,6 +262,8 @@ def _accumulation(document: WrittenDocument) -> None:
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     config = document.entries[document.path("fsdp_section")] if stands(document, "fsdp_section") else None
     fsdp = config or document.given("fsdp")
+    if fsdp is not None and fsdp.value in ([], ""):
+        fsdp = None
     if stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")

@@ -24,8 +24,9 @@ from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.accelerate import accelerate_edits
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document, launcher_file
+from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
+from autoplan.launch.frameworks.hugging_face.alpaca import ALPACA, alpaca_batch, is_alpaca
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -36,6 +37,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
@@ -59,12 +61,14 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     rollouts,
     sharding_values,
     stands,
+    whole_name,
     with_defaults,
     without_open,
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.called import beside_or_written
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
@@ -298,7 +302,8 @@ def is_trainer(file: LaunchFile) -> bool:
     if is_yaml(file):
         return True
     lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
-    return any(f"--{name}" in line for name in (_BATCH, _BATCH.replace("_", "-")) for line in lines)
+    named = re.compile(rf"--(?:{_BATCH[:-5]}|{_BATCH.replace('_', '-')[:-5]})(?:[_-]size)?\b")
+    return any(named.search(line) for line in lines) or is_alpaca(lines)
 
 
 def is_yaml(file: LaunchFile) -> bool:
@@ -312,19 +317,17 @@ def is_yaml(file: LaunchFile) -> bool:
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
+    batch = alpaca_batch(document)
     names = key_names("trainer").union(_PROGRAM)
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
-    launched = _launched(document, launcher, file)
-    if not values.get("precision", OPEN).default:
-        # TrainingArguments go over the precision of accelerate launch (transformers/training_args.py).
-        launched.pop("precision", None)
+    launched = launched_values(document, launcher, file, values)
     values |= launched
     _leave_open(document)
-    _of_the_program(document, file)
+    _of_the_program(document, file, launched)
     if (
         values.get("precision", OPEN).default
         and not stands(document, "zero_of_program")
@@ -340,7 +343,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
         document.text(name, tuple(TRAINER.data["weight_type_names"]))
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values)
+    values |= batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
     values = with_software(values, _software(document), _read_adapters(document), _read_rl(document, file))
@@ -375,38 +378,17 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    words = [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
-    return document, None, words
+    return document, None, launcher_of(file)
 
 
-def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
-    """Return what ``accelerate launch`` decides, by its options and by its file where that lies there."""
-    if not any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher):
-        return {}
-    inner = launcher_document(launcher, file)
-    if inner is None:
-        document.opened |= {"zero", "tp", "cp", "dp"}
-        document.notes.append(
-            "accelerate launch has a file of its own, which is not read: sharding is left open"
-        )
-        return {}
-    values = accelerate_layout(inner, replace(file, arguments=("",)))
-    document.problems += inner.problems
-    document.notes += inner.notes
-    stated = any(stands(document, name) for name in ("recompute", "earlier_recompute"))
-    document.opened |= inner.opened - ({"recompute"} if stated else set())
-    unsaid = {key for key in ("precision", "recompute") if values.get(key, OPEN).default}
-    return {key: written for key, written in values.items() if key not in unsaid}
-
-
-def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
+def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
     if not is_yaml(file):
         return
     if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
-    if not any(name in document.entries for name in ("bf16", "fp16")):
+    if not any(name in document.entries for name in ("bf16", "fp16")) and "precision" not in launched:
         document.opened |= {"precision"}
     if not any(document.path(name) in document.entries for name in ("recompute", "earlier_recompute")):
         document.opened |= {"recompute"}
@@ -415,8 +397,9 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
-    names = key_names("trainer").union(_PROGRAM)
-    listed = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
+    file = replace(file, sibling=beside_or_written(file.sibling, script))
+    names = key_names("trainer").union(_PROGRAM, ALPACA)
+    listed = lambda word: word.startswith("--") and whole_name(word[2:], names) in names  # noqa: E731
     words, command = training_command(script, listed)
     devices, why = launched_devices(script, command)
     if devices is None and command is not None and command.words[0].text.startswith("python"):
@@ -428,6 +411,7 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
+    document.entries = {whole_name(name, names): entry for name, entry in document.entries.items()}
     rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
