@@ -308,10 +308,17 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
     first, name = document.entries[path], path.rpartition(".")[2]
     if value is not None and first.value == value:
         document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
-    elif path not in document.table.keys.values() and not may_decide(name, value):
+    elif (
+        _is_scalar(first, value) and path not in document.table.keys.values() and not may_decide(name, value)
+    ):
         document.notes.append(f"{_shown(name)} is given twice, in lines {first.line} and {line}")
     else:
         document.refuse_key(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+
+
+def _is_scalar(first: Written, value: object) -> bool:
+    """Return whether both values of a key are single ones, and neither is a section."""
+    return first.value is not None and value is not None and not isinstance(value, list)
 
 
 def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> None:

@@ -40,6 +40,7 @@ OPENRLHF: Final = interface("openrlhf")
 _NAMES: Final = r"train_(?:sft|dpo|kto|rm|ppo_ray)"
 _PROGRAM: Final = re.compile(rf"(?:.*[./])?openrlhf[./]cli[./]({_NAMES})(?:\.py)?")
 _STARTS: Final = re.compile(rf"\bopenrlhf[./]cli[./]{_NAMES}\b")
+_KNOWN: Final = frozenset((*OPENRLHF.data["known"], *OPENRLHF.keys.values()))
 _POLICY: Final = "train_ppo_ray"
 
 
@@ -55,6 +56,9 @@ def read_openrlhf(file: LaunchFile) -> Configuration:
     document = WrittenDocument(file.name, notes=list(script.notes), table=OPENRLHF)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
     _as_before(document)
+    document.check_names("", _KNOWN, OPENRLHF.data["title"], others=frozenset(OPENRLHF.keys.values()))
+    if "fp16" in document.entries:
+        document.refuse_key("OpenRLHF has no such argument: the precision is --bf16 or --param_dtype", "fp16")
     values = {**alone(), **_training(document, program)}
     if program == _POLICY:
         values |= actor_devices(document) | _policy(document)

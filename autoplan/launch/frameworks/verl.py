@@ -258,7 +258,9 @@ def _learning(document: WrittenDocument) -> dict[str, Written]:
 
 def _said(document: WrittenDocument) -> None:
     """Say what of a run with rollouts is no part of the layout."""
-    tp = document.number("rollout_tp")
+    tp, devices = document.number("rollout_tp"), actor_devices(document).get("devices")
+    if tp is not None and devices is not None and devices.value % tp.value:
+        document.refuse(f"engines of {tp.value} devices do not divide the {devices.value}", "rollout_tp")
     split = f" with tensor parallelism {tp.value}" if tp is not None else ""
     document.notes.append(
         f"this is the actor's training: rollouts{split} and the reference run on the same devices besides"

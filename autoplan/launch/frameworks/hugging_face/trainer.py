@@ -38,6 +38,11 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
+from autoplan.launch.frameworks.hugging_face.python_program import (
+    is_program,
+    method_of_program,
+    program_document,
+)
 from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
@@ -299,7 +304,7 @@ def is_trainer(file: LaunchFile) -> bool:
     """Return whether a file has TrainingArguments, as a JSON file or as arguments in a script."""
     if file.text.lstrip().startswith("{"):
         return f'"{_BATCH}"' in file.text
-    if is_yaml(file):
+    if is_yaml(file) or is_program(file):
         return True
     lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
     named = re.compile(rf"--(?:{_BATCH[:-5]}|{_BATCH.replace('_', '-')[:-5]})(?:[_-]size)?\b")
@@ -373,6 +378,8 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
 
     Raises SpecError for a file that has none.
     """
+    if is_program(file):
+        return program_document(file), None, launcher_of(file)
     if not is_key_file(file):
         return _script(file)
     document = read_yaml(file, TRAINER)
@@ -383,6 +390,8 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
 
 def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
+    if is_program(file) and not file.launcher and not stands(document, "deepspeed"):
+        document.opened |= set() if stands(document, "fsdp") else {"zero"}
     if not is_yaml(file):
         return
     if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
@@ -552,6 +561,9 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
 
 def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
+    program = method_of_program(file.text) if is_program(file) else None
+    if program is not None:
+        return rl_of(document, Written(program, None, program), "beta")
     found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
     if found is not None:
         return rl_of(document, Written(found[1], None, found[0].strip()), "beta")
