@@ -180,10 +180,11 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     its own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would
     not be read with.
     """
-    recognised_by = {name for name, recognises in _readers() if recognises(file)}
+    whole = replace(file, text=script_text(file))
+    recognised_by = {name for name, recognises in _readers() if recognises(whole)}
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
     others = recognised_by - {"accelerate"}
-    if file.values is not None or others or data or not _NAMED.search(script_text(file)):
+    if file.values is not None or others or data or not _NAMED.search(whole.text):
         return None
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
