@@ -31,7 +31,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     DEEPSPEED,
     FSDP,
@@ -421,7 +421,7 @@ TARGET: Final = Target(
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,
-    edits=lambda file, job, old, new: training_edits(
-        read_yaml(file).entries, (old, new), partial(_document, job)
+    edits=lambda file, job, old, new: key_file_edits(
+        file, read_yaml(file).entries, (job, old, new), partial(_document, job)
     ),
 )

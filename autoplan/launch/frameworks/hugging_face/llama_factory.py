@@ -38,7 +38,7 @@ from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
     read_second_format,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits, script_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     alone,
@@ -91,8 +91,10 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     if is_second_format(file):
         raise InexpressibleError("edits of files of the second format")
-    edits = script_edits if _is_script(file) else training_edits
-    return edits(_read_document(file)[0].entries, (old, new), partial(_document, job))
+    entries = _read_document(file)[0].entries
+    if _is_script(file):
+        return script_edits(entries, (old, new), partial(_document, job))
+    return key_file_edits(file, entries, (job, old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
     method_of_program,
     program_document,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, key_file_edits, script_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapter_values,
@@ -129,10 +129,11 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
     beside = None if is_key_file(file) else _edits_of_another(document, launcher, file, (job, old, new))
     if beside is not None:
         return edits_beside(document.entries, (old, new), partial(_document, job), beside)
-    edits = training_edits if is_key_file(file) else script_edits
-    made = edits(document.entries, (old, new), partial(_document, job))
-    section = _SECTION if is_key_file(file) and re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
-    return tuple(replace(edit, path=f"{section}{edit.path}") for edit in made)
+    if not is_key_file(file):
+        return script_edits(document.entries, (old, new), partial(_document, job))
+    made = key_file_edits(file, document.entries, (job, old, new), partial(_document, job))
+    section = _SECTION if re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
+    return tuple(edit if edit.file else replace(edit, path=f"{section}{edit.path}") for edit in made)
 
 
 def _edits_of_another(
