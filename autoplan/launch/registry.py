@@ -18,7 +18,7 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.scripts.called import beside_or_written, called_text, script_text
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.script import Script
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
@@ -85,6 +85,8 @@ _NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
 _DATA: Final = re.compile(r"(?i)^--?[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)")
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
+#: What reads the arguments behind a file of keys of the Trainer.
+_OVERRIDING: Final = "autoplan.launch.frameworks.hugging_face.overriding"
 #: Targets that are read with overrides of their keys.
 _OVERRIDDEN: Final = frozenset({"automodel", "nanotron", "llm-foundry", "torchtune", "nemo"})
 
@@ -189,7 +191,11 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
     sharding: LaunchFile | None = None
-    for inner, names, behind in _named_files(script, file):
+    for inner, names, command, at in _named_files(script, file):
+        behind = command.words[at + 1 :]
+        if names == ["trainer"]:
+            overriding = import_module(_OVERRIDING).overriding
+            return replace(inner, arguments=(*overriding(file, script, command, behind), *file.arguments))
         if set(names) - _SHARDING:
             return replace(inner, arguments=_overrides(names, behind, file))
         sharding = sharding or (inner if names == ["deepspeed"] else None)
@@ -199,8 +205,8 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     return None
 
 
-def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile, list[str], Sequence[Word]]]:
-    """Yield the files that commands name, the last command first, with their targets and the words behind."""
+def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile, list[str], Command, int]]:
+    """Yield the files that commands name, the last command first, with their targets and their places."""
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
             text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
@@ -221,7 +227,7 @@ def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile,
                 ),
             )
             names = [name for name, recognises in _readers() if recognises(inner)]
-            yield inner, names, command.words[at + 1 :]
+            yield inner, names, command, at
 
 
 def _refuse_missing(script: Script, file: LaunchFile) -> None:

@@ -42,21 +42,29 @@ VERL: Final = interface("verl")
 VERL_SFT: Final = interface("verl-sft")
 _PROGRAM: Final = re.compile(
     r"(?:.*[./])?verl[./]trainer[./](main_ppo|fsdp_sft_trainer)(?:\.py)?|(?:.*[./])?(main_dapo)(?:\.py)?"
+    r"|(?:.*[./])?(main_(?!eval|gen)\w+)(?:\.py)?"
 )
 _STARTS: Final = re.compile(
     r"\bverl[./]trainer[./](?:main_ppo|fsdp_sft_trainer)\b|\brecipe[./]dapo[./](?:src[./])?main_dapo\b"
 )
+#: A program of its own that is started with overrides of verl's actor.
+_OWN: Final = re.compile(r"(?s)\bmain_\w+.*\bactor_rollout_ref\.actor\.\w")
+#: Programs that have verl's own configuration.
+_KNOWN: Final = frozenset({"main_ppo", "main_dapo"})
 #: Fields that Megatron-LM's own configuration has where a script says none, by the version of verl.
 _BY_VERSION: Final = frozenset({"tp", "pp", "recompute", "sp"})
 #: Fields that a configuration of the user's may set.
 _CONFIGURED: Final = frozenset(
     {"mbs", "global_batch_size", "sequence_length", "devices", "cp", "zero", "recompute", "adapters", "rl"}
 )
+#: Fields that follow from several keys.
+_SUMS: Final = {"devices": ("gpus", "nodes"), "sequence_length": ("prompt", "response")}
 
 
 def is_verl(file: LaunchFile) -> bool:
     """Return whether a file starts a trainer of verl."""
-    return file.values is None and _STARTS.search(file.text) is not None
+    patterns = (_STARTS, _OWN)
+    return file.values is None and any(pattern.search(file.text) is not None for pattern in patterns)
 
 
 def read_verl(file: LaunchFile) -> Configuration:
@@ -153,13 +161,20 @@ def _strategy(document: WrittenDocument, started: Started) -> str:
     """Return what shards the actor: an override, or the configuration that the command names."""
     named = next((c for c in map(_configuration, _texts(started)) if c), "ppo_trainer")
     known = VERL.data["configurations"]
+    if started[1] not in _KNOWN:
+        named = started[1]
+        document.opened |= {"precision", "optimizer"}
     if named not in known and started[1] != "main_dapo":
-        document.opened |= _CONFIGURED - {
-            name for name in _CONFIGURED if name in VERL.keys and document.given(name) is not None
-        }
+        document.opened |= _CONFIGURED - {name for name in _CONFIGURED if _given(document, name)}
         document.notes.append(f"the configuration {named[:60]} is the user's: what it may set is left open")
     written = document.text("strategy", tuple(VERL.data["strategies"]))
     return str(written.value) if written is not None else str(known.get(named, "fsdp"))
+
+
+def _given(document: WrittenDocument, field: str) -> bool:
+    """Return whether a command gives all that a field follows from."""
+    names = _SUMS.get(field, (field,))
+    return all(name in VERL.keys and document.given(name) is not None for name in names)
 
 
 def _texts(started: Started) -> list[str]:

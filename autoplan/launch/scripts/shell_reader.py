@@ -335,7 +335,9 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     if name == "read" and command.document is not None and _whole(reader, words, command.document):
         return None
     if name == "eval":
-        joint = [p for word in command.words[1:] for p in (*expander.text(word), Piece(" ", command.line))]
+        joint = [
+            p for word in command.words[1:] for p in (*_split(expander.text(word)), Piece(" ", command.line))
+        ]
         _inner(reader, tuple(joint))
         return None
     builtin = BUILTINS.get(name)
@@ -350,6 +352,11 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     _written_script(reader, words)
     _called_script(reader, words, environment)
     return None
+
+
+def _split(text: Text) -> Text:
+    """Return a text as words apart by spaces, where it has no quotes."""
+    return tuple(p if p.quoted else replace(p, text=p.text.replace("\n", " ")) for p in text)
 
 
 def _whole(reader: _ScriptReader, words: Sequence[Word], document: HereDocument) -> bool:

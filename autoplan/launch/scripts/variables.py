@@ -71,6 +71,13 @@ class ShellScope:
         self.assumed |= self.bare
         return 0 if self.bare else None
 
+    def arguments(self, line: int) -> Sequence[Text]:
+        """Return the arguments of a function, or those of the script that are given from outside."""
+        if self.positional is not None:
+            return self.positional
+        names = (str(self.shifted + at) for at in range(1, (self.count() or 0) + 1))
+        return [(Piece(self.outside.get(name, ""), line),) for name in names]
+
     def may_be_set(self, name: str) -> bool:
         """Return whether a file that is read, and not followed, may set ``name``: no setup of a shell."""
         return self.sourced is not None and name.isidentifier() and not _SETUP.search(self.sourced[0])

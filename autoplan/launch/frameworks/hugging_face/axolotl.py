@@ -213,7 +213,11 @@ def is_axolotl(file: LaunchFile) -> bool:
     """Return whether a file is one of axolotl."""
     named = re.search(rf"(?m)^{AXOLOTL.keys['model']}\s*:", file.text)
     sizes = (re.search(rf"(?m)^{AXOLOTL.keys[name]}\s*:", file.text) for name in ("mbs", "sequence_length"))
-    return named is not None or all(size is not None for size in sizes)
+    if all(size is not None for size in sizes):
+        return True
+    keys = re.findall(r"(?m)^([A-Za-z_]\w*)\s*:", file.text) if named is not None else []
+    # Programs of their own name a base model, too: most keys of a file of axolotl are its own.
+    return 2 * sum(key in key_names("axolotl") for key in keys) > len(keys)
 
 
 def read_axolotl(file: LaunchFile) -> Configuration:

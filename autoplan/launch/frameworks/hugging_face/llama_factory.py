@@ -60,6 +60,7 @@ from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, 
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.called import script_text
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command, variable_devices, visible_devices
@@ -236,8 +237,10 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
         return read_yaml(file, LLAMA_FACTORY), None, launcher_of(file)
     script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("llama-factory") | key_names("trainer")
-    words, command = training_command(script, lambda name: name.lstrip("-").replace("-", "_") in names)
-    document = WrittenDocument(file.name, notes=list(script.notes), table=LLAMA_FACTORY)
+    listed = lambda name: name.startswith("--") and name[2:].replace("-", "_") in names  # noqa: E731
+    words, command = training_command(script, listed)
+    words, rivals = without_differing(script, command, words, listed)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=LLAMA_FACTORY)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
     if command is None:
         return document, None, ()

@@ -74,6 +74,7 @@ from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, 
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.called import beside_or_written
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
@@ -411,12 +412,13 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     names = key_names("trainer").union(_PROGRAM, ALPACA)
     listed = lambda word: word.startswith("--") and whole_name(word[2:], names) in names  # noqa: E731
     words, command = training_command(script, listed)
+    words, rivals = without_differing(script, command, words, listed)
     devices, why = launched_devices(script, command)
     if devices is None and command is not None and command.words[0].text.startswith("python"):
         devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
-    document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=TRAINER)
     if devices is None and file.devices is None and why:
         document.notes.append(why)
     _add_file(document, words, file)
@@ -470,10 +472,14 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     line = (value_word.line if value_word else word.line) or None
     unknown = value_word.unknown if value_word else None
     if unknown is not None and name not in _WANTED:
+        document.entries.pop(name, None)  # A file read before may say something else.
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
         fields = _DECIDES.get(name, ())
+        if name in TRAINER.data["of_no_layout"]:
+            document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: not read")
+            return
         if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
             document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
             return
