@@ -37,6 +37,7 @@ from autoplan.launch.target import Target
 __all__ = ["TARGET", "read_openrlhf"]
 
 OPENRLHF: Final = interface("openrlhf")
+TRAINER: Final = interface("trainer")
 _NAMES: Final = r"train_(?:sft|dpo|kto|rm|ppo_ray)"
 _PROGRAM: Final = re.compile(rf"(?:.*[./])?openrlhf[./]cli[./]({_NAMES})(?:\.py)?")
 _STARTS: Final = re.compile(rf"\bopenrlhf[./]cli[./]{_NAMES}\b")
@@ -58,7 +59,7 @@ def read_openrlhf(file: LaunchFile) -> Configuration:
     _as_before(document)
     document.check_names("", _KNOWN, OPENRLHF.data["title"], others=frozenset(OPENRLHF.keys.values()))
     if "fp16" in document.entries:
-        document.refuse_key("OpenRLHF has no such argument: the precision is --bf16 or --param_dtype", "fp16")
+        document.refuse_key("OpenRLHF has no such argument: the precision is that of param_dtype", "fp16")
     values = {**alone(), **_training(document, program)}
     if program == _POLICY:
         values |= actor_devices(document) | _policy(document)
@@ -175,8 +176,8 @@ def _rollouts(document: WrittenDocument) -> dict[str, Any]:
         return {**keys, "vllm_mode": "server"}
     share, sleeps = share_of(document, "vllm_share"), document.flag("vllm_sleep")
     keys["vllm_mode"] = "colocate"
-    keys |= {"vllm_gpu_memory_utilization": share} if share is not None and 0 < share < 1 else {}
-    keys["vllm_enable_sleep_mode"] = sleeps is not None and bool(sleeps.value)
+    keys |= {TRAINER.keys["vllm_share"]: share} if share is not None and 0 < share < 1 else {}
+    keys[TRAINER.keys["vllm_sleep"]] = sleeps is not None and bool(sleeps.value)
     return keys
 
 

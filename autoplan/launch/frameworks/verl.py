@@ -38,6 +38,7 @@ from autoplan.launch.target import Target
 
 __all__ = ["TARGET", "read_verl"]
 
+TRAINER: Final = interface("trainer")
 VERL: Final = interface("verl")
 VERL_SFT: Final = interface("verl-sft")
 _PROGRAM: Final = re.compile(
@@ -120,7 +121,7 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
     values |= document.bound("global_batch_size", "sequence_length", "cp", "mbs")
     if document.given("mbs") is None and document.given("earlier_mbs") is not None:
         del values["mbs"]
-        document.notes.append("data.micro_batch_size counts otherwise by version: left open")
+        document.notes.append(f"{document.path('earlier_mbs')} counts otherwise by version: left open")
     values |= _trained() | _recompute(document)
     offloaded, moved = document.flag("offloaded"), document.flag("moved")
     if offloaded is not None and offloaded.value and moved is not None and moved.value:
@@ -184,7 +185,7 @@ def _texts(started: Started) -> list[str]:
 
 
 def _configuration(text: str) -> str | None:
-    match = re.fullmatch(r"(?:--config[-_]name|-cn)=([\w./-]+?)(?:\.ya?ml)?", text)
+    match = re.fullmatch(r"(?:--(?:config)[-_]name|-cn)=([\w./-]+?)(?:\.ya?ml)?", text)
     return match[1] if match else None
 
 
@@ -266,8 +267,8 @@ def _learning(document: WrittenDocument) -> dict[str, Written]:
         sleeps = document.flag("vllm_sleep")
         share = share_of(document, "vllm_share")
         keys["vllm_mode"] = "colocate"
-        keys |= {"vllm_gpu_memory_utilization": share} if share is not None and 0 < share < 1 else {}
-        keys["vllm_enable_sleep_mode"] = sleeps is None or bool(sleeps.value)
+        keys |= {TRAINER.keys["vllm_share"]: share} if share is not None and 0 < share < 1 else {}
+        keys[TRAINER.keys["vllm_sleep"]] = sleeps is None or bool(sleeps.value)
     return policy_rl(estimator, keys)
 
 

@@ -152,9 +152,10 @@ class _ScriptReader(ReaderState):
         self.depth += 1
         if self.depth > DEEPEST:
             raise SpecError([Problem("nested too deeply", "script", self.file, statement.line)])
-        outcome = self._statement(statement)
-        self.depth -= 1
-        return outcome
+        try:
+            return self._statement(statement)
+        finally:
+            self.depth -= 1
 
     def _statement(self, statement: Statement) -> bool | None:
         if isinstance(statement, SimpleCommand):
@@ -240,7 +241,7 @@ class _ScriptReader(ReaderState):
         if words is not None and len(words) == 1 and words[0].unknown is None:
             self.scope.values[loop.name] = (Piece(words[0].text, words[0].line),)
             return self.group(loop.body)
-        if words is None and loop.condition is not None and self.round_by_round(loop):
+        if words is None and loop.condition is not None and _round_by_round(self, loop):
             return True
         reason = f"a value of the loop in line {loop.line}"
         before = dict(self.scope.values)
@@ -254,32 +255,6 @@ class _ScriptReader(ReaderState):
         self.doubt = doubt
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
-
-    def round_by_round(self, loop: Loop) -> bool:
-        """Follow a loop whose condition is known in every round, such as one over known arguments.
-
-        Returns False, and forgets what was followed, where a condition is not known or never ends it.
-        """
-        kept = (dict(self.scope.values), self.scope.positional, self.scope.shifted, len(self.commands))
-        hints, notes, rounds = list(self.hints), list(self.notes), self.rounds
-        self.rounds, outcome = True, None
-        try:
-            for _ in range(_MOST_ROUNDS if loop.condition is not None else 0):
-                outcome = self.group(loop.condition) if loop.condition is not None else None
-                if outcome is None or outcome is loop.until:
-                    break
-                if self.round(loop):
-                    outcome = loop.until
-                    break
-        except (EndedError, DoubtfulError):
-            outcome = None
-        self.rounds = rounds
-        if outcome is loop.until:
-            return True
-        self.scope.values, self.scope.positional, self.scope.shifted, first = kept
-        del self.commands[first:]
-        self.hints[:], self.notes[:] = hints, notes
-        return False
 
     def round(self, loop: Loop) -> bool:
         """Follow one round of a loop, and return whether it is the last."""
@@ -352,6 +327,33 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     _written_script(reader, words)
     _called_script(reader, words, environment)
     return None
+
+
+def _round_by_round(reader: _ScriptReader, loop: Loop) -> bool:
+    """Follow a loop whose condition is known in every round, such as one over known arguments.
+
+    Returns False, and forgets what was followed, where a condition is not known or never ends it.
+    """
+    kept = (dict(reader.scope.values), reader.scope.positional, reader.scope.shifted, len(reader.commands))
+    hints, notes, rounds = list(reader.hints), list(reader.notes), reader.rounds
+    reader.rounds, outcome = True, None
+    try:
+        for _ in range(_MOST_ROUNDS if loop.condition is not None else 0):
+            outcome = reader.group(loop.condition) if loop.condition is not None else None
+            if outcome is None or outcome is loop.until:
+                break
+            if reader.round(loop):
+                outcome = loop.until
+                break
+    except (EndedError, DoubtfulError):
+        outcome = None
+    reader.rounds = rounds
+    if outcome is loop.until:
+        return True
+    reader.scope.values, reader.scope.positional, reader.scope.shifted, first = kept
+    del reader.commands[first:]
+    reader.hints[:], reader.notes[:] = hints, notes
+    return False
 
 
 def _split(text: Text) -> Text:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script
@@ -22,6 +23,8 @@ __all__ = [
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
+#: The option that names a file of further arguments.
+_KEY_FILE: Final = interface("trainer").data["file"]
 #: Commands that only show words.
 SHOWING: Final = frozenset({"echo", "printf", "cat", "logger"})
 _PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
@@ -57,7 +60,7 @@ def training_command(script: Script, recognises: Callable[[str], bool]) -> tuple
 
 def _fewest(command: Command) -> int:
     """Return how many known arguments make a command the one that is looked for: one beside a file."""
-    return 1 if any(word.text == "--config" for word in command.words) else _FEWEST
+    return 1 if any(word.text == _KEY_FILE for word in command.words) else _FEWEST
 
 
 def _count(words: Iterable[Word], recognises: Callable[[str], bool]) -> int:

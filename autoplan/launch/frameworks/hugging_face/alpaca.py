@@ -10,14 +10,16 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Written
 
 __all__ = ["ALPACA", "alpaca_batch", "is_alpaca"]
 
 #: Names of its arguments that nothing else has together.
-ALPACA: Final = frozenset({"base_model", "micro_batch_size", "batch_size", "cutoff_len", "num_epochs"})
-_SIGNS: Final = frozenset({"base_model", "micro_batch_size", "cutoff_len"})
+_NAMES: Final = interface("trainer").data["alpaca"]
+ALPACA: Final = frozenset(_NAMES.values())
+_SIGNS: Final = frozenset(_NAMES[name] for name in ("model", "mbs", "sequence_length"))
 _OPTION: Final = re.compile(r"--([\w-]+)")
 
 
@@ -30,9 +32,9 @@ def is_alpaca(lines: Sequence[str]) -> bool:
 def alpaca_batch(document: WrittenDocument) -> dict[str, Written]:
     """Call the arguments of such a program as the Trainer's, and return the batch of all devices."""
     entries = document.entries
-    if not {"micro_batch_size", "cutoff_len"} <= entries.keys():
+    if not {_NAMES["mbs"], _NAMES["sequence_length"]} <= entries.keys():
         return {}
-    entries.setdefault(document.path("mbs"), entries.pop("micro_batch_size"))
+    entries.setdefault(document.path("mbs"), entries.pop(_NAMES["mbs"]))
     if not any(document.path(name) in entries for name in ("bf16", "fp16")):
         document.opened.add("precision")
     document.opened |= {"recompute"}

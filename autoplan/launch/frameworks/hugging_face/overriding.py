@@ -17,7 +17,7 @@ from autoplan.launch.scripts.script import Command, Script
 __all__ = ["overriding"]
 
 _TRAINER: Final = interface("trainer")
-_DECIDING: Final = frozenset({*_TRAINER.data["decides"], *_TRAINER.data["lengths"], "model_name_or_path"})
+_DECIDING: Final = frozenset({*_TRAINER.data["decides"], *_TRAINER.data["lengths"], _TRAINER.keys["model"]})
 
 
 def overriding(file: LaunchFile, script: Script, command: Command, behind: Sequence[Word]) -> tuple[str, ...]:

@@ -25,10 +25,14 @@ _CALL: Final = re.compile(rf"\b(?:{'|'.join(_ARGUMENTS)})\s*\(")
 _IMPORT: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:transformers|trl)\b")
 _OTHERS: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:unsloth|megatron|nemo|axolotl|llamafactory)\b")
 #: Names that adapters and trainers have for keys of TRL's own programs.
-_ADAPTERS: Final = {"r": "lora_r", "target_modules": "lora_target_modules", "lora_dropout": "lora_dropout"}
+_ADAPTERS: Final = {"r": "lora_r", "target_modules": TRAINER.keys["adapted"], "lora_dropout": "lora_dropout"}
 #: The rank of PEFT's LoraConfig where none is given.
 _RANK: Final = 8
 _LENGTHS: Final = frozenset({"max_seq_length", "max_length"})
+#: Arguments of a call that loads a model.
+_LOADING: Final = frozenset(
+    {*TRAINER.data["weight_types"], *(TRAINER.keys[name] for name in ("four_bits", "eight_bits"))}
+)
 _LOADED: Final = re.compile(r"(?:AutoModel\w*|\w+ForCausalLM)\.from_pretrained")
 #: Calls of a model that recompute, whatever the arguments say.
 _RECOMPUTES: Final = re.compile(r"gradient_checkpointing_enable|prepare_model_for_kbit_training")
@@ -110,8 +114,8 @@ def _named(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.
     elif last.endswith("Trainer"):
         yield from ((name, value) for name, value in given if name in _LENGTHS or name == "packing")
     elif _LOADED.search(called) is not None and call.args:
-        yield "model_name_or_path", call.args[0]
-        yield from ((n, v) for n, v in given if n in {"torch_dtype", "dtype", "load_in_4bit", "load_in_8bit"})
+        yield TRAINER.keys["model"], call.args[0]
+        yield from ((n, v) for n, v in given if n in _LOADING)
 
 
 def _keywords(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:

@@ -394,7 +394,7 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mappi
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
     if is_program(file) and not file.launcher and not stands(document, "deepspeed"):
         document.opened |= set() if stands(document, "fsdp") else {"zero"}
-    if not is_yaml(file):
+    if not is_yaml(file) and not (file.name.endswith((".yaml", ".yml")) and file.text.lstrip()[:1] == "{"):
         return
     if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
         document.opened |= {"zero"}
