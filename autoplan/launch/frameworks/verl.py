@@ -119,7 +119,7 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
     devices = launched_devices(script, started[0])[0]
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= document.bound("global_batch_size", "sequence_length", "cp", "mbs")
-    if document.given("mbs") is None and document.given("earlier_mbs") is not None:
+    if document.number("earlier_mbs") is not None and document.given("mbs") is None:
         del values["mbs"]
         document.notes.append(f"{document.path('earlier_mbs')} counts otherwise by version: left open")
     values |= _trained() | _recompute(document)

@@ -158,3 +158,16 @@ def test_what_openrlhf_does_not_take_is_refused(script, old, new):
     with pytest.raises(SpecError) as caught:
         script(PPO.replace(old, new))
     assert caught.value.problems[0].line
+
+
+@pytest.mark.parametrize("size", ["many", "-2", "0.5"])
+def test_a_microbatch_of_samples_that_is_no_number_is_refused(tmp_path, size):
+    """It is left open for what it counts, and still a number."""
+    file = tmp_path / "sft.sh"
+    file.write_text(
+        "torchrun --nproc_per_node 2 -m verl.trainer.fsdp_sft_trainer data.train_batch_size=16 \\\n"
+        f"    data.micro_batch_size={size} model.partial_pretrain=Qwen/Qwen2.5-7B\n"
+    )
+    with pytest.raises(SpecError) as caught:
+        read(file)
+    assert (caught.value.problems[0].line, "integer" in str(caught.value)) == (2, True)
