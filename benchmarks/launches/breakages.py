@@ -33,7 +33,7 @@ _NEEDS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     "expert degree divides nothing": lambda values: values.get("ep", 1) > 1,
 }
 #: Files in which a first match stands in a branch of the script that is not taken.
-_UNTAKEN: Final = ("pretrain_gpt_103b.sbatch", "pretrain_llama2_distributed.sh")
+_UNTAKEN: Final = ("pretrain_gpt_103b.sbatch", "pretrain_llama2_distributed.sh", "qwen2_5/sft_conv.sh")
 #: A breakage of keys alone: a shell reads its text as a command.
 _BRACKET: Final = "bracket that is not closed"
 #: Fields that are open, or the file refused, where a file that it names is missing.

@@ -110,3 +110,47 @@ def test_the_sharding_of_a_script_is_edited_in_the_file_that_decides_it(run, tmp
             script.write_text(script.read_text().replace(edit["before"], edit["after"]))
     read = json.loads(run("read", str(script), "--format", "json").stdout)
     assert read["layout_string"] == best["layout_string"]
+
+
+KEYS = """model_name_or_path: Qwen/Qwen2.5-7B
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 1
+bf16: true
+gradient_checkpointing: true
+deepspeed: ds.json
+{length}: 2048
+"""
+AXOLOTL = """base_model: Qwen/Qwen2.5-7B
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+bf16: true
+gradient_checkpointing: true
+sequence_len: 2048
+deepspeed: ds.json
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEYS.format(length="max_length"),
+        f"{KEYS.format(length='cutoff_len')}stage: sft\nfinetuning_type: full\n",
+        AXOLOTL,
+    ],
+    ids=["trainer", "llama-factory", "axolotl"],
+)
+def test_the_file_of_deepspeed_that_keys_name_is_edited(run, tmp_path, text):
+    """Its stage is edited where it stands, and batches in the file of keys."""
+    keys, beside, job = tmp_path / "keys.yaml", tmp_path / "ds.json", tmp_path / "job.yaml"
+    keys.write_text(text)
+    beside.write_text(ZERO)
+    options = ("--devices", "8", "--hardware", "dgx-h100", "--output", str(job))
+    assert run("read", str(keys), *options).exit_code == 0
+    told = run("evaluate", str(job), "--from", str(keys), "--format", "json")
+    best = json.loads(told.stdout)["comparison"]["improvements"][-1]
+
+    assert "ds.json" in {edit["file"] for edit in best["edits"]}
+    beside.write_text(edited(ZERO, [edit for edit in best["edits"] if edit["file"]])[0])
+    keys.write_text(edited(text, [edit for edit in best["edits"] if not edit["file"]])[0])
+    read = json.loads(run("read", str(keys), "--devices", "8", "--format", "json").stdout)
+    assert read["layout_string"] == best["layout_string"]

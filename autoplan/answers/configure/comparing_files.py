@@ -393,13 +393,16 @@ def _edited_keys(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
 
 
 def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
-    """Return a script after its edits, and after those of the files of keys that were read with it."""
-    text, words = file.text, list(file.arguments)
-    for edit in edits:
-        if not edit.file and edit.before:
-            text = text.replace(edit.before, edit.after, 1)
-        elif not edit.file:
-            words += edit.after.split()
+    """Return a file after its edits, and after those of the files of keys that were read with it."""
+    own = [edit for edit in edits if not edit.file]
+    if any(edit.path for edit in own):
+        edited = _edited_keys(file, own)
+    else:
+        text, words = file.text, list(file.arguments)
+        for edit in own:
+            text = text.replace(edit.before, edit.after, 1) if edit.before else text
+            words += [] if edit.before else edit.after.split()
+        edited = replace(file, text=text, arguments=tuple(words))
 
     def sibling(name: str) -> str | None:
         inner, others = file.sibling(name), [edit for edit in edits if edit.file == name]
@@ -407,7 +410,7 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
             return inner
         return json.dumps(edited_values(read_yaml(LaunchFile(name, inner)).entries, others))
 
-    return replace(file, text=text, arguments=tuple(words), sibling=sibling)
+    return replace(edited, sibling=sibling)
 
 
 def _order(plan: Plan) -> tuple[bool, float]:

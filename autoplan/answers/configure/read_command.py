@@ -25,7 +25,7 @@ FrameworkOption = Annotated[
         "NAME",
         "Whose configuration FILE is: megatron-lm, megatron-bridge, deepspeed, accelerate, torchtitan,"
         " trainer, axolotl, ms-swift, primus, automodel, llama-factory, torchtune, litgpt, nemo,"
-        " nanotron, llm-foundry; or an engine, with its version: vllm@0.24, sglang,"
+        " nanotron, llm-foundry, verl, openrlhf; or an engine, with its version: vllm@0.24, sglang,"
         " tensorrt-llm. Left out: recognised by its content.",
     ),
 ]

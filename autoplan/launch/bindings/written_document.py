@@ -188,7 +188,9 @@ class WrittenDocument:
             if parent != section or name in listed:
                 continue
             near = [
-                n for n in difflib.get_close_matches(name, named, 1, alike) if not extends(name, n)
+                n
+                for n in difflib.get_close_matches(name, named, 1, alike)
+                if not extends(name, n) and (strict or self._decides(section, n, written.value))
             ] or self._misnamed(name, written.value, listed)
             if strict or (near and not speaks_beside(name)):
                 hint = f": did you mean {near[0]}?" if near else ""
@@ -198,6 +200,11 @@ class WrittenDocument:
                 self.leave_open(name, written)
         if unknown:
             self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
+
+    def _decides(self, section: str, name: str, value: object) -> bool:
+        """Return whether a key is one that is read, or may decide a layout by its name."""
+        path = f"{section}.{name}" if section else name
+        return path in self.table.keys.values() or bool(may_decide(name, value))
 
     @staticmethod
     def _misnamed(name: str, value: object, listed: frozenset[str]) -> list[str]:
@@ -301,8 +308,17 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
     first, name = document.entries[path], path.rpartition(".")[2]
     if value is not None and first.value == value:
         document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
+    elif (
+        _is_scalar(first, value) and path not in document.table.keys.values() and not may_decide(name, value)
+    ):
+        document.notes.append(f"{_shown(name)} is given twice, in lines {first.line} and {line}")
     else:
         document.refuse_key(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+
+
+def _is_scalar(first: Written, value: object) -> bool:
+    """Return whether both values of a key are single ones, and neither is a section."""
+    return first.value is not None and value is not None and not isinstance(value, list)
 
 
 def _add(document: WrittenDocument, values: Mapping[Any, Any], prefix: str) -> None:

@@ -61,6 +61,9 @@ _KIND: Final = re.compile(
     r"(?m)^\s*(?:kind|services|image|applications|start_command|modelSpec|serverArgs|modelArtifacts"
     r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
+#: What stands between an entry point and its arguments, and an image that is named after the engine.
+_COMMAND_KEY: Final = re.compile(r"(?m)^\s*(?:command|args)\s*:(?=\s|$)")
+_OWN_IMAGE: Final = re.compile(r"(?m)^\s*(?:-\s+)?image\s*:\s*\S*\bvllm\b")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _DEEPEST: Final = 60
 #: Pods of a group that is one engine (LeaderWorkerSet).
@@ -70,14 +73,15 @@ _LED: Final = frozenset({"leaderTemplate", "workerTemplate"})
 def is_manifest(text: str) -> bool:
     """Return whether a YAML text is a manifest or values of a chart that start an engine."""
     # Words of a command stand in one line, or each in one of their own.
-    words = re.sub(r"[\s,'\"\[\]]+(?:-\s+)?", " ", text)
+    words = re.sub(r"[\s,'\"\[\]]+(?:-\s+)?", " ", _COMMAND_KEY.sub(" ", text))
     serving = (_SERVING.search(text) or _SERVING.search(words)) is not None
     return _KIND.search(text) is not None and (serving or _has_arguments(text))
 
 
 def _has_arguments(text: str) -> bool:
     """Return whether a text has arguments of vLLM's server without its name, or a section of them."""
-    return (_MODEL in text and _DEGREE in text) or all(sign.search(text) for sign in _SECTION)
+    named = _MODEL in text and (_DEGREE in text or _OWN_IMAGE.search(text) is not None)
+    return named or all(sign.search(text) for sign in _SECTION)
 
 
 def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
@@ -90,6 +94,9 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     around = Around(outside=outside)
     found = [c for root in roots for c in (*chart_engines(root), *_containers(root, around, 0))]
     served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
+    for text_of_copies, line in (c.open_copies for c in served if c.open_copies is not None):
+        sentence = f"how many copies run depends on {text_of_copies}: give --set NAME=VALUE"
+        raise SpecError([Problem(sentence, "replicas", name, line)])
     # A worker beside one that only prefills decodes, whether its manifest says so or not.
     if any(c.role == "prefill" for c in served):
         served = [replace(c, role=c.role or "decode") for c in served]
@@ -142,8 +149,12 @@ def _containers(node: yaml.Node, around: Around, depth: int) -> Iterator[ServedC
 def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
     """Return what is said around the values of a mapping, with what they say themselves."""
     spec = mapping_of(values.get("spec")) or mapping_of(values.get("deploy"))
-    counts = [counted(place.get(key)) for place in (values, spec) for key in CHARTS["copies"]]
+    nodes = [place[key] for place in (values, spec) for key in CHARTS["copies"] if key in place]
+    counts = [counted(node, around.outside) for node in nodes]
     replicas = next((count for count in counts if count is not None), around.replicas)
+    open_copies = next((node for node in nodes if "${" in (scalar_of(node) or "")), None)
+    if open_copies is not None and counts == [None] * len(counts):
+        around = replace(around, open_copies=(scalar_of(open_copies) or "", line_of(open_copies)))
     named = [scalar_of(values.get(key)) for key in CHARTS["role_keys"]]
     named += [scalar_of(values.get("name"))] if "template" in values else []
     role = next((name for name in (*named, *_labelled_roles(values)) if name in ROLES), around.role)
@@ -184,7 +195,8 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
         return None
     variables = environment_of(values.get("env") or values.get("environment"))
     entry: tuple[str, ...] = next((words for pattern, words in _ENTRY if pattern.search(image)), ())
-    if not entry and command is None and _takes_engine_words(tokens):
+    named = re.search(r"\bvllm\b", image.rpartition("/")[2]) is not None
+    if not entry and (command is None or named) and _takes_engine_words(tokens, named=named):
         entry = STARTS["vllm"]
     if entry and _is_argument(tokens[0].text) and (before is None):
         tokens = [*(Token(word, tokens[0].line) for word in entry), *tokens]
@@ -192,10 +204,13 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
     return served(tokens, around, variables)
 
 
-def _takes_engine_words(tokens: Sequence[Token]) -> bool:
-    """Return whether arguments alone are those of vLLM's server: the model and its tensor degree."""
+def _takes_engine_words(tokens: Sequence[Token], *, named: bool) -> bool:
+    """Return whether arguments alone are those of vLLM's server: the model and its tensor degree.
+
+    Where the image is ``named`` after it, the model is enough.
+    """
     names = {token.text.partition("=")[0] for token in tokens}
-    return {TABLES["vllm"].keys["model"], TABLES["vllm"].keys["tp"]} <= names
+    return {TABLES["vllm"].keys[name] for name in (("model",) if named else ("model", "tp"))} <= names
 
 
 def _is_argument(text: str) -> bool:

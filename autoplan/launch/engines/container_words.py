@@ -85,6 +85,8 @@ class ServedContainer:
     role: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     documents: Mapping[str, str] = field(default_factory=dict)
+    #: The text, and its line, that says how many copies run where a variable does that is not set.
+    open_copies: tuple[str, int] | None = None
 
     @property
     def text(self) -> str:
@@ -107,6 +109,7 @@ class Around:
     outside: Mapping[str, str] = field(default_factory=dict)
     #: Copies of the whole service that has several roles.
     services: int = 1
+    open_copies: tuple[str, int] | None = None
     #: Whether pods have numbers, by which engines on several nodes are started.
     numbered: bool = False
 
@@ -115,9 +118,11 @@ class Around:
 _NODES: Final = re.compile(r"--nnodes[ =]+0*([1-9]\d{0,3})\b")
 
 
-def counted(node: yaml.Node | None) -> int | None:
-    """Return the positive integer that a scalar is; None for any other node."""
+def counted(node: yaml.Node | None, outside: Mapping[str, str] | None = None) -> int | None:
+    """Return the positive integer that a scalar is, or a variable from ``outside``; None for other nodes."""
     text = scalar_of(node) or ""
+    if outside is not None and (match := _VARIABLE.fullmatch(text)) is not None:
+        text = outside.get(match[1] or match[2]) or match[3] or text
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
@@ -138,7 +143,13 @@ def served(tokens: Sequence[Token], around: Around, variables: Mapping[str, str]
     nodes = _NODES.search(" ".join(token.text for token in words)) if around.numbered else None
     copies = max(1, around.replicas // (int(nodes[1]) if nodes else 1)) * around.services
     return ServedContainer(
-        tuple(words), copies, around.devices, role or around.role, dict(variables), documents
+        tuple(words),
+        copies,
+        around.devices,
+        role or around.role,
+        dict(variables),
+        documents,
+        around.open_copies,
     )
 
 

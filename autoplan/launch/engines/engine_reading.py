@@ -20,6 +20,7 @@ from autoplan.launch.engines.arguments.given_arguments import GivenArguments, pa
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
 from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
+from autoplan.launch.engines.python_commands import python_script, starts_engine
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,
@@ -31,6 +32,7 @@ from autoplan.launch.engines.serve_commands import (
     serves,
 )
 from autoplan.launch.engines.served_run import EngineConfiguration, EngineFile
+from autoplan.launch.scripts.called import script_text
 from autoplan.launch.scripts.pieces import Word, text_of, unknown_of
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -53,7 +55,11 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
         return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
     if _is_yaml(file):
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
-    return serves(file.text)
+    return starts_engine(file.text) if _is_python(file) else serves(script_text(file))
+
+
+def _is_python(file: LaunchFile) -> bool:
+    return file.name.endswith(".py") and not file.script
 
 
 def _is_yaml(file: LaunchFile) -> bool:
@@ -81,6 +87,10 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         commands = [ServeCommand(engine, (), 1)]
     elif is_yaml:
         commands, documents, script = _of_manifest(launch, program)
+        engine = commands[0].engine if commands else program
+    elif _is_python(launch):
+        script = python_script(launch.text, launch.name, launch.variables)
+        commands = serve_commands(script)
         engine = commands[0].engine if commands else program
     else:
         script = read_script(launch.text, launch.name, launch.variables, launch.sibling)

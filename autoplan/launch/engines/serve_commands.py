@@ -75,7 +75,7 @@ _STARTERS: Final = frozenset(
 _IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*vllm-openai(?:[:@][\w.:-]+)?")
 _SIGNS: Final = re.compile(
     r"\bvllm(?:\.entrypoints\.cli\.main)?\s+serve\b|vllm\.entrypoints\.openai\.api_server|sglang\.launch_server|\bsglang\s+serve\b"
-    r"|\btrtllm-serve\b|\bdocker\s+run\b[\s\S]*vllm-openai"
+    r"|\$\{?(?i:\w*vllm\w*)\}?[\"']?\s+serve\b|\btrtllm-serve\b|\bdocker\s+run\b[\s\S]*vllm-openai"
 )
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {

@@ -92,12 +92,18 @@ def _read_script(file: LaunchFile) -> Configuration:
     return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
 
 
+#: Arguments of the Trainer, whose sharding goes over the launcher's.
+_SHARDING: Final = frozenset({"deepspeed", "fsdp", "deepspeed_config", "ds_config"})
+
+
 def _of_the_program(document: WrittenDocument, words: Sequence[Word]) -> None:
     """Leave open what arguments of a program of its own may decide."""
     document.opened.add("recompute")
     for name, word in _launcher_options(words):
         mode = _MODES.search(f"{name} {word.text}") is not None
         fields = ("cp", "tp") if mode else may_decide(name, word.text)
+        if name in _SHARDING and word.text.lower() not in {"false", "none", ""}:
+            fields = ("zero", "offload", "precision")
         if fields:
             document.opened |= set(fields)
             document.notes.append(f"--{name} {word.text[:40]} may decide {', '.join(fields)}: left open")

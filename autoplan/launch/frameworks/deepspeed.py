@@ -8,6 +8,7 @@ Keys and meanings are those of ``deepspeed/runtime/config.py``, ``runtime/zero/c
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -168,11 +169,17 @@ def _notes(job: Job, layout: Layout) -> list[str]:
     return notes
 
 
+#: A section of the top level, which is read from YAML, too.
+_IN_YAML: Final = re.compile(r"(?m)^zero_optimization\s*:\s*(?:#.*)?$")
+
+
 def is_deepspeed(file: LaunchFile) -> bool:
     """Return whether a file is a JSON file of DeepSpeed."""
     signs = (_TABLE.keys.get(sign, sign) for sign in _TABLE.data["signs"])
     if f'"{interface("trainer").keys["mbs"]}"' in file.text:
         return False  # the Trainer's arguments, with DeepSpeed's configuration inside
+    if file.name.endswith((".yaml", ".yml")) and _IN_YAML.search(file.text):
+        return not re.search(r"(?m)^(?!#)\w*model\w*\s*:", file.text)
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 

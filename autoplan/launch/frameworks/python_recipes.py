@@ -40,6 +40,8 @@ _MODEL: Final = re.compile(
 )
 
 _SIGN: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:megatron\.bridge|nemo\b|nemo_run|nemo\.)")
+#: Programs around the Hugging Face Trainer, which speak of parallelism otherwise.
+_TRAINER: Final = re.compile(r"\b(?:TrainingArguments|(?:SFT|DPO|KTO|ORPO|GRPO)Config)\s*\(")
 #: Parts of names that a program with degrees has.
 _HINTS: Final = ("parallel_size", "parallelism", "tp_size")
 _CHOICE: Final = "FUNCTION"
@@ -66,7 +68,8 @@ class _Settings:
 
 def is_python(file: LaunchFile) -> bool:
     """Return whether a file is a program in Python that builds a recipe."""
-    named = file.name.endswith(".py") or _SIGN.search(file.text) is not None
+    signed = _SIGN.search(file.text) is not None
+    named = signed or (file.name.endswith(".py") and _TRAINER.search(file.text) is None)
     return file.values is None and named and any(name in file.text for name in _HINTS)
 
 

@@ -146,7 +146,7 @@ class Expander:
         if unknown is None:
             try:
                 number = evaluate_arithmetic(
-                    "".join(p.text for p in pieces), lambda name: self._number(name, line)
+                    "".join(p.text for p in pieces).replace('"', ""), lambda name: self._number(name, line)
                 )
                 return Piece(str(number), line, quoted=True)
             except _UnknownNumberError as error:
@@ -204,7 +204,7 @@ class Expander:
                 return (Piece("", part.line, unknown=Unknown(f"the indirect ${{!{name}}}", part.line)),)
             name = named
         if name in {"@", "*"}:
-            return dict(enumerate_texts(self.scope.positional or ()))
+            return dict(enumerate_texts(self.scope.arguments(part.line)))
         if not name[0].isalnum() and name[0] != "_":
             count = self.scope.count() if name == "#" else None
             unknown = Unknown(f"${name} of the shell", part.line) if count is None else None

@@ -11,7 +11,7 @@ from autoplan.launch.scripts.pieces import Text, Word
 from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.variables import Value
 
-__all__ = ["SHELLS", "Command", "Script", "script_place"]
+__all__ = ["SHELLS", "Command", "Script", "called_place", "script_place"]
 
 #: Launchers that run one command on every device: that of NVIDIA's Base Command Platform.
 _RUNNERS: Final = frozenset({"bcprun"})
@@ -64,4 +64,23 @@ def script_place(words: Sequence[Word]) -> int | None:
         places = [i for i in range(at + 1, len(words)) if not words[i].text.startswith("-")]
         if places and any(re.fullmatch(r"-[a-z]*c", w.text) for w in words[at + 1 : places[0]]):
             return places[0]
+    return None
+
+
+#: Names of shell scripts, and what runs them besides a shell.
+_SCRIPT: Final = re.compile(r"[\w./-]+\.(?:sh|bash|slurm|sbatch)")
+_RUNNING: Final = frozenset({*SHELLS, "srun", "sbatch", "nohup", "time", "exec"})
+
+
+def called_place(words: Sequence[Word]) -> int | None:
+    """Return the place of a script that a command runs: its first word, or behind a shell or Slurm.
+
+    >>> [called_place([Word(text, 1) for text in line.split()]) for line in ("srun bash a.sh 8", "cp a.sh b")]
+    [2, None]
+    """
+    for at, word in enumerate(words):
+        if _SCRIPT.fullmatch(word.text) is not None:
+            before = {other.text.rpartition("/")[2] for other in words[:at]}
+            plain = all(other.text.startswith("-") for other in words[1:at]) or bool(before & SHELLS)
+            return at if at == 0 or (before & _RUNNING and plain) else None
     return None

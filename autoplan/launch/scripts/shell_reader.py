@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import arithmetic_assignment
-from autoplan.launch.scripts.expansion import COMPARISONS, Expander, assign, outcome_of_test
+from autoplan.launch.scripts.expansion import assign
+from autoplan.launch.scripts.guards import asks_unset
 from autoplan.launch.scripts.pieces import (
     Piece,
     Text,
@@ -25,9 +26,10 @@ from autoplan.launch.scripts.pieces import (
     commands_in,
     text_of,
 )
-from autoplan.launch.scripts.script import SHELLS, Command, Script, script_place
+from autoplan.launch.scripts.reader_state import DEEPEST, DoubtfulError, EndedError, LeftError, ReaderState
+from autoplan.launch.scripts.script import SHELLS, Command, Script, called_place, script_place
+from autoplan.launch.scripts.shell_builtins import BUILTINS
 from autoplan.launch.scripts.slurm_directives import (
-    Directive,
     pbs_directives,
     slurm_directives,
     slurm_variables,
@@ -37,6 +39,7 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     ArithmeticCommand,
     Case,
     FunctionDefinition,
+    HereDocument,
     IfClause,
     Loop,
     SimpleCommand,
@@ -47,8 +50,11 @@ from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
 __all__ = ["read_script"]
 
-_DEEPEST: Final = 40
 _MOST_STEPS: Final = 50_000
+#: Most scripts that run each other.
+_MOST_CALLED: Final = 4
+#: Most rounds of a loop that is followed round by round.
+_MOST_ROUNDS: Final = 100
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
 _LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed"})
@@ -71,7 +77,7 @@ def read_script(
     reader = _ScriptReader(file, ShellScope(outside), sibling)
     try:
         reader.script(text, 1)
-    except _EndedError:
+    except EndedError:
         pass
     except RecursionError as error:
         raise SpecError([Problem("nested too deeply", "script", file)]) from error
@@ -88,31 +94,9 @@ def read_script(
     )
 
 
-class _EndedError(Exception):
-    """The script ends here."""
-
-
 @dataclass(slots=True)
-class _ScriptReader:
+class _ScriptReader(ReaderState):
     """Follows the statements of a script, and has what is known of it so far."""
-
-    file: str
-    scope: ShellScope
-    sibling: Callable[[str], str | None] = lambda _: None
-    commands: list[Command] = field(default_factory=list)
-    directives: dict[str, Directive] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
-    #: Texts of the files that the script has written so far, by name.
-    written: dict[str, Text] = field(default_factory=dict)
-    doubt: str = ""
-    depth: int = 0
-    steps: int = 0
-
-    @property
-    def expander(self) -> Expander:
-        """What expands words with the variables of now."""
-        return Expander(self.scope, self.file)
 
     def note_overwritten(self, variables: Mapping[str, str]) -> None:
         """Note the variables from outside that the script sets itself."""
@@ -150,12 +134,14 @@ class _ScriptReader:
             try:
                 if statement is not None:
                     self.statement(statement)
-            except _EndedError:
+            except EndedError:
                 continue
+            except LeftError as left:
+                raise DoubtfulError from left
             states.append(self.scope.values)
         self.doubt = doubt
         if not states:
-            raise _EndedError
+            raise EndedError
         self.scope.values = joined(states, f"a value that depends on {reason}", line)
 
     def statement(self, statement: Statement) -> bool | None:
@@ -164,11 +150,12 @@ class _ScriptReader:
         if self.steps > _MOST_STEPS:
             raise SpecError([Problem("the script is too long", "script", self.file, statement.line)])
         self.depth += 1
-        if self.depth > _DEEPEST:
+        if self.depth > DEEPEST:
             raise SpecError([Problem("nested too deeply", "script", self.file, statement.line)])
-        outcome = self._statement(statement)
-        self.depth -= 1
-        return outcome
+        try:
+            return self._statement(statement)
+        finally:
+            self.depth -= 1
 
     def _statement(self, statement: Statement) -> bool | None:
         if isinstance(statement, SimpleCommand):
@@ -192,7 +179,7 @@ class _ScriptReader:
         values = dict(self.scope.values)
         try:
             return self.group(group)
-        except _EndedError:
+        except EndedError:
             return None
         finally:
             self.scope.values = values
@@ -204,8 +191,10 @@ class _ScriptReader:
             outcome = self.group(condition)
             if outcome is False:
                 continue
-            if outcome and not possible:
+            if outcome and not possible and not self.guards(condition, body, clause.line):
                 return self.group(body)
+            if outcome and not possible:
+                continue
             possible.append(body)
             if outcome:
                 break
@@ -215,6 +204,22 @@ class _ScriptReader:
             possible.append(clause.otherwise)
         self.perhaps(possible, clause.line)
         return None
+
+    def guards(self, condition: StatementList, body: StatementList, line: int) -> bool:
+        """Return whether a branch ends the script because a variable is not set: who starts it sets that."""
+        if self.called or not asks_unset(condition, self.scope):
+            return False
+        first, values, notes = len(self.commands), dict(self.scope.values), list(self.notes)
+        try:
+            self.group(body)
+        except EndedError:
+            self.notes[:] = [*notes, f"line {line} ends the script where a variable is not set: taken as set"]
+            return True
+        finally:
+            del self.commands[first:]
+            self.scope.values = values
+        self.notes[:] = notes
+        return False
 
     def case(self, case: Case) -> bool | None:
         """Follow the branch whose pattern fits, or all of them where the word is not known."""
@@ -228,13 +233,6 @@ class _ScriptReader:
                 return self.group(body)
         return True
 
-    def hint(self, words: Sequence[Word], line: int) -> None:
-        """Note that a condition is decided by a variable that is not set."""
-        for word in words:
-            if word.unknown is not None and word.unknown.name:
-                reason = f"the condition in line {line} is decided by {word.unknown.reason}"
-                self.hints.append(f"{reason}: give --set {word.unknown.name}=VALUE")
-
     def loop(self, loop: Loop) -> bool | None:
         """Follow the body of a loop once: what it assigns is not known, but in a loop over one word."""
         words = None if loop.words is None else self.expander.fields(loop.words)
@@ -243,6 +241,8 @@ class _ScriptReader:
         if words is not None and len(words) == 1 and words[0].unknown is None:
             self.scope.values[loop.name] = (Piece(words[0].text, words[0].line),)
             return self.group(loop.body)
+        if words is None and loop.condition is not None and _round_by_round(self, loop):
+            return True
         reason = f"a value of the loop in line {loop.line}"
         before = dict(self.scope.values)
         if loop.name:
@@ -250,11 +250,19 @@ class _ScriptReader:
         doubt, self.doubt = self.doubt, self.doubt or f"the loop in line {loop.line}"
         try:
             self.group(loop.body)
-        except _EndedError:
+        except EndedError:
             self.scope.values = before
         self.doubt = doubt
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
+
+    def round(self, loop: Loop) -> bool:
+        """Follow one round of a loop, and return whether it is the last."""
+        try:
+            self.group(loop.body)
+        except LeftError as left:
+            return left.last
+        return False
 
     def never(self, loop: Loop) -> bool:
         """Return whether the condition of a loop fails at its start.
@@ -267,7 +275,7 @@ class _ScriptReader:
         self.scope.bare, before = True, self.scope.bare
         try:
             outcome = self.group(loop.condition)
-        except _EndedError:
+        except EndedError:
             outcome = None
         self.scope.bare, self.scope.values = before, values
         del self.commands[first:]
@@ -294,13 +302,20 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     if not words or words[0].text in _DECLARING:
         for assignment in command.assignments:
             assign(expander, assignment)
+        if words and words[0].text == "export":
+            reader.exported |= {one.name for one in command.assignments}
+            reader.exported |= {word.text for word in words[1:] if word.text.isidentifier()}
         return True
     name = words[0].text
+    if name == "read" and command.document is not None and _whole(reader, words, command.document):
+        return None
     if name == "eval":
-        joint = [p for word in command.words[1:] for p in (*expander.text(word), Piece(" ", command.line))]
+        joint = [
+            p for word in command.words[1:] for p in (*_split(expander.text(word)), Piece(" ", command.line))
+        ]
         _inner(reader, tuple(joint))
         return None
-    builtin = _BUILTINS.get(name)
+    builtin = BUILTINS.get(name)
     if builtin is not None:
         return builtin(reader, words, command.line)
     if name in reader.scope.functions:
@@ -310,7 +325,80 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     _inner_scripts(reader, words, command)
     _write(reader, words, command)
     _written_script(reader, words)
+    _called_script(reader, words, environment)
     return None
+
+
+def _round_by_round(reader: _ScriptReader, loop: Loop) -> bool:
+    """Follow a loop whose condition is known in every round, such as one over known arguments.
+
+    Returns False, and forgets what was followed, where a condition is not known or never ends it.
+    """
+    kept = (dict(reader.scope.values), reader.scope.positional, reader.scope.shifted, len(reader.commands))
+    hints, notes, rounds = list(reader.hints), list(reader.notes), reader.rounds
+    reader.rounds, outcome = True, None
+    try:
+        for _ in range(_MOST_ROUNDS if loop.condition is not None else 0):
+            outcome = reader.group(loop.condition) if loop.condition is not None else None
+            if outcome is None or outcome is loop.until:
+                break
+            if reader.round(loop):
+                outcome = loop.until
+                break
+    except (EndedError, DoubtfulError):
+        outcome = None
+    reader.rounds = rounds
+    if outcome is loop.until:
+        return True
+    reader.scope.values, reader.scope.positional, reader.scope.shifted, first = kept
+    del reader.commands[first:]
+    reader.hints[:], reader.notes[:] = hints, notes
+    return False
+
+
+def _split(text: Text) -> Text:
+    """Return a text as words apart by spaces, where it has no quotes."""
+    return tuple(p if p.quoted else replace(p, text=p.text.replace("\n", " ")) for p in text)
+
+
+def _whole(reader: _ScriptReader, words: Sequence[Word], document: HereDocument) -> bool:
+    """Follow ``read -d '' NAME``, which gives a variable a whole here-document."""
+    texts = [word.text for word in words]
+    if "-d" not in texts or not texts[-1].isidentifier():
+        return False
+    reader.scope.values[texts[-1]] = tuple(reader.expander.text(document.text))
+    return True
+
+
+def _called_script(reader: _ScriptReader, words: Sequence[Word], environment: Mapping[str, Value]) -> None:
+    """Follow a script that lies beside this one and is run, with its arguments and what is exported to it."""
+    at = called_place(words)
+    name = words[at].text if at is not None else ""
+    text = reader.sibling(name.removeprefix("./")) if name and words[at or 0].unknown is None else None
+    if at is None or text is None or name in reader.called or len(reader.called) >= _MOST_CALLED:
+        return
+    line, first = words[0].line, len(reader.commands)
+    outside = {key: value for key, value in reader.scope.outside.items() if not key.isdigit()}
+    if any(word.text.rpartition("/")[2] == "sbatch" for word in words[:at]):
+        reader.directives |= slurm_directives(text, line)
+        outside = {**slurm_variables(reader.directives), **outside}
+    values = {key: value for key, value in reader.scope.values.items() if key in reader.exported}
+    arguments = tuple(as_text(word) for word in words[at + 1 :])
+    scope = ShellScope(outside, {**values, **environment}, positional=arguments)
+    inner = _ScriptReader(
+        name, scope, reader.sibling, doubt=reader.doubt, called=(*reader.called, name), depth=reader.depth
+    )
+    inner.exported = set(reader.exported)
+    with contextlib.suppress(EndedError):
+        inner.script(text, 1)
+    reader.notes += [f"line {line} runs {name}, which is followed", *inner.notes]
+    for command in inner.commands:
+        placed = tuple(replace(word, line=line) for word in command.words)
+        reader.commands.append(replace(command, words=placed, line=line))
+    for key, value in inner.scope.values.items():
+        reader.scope.values.setdefault(key, in_line(value, line))
+    reader.written |= inner.written
+    _launch(reader, first, words[:at])
 
 
 def _write(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
@@ -386,6 +474,10 @@ def _call(reader: _ScriptReader, name: str, words: Sequence[Word], line: int) ->
 
 def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: SimpleCommand) -> None:
     """Follow the scripts that a command hands to a shell: behind ``-c``, or in its here-document."""
+    wrapped = _wrapped(words)
+    if wrapped is not None:
+        _inner(reader, wrapped)
+        return
     place = script_place(words)
     if place is not None:
         first = len(reader.commands)
@@ -401,6 +493,18 @@ def _inner_scripts(reader: _ScriptReader, words: Sequence[Word], command: Simple
         reader.directives |= slurm_directives(text, line)
         reader.scope.outside = {**slurm_variables(reader.directives), **reader.scope.outside}
         _inner(reader, document)
+
+
+def _wrapped(words: Sequence[Word]) -> Text | None:
+    """Return the script that ``sbatch --wrap`` gets as a word."""
+    if words[0].text.rpartition("/")[2] != "sbatch":
+        return None
+    for at, word in enumerate(words):
+        name, equals, text = word.text.partition("=")
+        if name == "--wrap" and (equals or at + 1 < len(words)):
+            inner = replace(word, text=text) if equals else words[at + 1]
+            return as_text(inner)
+    return None
 
 
 def _source_of(reader: _ScriptReader, command: SimpleCommand, words: Sequence[Word], at: int) -> Text:
@@ -423,117 +527,5 @@ def _inner(reader: _ScriptReader, pieces: Text) -> None:
         return
     try:
         reader.script(text, pieces[0].line)
-    except _EndedError:
+    except EndedError:
         return
-
-
-def _test(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Return the outcome of a test."""
-    end = {"[": "]", "[[": "]]"}.get(words[0].text)
-    inner = words[1:-1] if end and words[-1].text == end else words[1:]
-    if any(word.text in COMPARISONS for word in inner):
-        reader.hint(inner, line)
-    return outcome_of_test(inner)
-
-
-def _end(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | None:
-    """End the script, or what is certain of it."""
-    if words[0].text == "return" and reader.scope.positional is not None:
-        return None
-    raise _EndedError
-
-
-def _source(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Follow a file that is read where it lies there; else note that it may set anything."""
-    name = words[1].text if len(words) > 1 else "a file"
-    # Of a folder that is not known, what lies beside this script is read.
-    below = name.startswith("/") and "//" not in name
-    asked = name.removeprefix("./") if len(words) > 1 and words[1].unknown is None else name[1:]
-    text = reader.sibling(asked) if len(words) > 1 and (below or words[1].unknown is None) else None
-    if text is not None and reader.depth < _DEEPEST // 2:
-        reader.notes.append(f"line {line} reads {name}, which is followed")
-        return _sourced(reader, text, line)
-    reader.scope.sourced = (name or "a file", line)
-    reader.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
-    return None
-
-
-def _sourced(reader: _ScriptReader, text: str, line: int) -> bool | None:
-    """Follow the text of a file that the script reads in ``line``, which all of its words have."""
-    first = len(reader.commands)
-    before = dict(reader.scope.values)
-    with contextlib.suppress(_EndedError):
-        reader.script(text, 1)
-    for at, command in enumerate(reader.commands[first:], first):
-        words = tuple(replace(word, line=line) for word in command.words)
-        reader.commands[at] = replace(command, words=words, line=line)
-    for name, value in reader.scope.values.items():
-        if value is not before.get(name):
-            reader.scope.values[name] = in_line(value, line)
-    return None
-
-
-def _executed(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Follow what ``exec`` runs, which is nothing where it redirects alone."""
-    if len(words) > 1:
-        reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
-    return None
-
-
-def _unset(reader: _ScriptReader, words: Sequence[Word], _line: int) -> bool | None:
-    """Remove variables."""
-    for word in words[1:]:
-        reader.scope.values.pop(word.text, None)
-    return True
-
-
-def _read(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Note that variables are read from somewhere."""
-    if words[0].text == "getopts" and reader.scope.bare and reader.scope.count() == 0:
-        return False
-    for word in words[1:]:
-        if not word.text.startswith("-") and word.text:
-            unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
-            reader.scope.values[word.text] = (Piece("", line, unknown=unknown),)
-    return None
-
-
-def _let(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Follow assignments of arithmetic."""
-    for word in words[1:]:
-        reader.group(parse_script(f"(({word.text}))", reader.file, line))
-    return True
-
-
-def _shift(reader: _ScriptReader, words: Sequence[Word], line: int) -> bool | None:
-    """Move the arguments of a function or of the script."""
-    count = words[1].text if len(words) > 1 else "1"
-    if not count.isdigit() or len(count) > 3:
-        raise SpecError([Problem(f"shift {count!r} is not read", "script", reader.file, line)])
-    if reader.scope.positional is not None:
-        reader.scope.positional = reader.scope.positional[int(count) :]
-    else:
-        reader.scope.shifted += int(count)
-    return None
-
-
-_BUILTINS: Final[dict[str, Callable[[_ScriptReader, Sequence[Word], int], bool | None]]] = {
-    "[": _test,
-    "[[": _test,
-    "test": _test,
-    ":": lambda *_: True,
-    "true": lambda *_: True,
-    "false": lambda *_: False,
-    "exit": _end,
-    "return": _end,
-    "source": _source,
-    ".": _source,
-    "exec": _executed,
-    "unset": _unset,
-    "read": _read,
-    "mapfile": _read,
-    "readarray": _read,
-    "getopts": _read,
-    "let": _let,
-    "shift": _shift,
-}

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text_of, unknown_of
 from autoplan.launch.scripts.script import Command, Script
@@ -22,6 +23,8 @@ __all__ = [
 
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
+#: The option that names a file of further arguments.
+_KEY_FILE: Final = interface("trainer").data["file"]
 #: Commands that only show words.
 SHOWING: Final = frozenset({"echo", "printf", "cat", "logger"})
 _PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
@@ -45,13 +48,19 @@ def training_command(script: Script, recognises: Callable[[str], bool]) -> tuple
     called = [command for command in reversed(script.commands) if command.words]
     shown = [command for command in called if command.words[0].text not in SHOWING]
     best = max(shown, key=lambda command: _count(command.words, recognises), default=None)
-    if best is not None and _count(best.words, recognises) >= _FEWEST:
+    if best is not None and _count(best.words, recognises) >= _fewest(best):
         words = list(best.words)
         start = next((i for i, word in enumerate(words) if _PROGRAM.fullmatch(word.text)), None)
         if start is None:
-            start = next(i for i, word in enumerate(words) if recognises(word.text.partition("=")[0])) - 1
+            first = next(i for i, word in enumerate(words) if recognises(word.text.partition("=")[0]))
+            start = next((i + 1 for i in reversed(range(first - 1)) if words[i].text == "-m"), first - 1)
         return words[start + 1 :], best
     return [word for words in _variables(script) if _count(words, recognises) for word in words], None
+
+
+def _fewest(command: Command) -> int:
+    """Return how many known arguments make a command the one that is looked for: one beside a file."""
+    return 1 if any(word.text == _KEY_FILE for word in command.words) else _FEWEST
 
 
 def _count(words: Iterable[Word], recognises: Callable[[str], bool]) -> int:

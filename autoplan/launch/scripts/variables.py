@@ -60,8 +60,9 @@ class ShellScope:
 
     def count(self) -> int | None:
         """Return the number of arguments; None where it is not known."""
-        if self.positional:
-            return len(self.positional)
+        if self.positional is not None:
+            unknown = any(piece.unknown for text in self.positional for piece in text)
+            return None if unknown else len(self.positional)
         given = 0
         while self.positional is None and str(given + 1) in self.outside:
             given += 1
@@ -69,6 +70,13 @@ class ShellScope:
             return max(given - self.shifted, 0)
         self.assumed |= self.bare
         return 0 if self.bare else None
+
+    def arguments(self, line: int) -> Sequence[Text]:
+        """Return the arguments of a function, or those of the script that are given from outside."""
+        if self.positional is not None:
+            return self.positional
+        names = (str(self.shifted + at) for at in range(1, (self.count() or 0) + 1))
+        return [(Piece(self.outside.get(name, ""), line),) for name in names]
 
     def may_be_set(self, name: str) -> bool:
         """Return whether a file that is read, and not followed, may set ``name``: no setup of a shell."""

@@ -175,6 +175,9 @@ def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> Given
     while at < len(words):
         word = words[at]
         at += 1
+        if word.unknown is not None and not word.text and not word.unknown.name:
+            made.refuse(f"arguments depend on {word.unknown.reason}", "script", word.line)
+            continue
         if not _is_flag(word.text):
             made.positional.append(word)
             continue

@@ -33,7 +33,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     DEEPSPEED,
     FSDP,
@@ -219,7 +219,11 @@ def is_axolotl(file: LaunchFile) -> bool:
     """Return whether a file is one of axolotl."""
     named = re.search(rf"(?m)^{AXOLOTL.keys['model']}\s*:", file.text)
     sizes = (re.search(rf"(?m)^{AXOLOTL.keys[name]}\s*:", file.text) for name in ("mbs", "sequence_length"))
-    return named is not None or all(size is not None for size in sizes)
+    if all(size is not None for size in sizes):
+        return True
+    keys = re.findall(r"(?m)^([A-Za-z_]\w*)\s*:", file.text) if named is not None else []
+    # Programs of their own name a base model, too: most keys of a file of axolotl are its own.
+    return 2 * sum(key in key_names("axolotl") for key in keys) > len(keys)
 
 
 def read_axolotl(file: LaunchFile) -> Configuration:
@@ -269,6 +273,8 @@ def _accumulation(document: WrittenDocument) -> None:
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     config = document.entries[document.path("fsdp_section")] if stands(document, "fsdp_section") else None
     fsdp = config or document.given("fsdp")
+    if fsdp is not None and fsdp.value in ([], ""):
+        fsdp = None
     if stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
@@ -437,7 +443,7 @@ TARGET: Final = Target(
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,
-    edits=lambda file, job, old, new: training_edits(
-        read_yaml(file).entries, (old, new), partial(_document, job)
+    edits=lambda file, job, old, new: key_file_edits(
+        file, read_yaml(file).entries, (job, old, new), partial(_document, job)
     ),
 )

@@ -20,6 +20,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     checked_kind,
@@ -30,13 +31,14 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
     SHIPPED,
     is_second_format,
     read_second_format,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_edits import script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits, script_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapter_values,
@@ -57,9 +59,12 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
+from autoplan.launch.scripts.called import script_text
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.rival_commands import without_differing
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import training_command, variable_devices
+from autoplan.launch.scripts.training_command import training_command, variable_devices, visible_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -88,8 +93,10 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     if is_second_format(file):
         raise InexpressibleError("edits of files of the second format")
-    edits = script_edits if _is_script(file) else training_edits
-    return edits(_read_document(file)[0].entries, (old, new), partial(_document, job))
+    entries = _read_document(file)[0].entries
+    if _is_script(file):
+        return script_edits(entries, (old, new), partial(_document, job))
+    return key_file_edits(file, entries, (job, old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -190,14 +197,14 @@ def is_llama_factory(file: LaunchFile) -> bool:
 
 def _is_script(file: LaunchFile) -> bool:
     """Return whether a file is a script that gives the program arguments rather than a file."""
-    return file.values is None and _COMMAND.search(file.text) is not None
+    return file.values is None and _COMMAND.search(script_text(file)) is not None
 
 
 def read_llama_factory(file: LaunchFile) -> Configuration:
     """Return what a YAML file of LLaMA-Factory says, or a script; raises SpecError with all problems."""
     if is_second_format(file):
         return read_second_format(file)
-    document, devices = _read_document(file)
+    document, devices, launcher = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
     listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
@@ -205,6 +212,7 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
     values |= {**_eight_bits(document), **({"devices": devices} if devices else {})}
     values |= _sharding(document, file)
+    values |= launched_values(document, launcher, file, values)
     values |= _recompute(document)
     values |= _megatron(document)
     with_defaults(document, "mbs", "steps")
@@ -224,17 +232,31 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     )
 
 
-def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
-    """Return the keys of a file, or the arguments of a script by these names, and the devices it starts."""
+def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
+    """Return the keys of a file, or the arguments of a script by these names, its devices and launcher."""
     if not _is_script(file):
-        return read_yaml(file, LLAMA_FACTORY), None
+        return read_yaml(file, LLAMA_FACTORY), None, launcher_of(file)
     script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("llama-factory") | key_names("trainer")
-    words, command = training_command(script, lambda name: name.lstrip("-").replace("-", "_") in names)
-    document = WrittenDocument(file.name, notes=list(script.notes), table=LLAMA_FACTORY)
+    listed = lambda name: name.startswith("--") and name[2:].replace("-", "_") in names  # noqa: E731
+    words, command = training_command(script, listed)
+    words, rivals = without_differing(script, command, words, listed)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=LLAMA_FACTORY)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    devices = variable_devices(script, command, file.variables) if command is not None else None
-    return document, devices
+    if command is None:
+        return document, None, ()
+    devices = variable_devices(script, command, file.variables) or _seen(script, command)
+    return document, devices, accelerate_words(command.words)
+
+
+def _seen(script: Script, command: Command) -> Written | None:
+    """Return the devices that the command sees, each of which it starts a process on.
+
+    Source: LLaMA-Factory 0.9.5, ``launcher.py``, which calls torchrun where there are several.
+    """
+    count = visible_devices(script.variables, command)
+    words = f"{count} of CUDA_VISIBLE_DEVICES"
+    return None if count is None else Written(count, command.line, words)
 
 
 def _eight_bits(document: WrittenDocument) -> dict[str, Written]:

@@ -24,8 +24,9 @@ from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.accelerate import accelerate_edits
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document, launcher_file
+from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
+from autoplan.launch.frameworks.hugging_face.alpaca import ALPACA, alpaca_batch, is_alpaca
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -36,7 +37,13 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, script_edits, training_edits
+from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
+from autoplan.launch.frameworks.hugging_face.python_program import (
+    is_program,
+    method_of_program,
+    program_document,
+)
+from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, key_file_edits, script_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapted_modules,
@@ -60,12 +67,15 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     rollouts,
     sharding_values,
     stands,
+    whole_name,
     with_defaults,
     without_open,
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.pieces import Unknown, Word
+from autoplan.launch.scripts.called import beside_or_written
+from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
@@ -121,10 +131,11 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
     beside = None if is_key_file(file) else _edits_of_another(document, launcher, file, (job, old, new))
     if beside is not None:
         return edits_beside(document.entries, (old, new), partial(_document, job), beside)
-    edits = training_edits if is_key_file(file) else script_edits
-    made = edits(document.entries, (old, new), partial(_document, job))
-    section = _SECTION if is_key_file(file) and re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
-    return tuple(replace(edit, path=f"{section}{edit.path}") for edit in made)
+    if not is_key_file(file):
+        return script_edits(document.entries, (old, new), partial(_document, job))
+    made = key_file_edits(file, document.entries, (job, old, new), partial(_document, job))
+    section = _SECTION if re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
+    return tuple(edit if edit.file else replace(edit, path=f"{section}{edit.path}") for edit in made)
 
 
 def _edits_of_another(
@@ -297,10 +308,11 @@ def is_trainer(file: LaunchFile) -> bool:
     """Return whether a file has TrainingArguments, as a JSON file or as arguments in a script."""
     if file.text.lstrip().startswith("{"):
         return f'"{_BATCH}"' in file.text
-    if is_yaml(file):
+    if is_yaml(file) or is_program(file):
         return True
     lines = [line for line in file.text.splitlines() if not line.lstrip().startswith("#")]
-    return any(f"--{name}" in line for name in (_BATCH, _BATCH.replace("_", "-")) for line in lines)
+    named = re.compile(rf"--(?:{_BATCH[:-5]}|{_BATCH.replace('_', '-')[:-5]})(?:[_-]size)?\b")
+    return any(named.search(line) for line in lines) or is_alpaca(lines)
 
 
 def is_yaml(file: LaunchFile) -> bool:
@@ -314,19 +326,17 @@ def is_yaml(file: LaunchFile) -> bool:
 def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
+    batch = alpaca_batch(document)
     names = key_names("trainer").union(_PROGRAM)
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
-    launched = _launched(document, launcher, file)
-    if not values.get("precision", OPEN).default:
-        # TrainingArguments go over the precision of accelerate launch (transformers/training_args.py).
-        launched.pop("precision", None)
+    launched = launched_values(document, launcher, file, values)
     values |= launched
     _leave_open(document)
-    _of_the_program(document, file)
+    _of_the_program(document, file, launched)
     if (
         values.get("precision", OPEN).default
         and not stands(document, "zero_of_program")
@@ -342,7 +352,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
         document.text(name, tuple(TRAINER.data["weight_type_names"]))
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values)
+    values |= batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
     values = with_software(values, _software(document), _read_adapters(document), _read_rl(document, file))
@@ -372,43 +382,26 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
 
     Raises SpecError for a file that has none.
     """
+    if is_program(file):
+        return program_document(file), None, launcher_of(file)
     if not is_key_file(file):
         return _script(file)
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    words = [Word(text, 0, Unknown(why, 0) if why else None) for text, why in file.launcher]
-    return document, None, words
+    return document, None, launcher_of(file)
 
 
-def _launched(document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile) -> dict[str, Written]:
-    """Return what ``accelerate launch`` decides, by its options and by its file where that lies there."""
-    if not any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher):
-        return {}
-    inner = launcher_document(launcher, file)
-    if inner is None:
-        document.opened |= {"zero", "tp", "cp", "dp"}
-        document.notes.append(
-            "accelerate launch has a file of its own, which is not read: sharding is left open"
-        )
-        return {}
-    values = accelerate_layout(inner, replace(file, arguments=("",)))
-    document.problems += inner.problems
-    document.notes += inner.notes
-    stated = any(stands(document, name) for name in ("recompute", "earlier_recompute"))
-    document.opened |= inner.opened - ({"recompute"} if stated else set())
-    unsaid = {key for key in ("precision", "recompute") if values.get(key, OPEN).default}
-    return {key: written for key, written in values.items() if key not in unsaid}
-
-
-def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
+def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
-    if not is_yaml(file):
+    if is_program(file) and not file.launcher and not stands(document, "deepspeed"):
+        document.opened |= set() if stands(document, "fsdp") else {"zero"}
+    if not is_yaml(file) and not (file.name.endswith((".yaml", ".yml")) and file.text.lstrip()[:1] == "{"):
         return
     if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
-    if not any(name in document.entries for name in ("bf16", "fp16")):
+    if not any(name in document.entries for name in ("bf16", "fp16")) and "precision" not in launched:
         document.opened |= {"precision"}
     if not any(document.path(name) in document.entries for name in ("recompute", "earlier_recompute")):
         document.opened |= {"recompute"}
@@ -417,19 +410,22 @@ def _of_the_program(document: WrittenDocument, file: LaunchFile) -> None:
 def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
-    names = key_names("trainer").union(_PROGRAM)
-    listed = lambda word: word.startswith("--") and word[2:].replace("-", "_") in names  # noqa: E731
+    file = replace(file, sibling=beside_or_written(file.sibling, script))
+    names = key_names("trainer").union(_PROGRAM, ALPACA)
+    listed = lambda word: word.startswith("--") and whole_name(word[2:], names) in names  # noqa: E731
     words, command = training_command(script, listed)
+    words, rivals = without_differing(script, command, words, listed)
     devices, why = launched_devices(script, command)
     if devices is None and command is not None and command.words[0].text.startswith("python"):
         devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
-    document = WrittenDocument(file.name, notes=list(script.notes), table=TRAINER)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=TRAINER)
     if devices is None and file.devices is None and why:
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
+    document.entries = {whole_name(name, names): entry for name, entry in document.entries.items()}
     rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
@@ -478,10 +474,14 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     line = (value_word.line if value_word else word.line) or None
     unknown = value_word.unknown if value_word else None
     if unknown is not None and name not in _WANTED:
+        document.entries.pop(name, None)  # A file read before may say something else.
         return
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
         fields = _DECIDES.get(name, ())
+        if name in TRAINER.data["of_no_layout"]:
+            document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: not read")
+            return
         if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
             document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
             return
@@ -570,6 +570,9 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
 
 def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
+    program = method_of_program(file.text) if is_program(file) else None
+    if program is not None:
+        return rl_of(document, Written(program, None, program), "beta")
     found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
     if found is not None:
         return rl_of(document, Written(found[1], None, found[0].strip()), "beta")

@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.configuration import FileEdit, Written
+from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.frameworks.deepspeed import edits_beside_arguments
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.target import InexpressibleError
+from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["edits_beside", "script_edits", "training_edits"]
+__all__ = ["edits_beside", "key_file_edits", "script_edits", "training_edits"]
 
 #: Other keys of the same meaning, which an edit changes where the file has them.
 _SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
@@ -38,6 +40,27 @@ def training_edits(
     Raises InexpressibleError for a layout without keys, and where the section to edit is another file.
     """
     return tuple(key_edits(entries, _wanted(entries, layouts, document)))
+
+
+def key_file_edits(
+    file: LaunchFile, entries: Mapping[str, Written], made: tuple[Job, Layout, Layout], document: Document
+) -> tuple[FileEdit, ...]:
+    """Return the edits of a file of keys, and of the file of DeepSpeed beside it that it names.
+
+    Raises InexpressibleError as training_edits, also where that file is not there.
+    """
+    layouts, section = made[1:], TRAINER.keys["deepspeed"]
+    named = entries.get(section)
+    name = named.value if named is not None and isinstance(named.value, str) else ""
+    text = file.sibling(name) if name else None
+    if text is None or section not in document(layouts[1]):
+        return training_edits(entries, layouts, document)
+
+    def keys(layout: Layout) -> Mapping[str, Any]:
+        return {key: value for key, value in document(layout).items() if key != section}
+
+    inner = (replace(edit, file=name) for edit in edits_beside_arguments(LaunchFile(name, text), *made))
+    return (*inner, *training_edits(entries, layouts, keys))
 
 
 def script_edits(

@@ -52,6 +52,7 @@ __all__ = [
     "rollouts",
     "sharding_values",
     "stands",
+    "whole_name",
     "with_defaults",
     "without_open",
 ]
@@ -466,6 +467,8 @@ def _resharded(document: WrittenDocument) -> dict[str, Written]:
     return {}
 
 
+#: Shortest beginning of a name that counts as that name.
+_SHORTEST: Final = 10
 #: Programs that train adapters, by their names.
 _ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 
@@ -492,6 +495,20 @@ def rename(document: WrittenDocument) -> None:
             document.entries.setdefault(switch, replace(written, value="true"))
 
 
+def whole_name(name: str, names: Iterable[str]) -> str:
+    """Return the argument that a name is the beginning of, where it is that of one alone, as argparse has it.
+
+    >>> names = ("per_device_train_batch_size", "bf16")
+    >>> whole_name("per-device-train-batch", names), whole_name("bf", names)
+    ('per_device_train_batch_size', 'bf')
+    """
+    name = name.replace("-", "_")
+    if len(name) < _SHORTEST or name in names:
+        return name
+    found = {other for other in names if other.startswith(name)}
+    return found.pop() if len(found) == 1 else name
+
+
 def _digits(written: Written) -> bool:
     return re.fullmatch(r"\d{1,2}", str(written.value)) is not None
 
@@ -500,7 +517,8 @@ def program_adapters(document: WrittenDocument, program: str) -> None:
     """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
     switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
     renamed = switch is not None and not switch.words.startswith("--use_peft ")
-    if switch is None and rank is not None and _ADAPTING.search(program):
+    tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
+    if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
         document.entries["use_peft"] = replace(rank, value="true")
     elif (renamed and rank is None) or (switch is None and rank is not None):
         document.entries.pop("use_peft", None)

@@ -1,0 +1,164 @@
+"""Programs in Python around the Hugging Face Trainer, by the constants of their calls. They are never run.
+
+Read are TrainingArguments and the configurations of TRL, adapters of PEFT, quantization, and the model that
+is loaded. What is no constant leaves open what it may decide, and so do two calls that say different things.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeGuard
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+
+__all__ = ["is_program", "method_of_program", "program_document"]
+
+#: Calls that have TrainingArguments, and what TRL's learn by.
+_METHODS: Final = {"DPOConfig": "dpo", "KTOConfig": "kto", "ORPOConfig": "orpo", "GRPOConfig": "grpo"}
+_ARGUMENTS: Final = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", *_METHODS)
+_CALL: Final = re.compile(rf"\b(?:{'|'.join(_ARGUMENTS)})\s*\(")
+_IMPORT: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:transformers|trl)\b")
+_OTHERS: Final = re.compile(r"(?m)^\s*(?:from|import)\s+(?:unsloth|megatron|nemo|axolotl|llamafactory)\b")
+#: Names that adapters and trainers have for keys of TRL's own programs.
+_ADAPTERS: Final = {"r": "lora_r", "target_modules": TRAINER.keys["adapted"], "lora_dropout": "lora_dropout"}
+#: The rank of PEFT's LoraConfig where none is given.
+_RANK: Final = 8
+_LENGTHS: Final = frozenset({"max_seq_length", "max_length"})
+#: Arguments of a call that loads a model.
+_LOADING: Final = frozenset(
+    {*TRAINER.data["weight_types"], *(TRAINER.keys[name] for name in ("four_bits", "eight_bits"))}
+)
+_LOADED: Final = re.compile(r"(?:AutoModel\w*|\w+ForCausalLM)\.from_pretrained")
+#: Calls of a model that recompute, whatever the arguments say.
+_RECOMPUTES: Final = re.compile(r"gradient_checkpointing_enable|prepare_model_for_kbit_training")
+_UNKNOWN: Final = object()
+
+
+def is_program(file: LaunchFile) -> bool:
+    """Return whether a file is a program in Python that sets TrainingArguments."""
+    calls = _CALL.search(file.text) is not None and _IMPORT.search(file.text) is not None
+    return file.values is None and calls and _OTHERS.search(file.text) is None
+
+
+def method_of_program(text: str) -> str | None:
+    """Return what a program of TRL's learns by, by the configuration that it makes."""
+    return next((method for name, method in _METHODS.items() if re.search(rf"\b{name}\s*\(", text)), None)
+
+
+def program_document(file: LaunchFile) -> WrittenDocument:
+    """Return the arguments of the calls of a program by name; raises SpecError for what is no Python."""
+    try:
+        tree = ast.parse(file.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None)
+        raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
+    names = _constants(tree, file.variables)
+    document = WrittenDocument(file.name, table=TRAINER)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            for name, value in _named(node, names):
+                _add(document, name, value, names)
+    _leave_open(document, tree, file.text)
+    return document
+
+
+def _leave_open(document: WrittenDocument, tree: ast.Module, text: str) -> None:
+    """Leave open what the version of TRL, a call of the model, the launcher or a condition decides."""
+    configured = method_of_program(text) is not None or "SFTConfig" in text
+    if "gradient_checkpointing" not in document.entries and (configured or _RECOMPUTES.search(text)):
+        document.opened.add("recompute")
+    if not {"bf16", "fp16"} & document.entries.keys():
+        document.opened.add("precision")
+    conditions = [node for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)]
+    called = (ast.unparse(inner.func) for node in conditions for inner in ast.walk(node) if _is_call(inner))
+    if any(name.rpartition(".")[2] in {"LoraConfig", "BitsAndBytesConfig"} for name in called):
+        document.opened.add("adapters")
+
+
+def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call)
+
+
+def _constants(tree: ast.Module, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Return the names that have one value throughout, and those that are set from outside."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = _UNKNOWN if target.id in found else node.value
+        elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
+            found[node.target.id] = _UNKNOWN
+    return {**found, **{name: ast.Constant(text) for name, text in variables.items()}}
+
+
+def _named(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what a call sets, by the names of TRL's programs."""
+    called = ast.unparse(call.func)
+    last = called.rpartition(".")[2]
+    given = list(_keywords(call, names))
+    if last in _ARGUMENTS:
+        yield from given
+    elif last == "LoraConfig":
+        yield "use_peft", ast.copy_location(ast.Constant(value=True), call)
+        if "r" not in {name for name, _ in given}:
+            yield _ADAPTERS["r"], ast.copy_location(ast.Constant(value=_RANK), call)
+        yield from ((_ADAPTERS[name], value) for name, value in given if name in _ADAPTERS)
+    elif last == "BitsAndBytesConfig":
+        yield from ((name, value) for name, value in given if name.startswith(("load_in", "bnb_4bit_quant")))
+    elif last.endswith("Trainer"):
+        yield from ((name, value) for name, value in given if name in _LENGTHS or name == "packing")
+    elif _LOADED.search(called) is not None and call.args:
+        yield TRAINER.keys["model"], call.args[0]
+        yield from ((n, v) for n, v in given if n in _LOADING)
+
+
+def _keywords(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments by name, and those of a dictionary that is unpacked into the call."""
+    for keyword in call.keywords:
+        whole = keyword.value
+        if keyword.arg is not None:
+            yield keyword.arg, whole
+            continue
+        found = names.get(whole.id) if isinstance(whole, ast.Name) else whole
+        if isinstance(found, ast.Dict):
+            for key, value in zip(found.keys, found.values, strict=True):
+                if isinstance(key, ast.Constant):
+                    yield str(key.value), value
+
+
+def _add(document: WrittenDocument, name: str, node: ast.expr, names: Mapping[str, Any]) -> None:
+    """Add the value of an argument; one that is not known leaves open what it may decide."""
+    value = _value(node, names)
+    line, text = getattr(node, "lineno", None), f"{name}={ast.unparse(node)}"[:80]
+    before = document.entries.get(name)
+    if value is _UNKNOWN or (before is not None and before.value != value):
+        document.entries.pop(name, None)
+        decided = TRAINER.data["decides"].get(name, ())
+        fields = set(decided) | ({"sequence_length"} if name in _LENGTHS else set())
+        document.opened |= fields
+        if fields:
+            document.notes.append(f"{text} (line {line}) is no one constant: left open")
+    elif before is not None or not (TRAINER.data["decides"].get(name) and name in document.opened):
+        document.entries[name] = Written(value, line, text)
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any constant of a program
+    found: Any = node
+    for _ in range(5):
+        if not isinstance(found, ast.Name):
+            break
+        found = names.get(found.id, _UNKNOWN)
+    if found is _UNKNOWN:
+        return _UNKNOWN
+    if isinstance(found, ast.Attribute) and ast.unparse(found).startswith("torch."):
+        return found.attr
+    try:
+        return ast.literal_eval(found)
+    except (ValueError, TypeError, RecursionError):
+        return _UNKNOWN

@@ -1,0 +1,138 @@
+"""Builtins of a shell, as they are followed: what they set, test or end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from autoplan.errors import Problem, SpecError
+from autoplan.launch.scripts.expansion import COMPARISONS, outcome_of_test
+from autoplan.launch.scripts.pieces import Piece, Unknown, Word
+from autoplan.launch.scripts.reader_state import DEEPEST, EndedError, LeftError, ReaderState
+from autoplan.launch.scripts.script import Command
+from autoplan.launch.scripts.syntax.shell_parser import parse_script
+from autoplan.launch.scripts.variables import in_line
+
+__all__ = ["BUILTINS"]
+
+
+def _test(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Return the outcome of a test."""
+    end = {"[": "]", "[[": "]]"}.get(words[0].text)
+    inner = words[1:-1] if end and words[-1].text == end else words[1:]
+    if any(word.text in COMPARISONS for word in inner):
+        reader.hint(inner, line)
+    return outcome_of_test(inner)
+
+
+def _end(reader: ReaderState, words: Sequence[Word], _line: int) -> bool | None:
+    """End the script, or what is certain of it."""
+    if words[0].text == "return" and reader.scope.positional is not None:
+        return None
+    raise EndedError
+
+
+def _source(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Follow a file that is read where it lies there; else note that it may set anything."""
+    name = words[1].text if len(words) > 1 else "a file"
+    # Of a folder that is not known, what lies beside this script is read.
+    below = name.startswith("/") and "//" not in name
+    asked = name.removeprefix("./") if len(words) > 1 and words[1].unknown is None else name[1:]
+    text = reader.sibling(asked) if len(words) > 1 and (below or words[1].unknown is None) else None
+    if text is not None and reader.depth < DEEPEST // 2:
+        reader.notes.append(f"line {line} reads {name}, which is followed")
+        return _sourced(reader, text, line)
+    reader.scope.sourced = (name or "a file", line)
+    reader.notes.append(f"line {line} reads {name or 'a file'}, which is not read here")
+    return None
+
+
+def _sourced(reader: ReaderState, text: str, line: int) -> bool | None:
+    """Follow the text of a file that the script reads in ``line``, which all of its words have."""
+    first = len(reader.commands)
+    before = dict(reader.scope.values)
+    with contextlib.suppress(EndedError):
+        reader.script(text, 1)
+    for at, command in enumerate(reader.commands[first:], first):
+        words = tuple(replace(word, line=line) for word in command.words)
+        reader.commands[at] = replace(command, words=words, line=line)
+    for name, value in reader.scope.values.items():
+        if value is not before.get(name):
+            reader.scope.values[name] = in_line(value, line)
+    return None
+
+
+def _executed(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Follow what ``exec`` runs, which is nothing where it redirects alone."""
+    if len(words) > 1:
+        reader.commands.append(Command(tuple(words[1:]), line, reader.doubt))
+    return None
+
+
+def _unset(reader: ReaderState, words: Sequence[Word], _line: int) -> bool | None:
+    """Remove variables."""
+    for word in words[1:]:
+        reader.scope.values.pop(word.text, None)
+    return True
+
+
+def _read(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Note that variables are read from somewhere."""
+    if words[0].text == "getopts" and reader.scope.bare and reader.scope.count() == 0:
+        return False
+    for word in words[1:]:
+        if not word.text.startswith("-") and word.text:
+            unknown = Unknown(f"what {words[0].text} reads in line {line}", line)
+            reader.scope.values[word.text] = (Piece("", line, unknown=unknown),)
+    return None
+
+
+def _let(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Follow assignments of arithmetic."""
+    for word in words[1:]:
+        reader.group(parse_script(f"(({word.text}))", reader.file, line))
+    return True
+
+
+def _leave(reader: ReaderState, *, last: bool) -> None:
+    """End a round of a loop that is followed round by round, unless that depends on a condition."""
+    if reader.rounds:
+        raise LeftError(last=last)
+
+
+def _shift(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
+    """Move the arguments of a function or of the script."""
+    count = words[1].text if len(words) > 1 else "1"
+    if not count.isdigit() or len(count) > 3:
+        raise SpecError([Problem(f"shift {count!r} is not read", "script", reader.file, line)])
+    if reader.scope.positional is not None:
+        reader.scope.positional = reader.scope.positional[int(count) :]
+    else:
+        reader.scope.shifted += int(count)
+    return None
+
+
+BUILTINS: Final[dict[str, Callable[[ReaderState, Sequence[Word], int], bool | None]]] = {
+    "[": _test,
+    "[[": _test,
+    "test": _test,
+    ":": lambda *_: True,
+    "true": lambda *_: True,
+    "false": lambda *_: False,
+    "exit": _end,
+    "return": _end,
+    "source": _source,
+    ".": _source,
+    "exec": _executed,
+    "unset": _unset,
+    "read": _read,
+    "mapfile": _read,
+    "readarray": _read,
+    "getopts": _read,
+    "let": _let,
+    "shift": _shift,
+    "break": lambda reader, *_: _leave(reader, last=True),
+    "continue": lambda reader, *_: _leave(reader, last=False),
+}
