@@ -34,7 +34,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, column, flag
-from autoplan.costs.core.frozen_base import gathered_ratio
+from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
@@ -225,7 +225,7 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     """Return saved activations of one microbatch on each stage [byte], shape [C, p].
 
     A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
-    the input of the output layer and the loss's copy of the logits.
+    the input of the output layer and the loss's copy of the logits. Casts of frozen weights count as saved.
 
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
@@ -243,17 +243,21 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
+    cast = cast_weight_bytes(scope, scope.weights.layer)
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
-        none=shape + tokens * column(on_device.none),
-        recomputed={mode: shape + tokens * column(x) for mode, x in on_device.recomputed.items()},
+        none=shape + tokens * column(on_device.none) + cast,
+        recomputed={
+            mode: shape + tokens * column(x) + (0.0 if mode == FULL else cast)
+            for mode, x in on_device.recomputed.items()
+        },
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
-        inputs=scope.last * tokens * column(saved.head_inputs),
+        inputs=scope.last
+        * (tokens * column(saved.head_inputs) + cast_weight_bytes(scope, scope.weights.head)),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
         block=shape
         + column(scope.candidates.recompute_num_layers)
-        * tokens
-        * column(saved.none - saved.recomputed[FULL]),
+        * (tokens * column(saved.none - saved.recomputed[FULL]) + cast),
     )
 
 

@@ -51,6 +51,11 @@ class SoftwareSpec(Frozen):
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
     )
+    frozen_weights: Literal["bf16", "fp32"] | None = Field(
+        default=None,
+        description="format of the frozen weights below adapters that are not quantised: fp32 where a model is"
+        " loaded without a dtype (transformers before 5.0) and autocast casts its weights at each use",
+    )
     optimizer_in_backward: bool | None = Field(
         default=None,
         description="each parameter is updated as soon as its gradient is there, which is then freed"
@@ -162,6 +167,12 @@ _PURE_BF16 = {
     "state_bytes": 2,
 }
 
+#: Bytes in which frozen weights are held and gathered, and of the casts that autocast makes of fp32 ones.
+_FROZEN: dict[str, dict[str, Any]] = {
+    "bf16": {"gathered_bytes": 2},
+    "fp32": {"gathered_bytes": 4, "autocast_bytes": 2},
+}
+
 #: Lowest ZeRO stage that reduces behind each microbatch: those that shard gradients, or none.
 _REDUCED_FROM = {"microbatch": 2, "step": 4}
 
@@ -226,6 +237,8 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     for name in ("optimizer_in_backward", "offload_parameters"):
         if (chosen := getattr(software, name)) is not None:
             changes[name] = chosen
+    if software.frozen_weights is not None:
+        changes |= _FROZEN[software.frozen_weights]
     if software.fp8_weights:
         changes |= {"parameter_bytes": 1, "gathered_bytes": 1, "fp8_copy_bytes": 0}
     if software.gradients is not None:

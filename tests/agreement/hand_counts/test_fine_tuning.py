@@ -122,6 +122,29 @@ def test_a_quantised_weight_is_made_one_of_16_bits(base, passes):
     assert (quantised.compute - plain.compute) * BANDWIDTH == pytest.approx(moved, rel=1e-6)
 
 
+def test_frozen_weights_in_fp32_are_cast_at_each_use():
+    """They take 4 bytes; each forward writes 2 more, which products keep until backward, unless it is recomputed.
+
+    Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
+    """
+    lora = AdapterSpec(rank=4)
+    plain, cast = (
+        job_of("hf-trainer", hbm=BANDWIDTH, adapters=lora, software=chosen)
+        for chosen in ({}, {"frozen_weights": "fp32"})
+    )
+
+    before, after = (stage_of(job, "mbs=2") for job in (plain, cast))
+    assert after.parameters - before.parameters == 2 * (L * LAYER + OUTSIDE)
+    kept = after.events[0].activations - before.events[0].activations
+    states = T * 2 * H * (2 * L + 1)  # inputs of two norms a layer, and of the first one
+    # The final norm stands with the output layer, whose cast is kept like a layer's.
+    assert kept == 2 * (L * LAYER + V * H + H) + states
+    recomputed = [stage_of(job, "mbs=2,recompute=full").events[0].activations for job in (plain, cast)]
+    assert recomputed[1] - recomputed[0] == 2 * (V * H + H) + T * 2 * H * (L + 1)
+    slower = parts(cast, "mbs=2").compute - parts(plain, "mbs=2").compute
+    assert slower * BANDWIDTH == pytest.approx(6 * M * L * LAYER, rel=1e-6)
+
+
 def test_pages_are_on_the_host_and_cross_its_link_both_ways():
     """The device keeps no moments; each byte of them is fetched and evicted once in a step."""
     job = job_of("torchtune", host=BANDWIDTH, optimizer="paged-adamw-8bit")
