@@ -77,9 +77,9 @@ def base_bytes(scope: Scope, part: Part) -> Array:
 def cast_weight_bytes(scope: Scope, part: Part) -> Array:
     """Return what products save of the casts of the frozen weights of ``part`` [byte], shape [C, 1].
 
-    a (P - Q) of what is frozen in fp32 under autocast, which caches casts of leaves that have gradients alone:
-    each forward makes 16-bit weights anew, and each product keeps its own until its backward, for the
-    gradient of its input.
+    a (P - Q) of what is frozen in fp32 under autocast, which caches casts of leaves that have gradients
+    alone: each forward makes 16-bit weights anew, and each product keeps its own until its backward, for
+    the gradient of its input.
 
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8))
     >>> memory = stack("hf-trainer").memory.model_copy(update={"gathered_bytes": 4})

@@ -129,9 +129,10 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
         return zero, zero
     if job.adapters.base is None:
         weights = layer_weights(job, candidates)
-        cast = float(memory.gathered_bytes > 2 and memory.autocast_bytes > 0)
-        moved = cast * (memory.gathered_bytes + memory.autocast_bytes) * (weights.total - weights.trained)
-        return memory_bound_seconds(moved[:, 0], machine, calls=0), zero
+        cast = memory.gathered_bytes > 2 and memory.autocast_bytes > 0
+        each = (memory.gathered_bytes + memory.autocast_bytes) * float(cast)
+        frozen = (weights.total - weights.trained)[:, 0]
+        return memory_bound_seconds(each * frozen, machine, calls=0), zero
     policy = job.stack.fine_tuning
     traffic = policy.dequantization_traffic.value if policy and policy.dequantization_traffic else 1.0
     moved = quantized_bytes(job.adapters, job.model.hidden_size) + element_bytes(job)

@@ -53,8 +53,8 @@ class SoftwareSpec(Frozen):
     )
     frozen_weights: Literal["bf16", "fp32"] | None = Field(
         default=None,
-        description="format of the frozen weights below adapters that are not quantised: fp32 where a model is"
-        " loaded without a dtype (transformers before 5.0) and autocast casts its weights at each use",
+        description="format of the frozen weights below adapters that are not quantised: fp32 where a model"
+        " is loaded without a dtype (transformers before 5.0) and autocast casts its weights at each use",
     )
     optimizer_in_backward: bool | None = Field(
         default=None,

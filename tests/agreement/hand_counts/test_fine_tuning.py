@@ -123,9 +123,9 @@ def test_a_quantised_weight_is_made_one_of_16_bits(base, passes):
 
 
 def test_frozen_weights_in_fp32_are_cast_at_each_use():
-    """They take 4 bytes; each forward writes 2 more, which products keep until backward, unless it is recomputed.
+    """They take 4 bytes; each forward writes 2 more, which products keep until backward.
 
-    Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
+    With full recompute only the output layer's is kept that long. Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
     """
     lora = AdapterSpec(rank=4)
     plain, cast = (
