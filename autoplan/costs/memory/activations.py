@@ -40,7 +40,15 @@ from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 from autoplan.schema.recompute import listed_modes, modules_of
 
-__all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
+__all__ = [
+    "Saved",
+    "input_bytes",
+    "logit_columns",
+    "loss_chunks",
+    "mlp_in_place",
+    "product_input",
+    "saved_bytes_per_token",
+]
 
 #: Bytes of an element in nvfp4 with its share of a scale: arXiv 2509.25149, section 2.
 _NVFP4_BYTES = 0.5 + 1 / 16
@@ -303,8 +311,31 @@ def _dense_mlp(job: Job, e: float, t: Array) -> Array:
     return inner + adapter_saved_bytes(job, e, t, MLP_MODULES)
 
 
+def mlp_in_place(job: Job) -> bool:
+    """Return whether a gated MLP with adapters keeps the outputs of gate and up alone, and overwrites them.
+
+    >>> base = stack("hf-trainer")
+    >>> fused = base.model_copy(
+    ...     update={"fine_tuning": base.fine_tuning.model_copy(update={"mlp_in_place": True})}
+    ... )
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=fused)
+    >>> lora = AdapterSpec(rank=8), AdapterSpec(rank=8, targets="attention"), None
+    >>> [mlp_in_place(replace(job, adapters=adapters)) for adapters in lora]
+    [True, False, False]
+
+    Source: unslothai/unsloth, kernels/fast_lora.py, LoRA_MLP; axolotl, src/axolotl/kernels/lora.py, LoRA_MLP:
+    backward's activation writes the input of down and both inner gradients in place.
+    """
+    adapters, policy = job.adapters, job.stack.fine_tuning
+    if adapters is None or policy is None or not policy.mlp_in_place:
+        return False
+    return job.model.gated and job.model.moe is None and set(MLP_MODULES) <= set(adapters.modules)
+
+
 def _inner_bytes(job: Job, e: float) -> float:
     """Bytes for each element of the inner width of an MLP: outputs of up and gate, and the input of down."""
+    if mlp_in_place(job):
+        return 2.0 * e
     up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
     return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
 

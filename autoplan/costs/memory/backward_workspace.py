@@ -21,7 +21,7 @@ from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_pa
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
-from autoplan.costs.memory.activations import Saved
+from autoplan.costs.memory.activations import Saved, mlp_in_place
 from autoplan.costs.memory.model_states import gradients_persist
 
 __all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_layer_gradients"]
@@ -69,9 +69,9 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     The largest of three events, each with the gradient e h T of the layer's output (over t under sequence
     parallelism): the weight gradient of the MLP's last GEMM (gradient of its input e f T / t, of its weight
     e w, the output's gradient all-gathered under sequence parallelism; of experts, e h per token dispatched
-    from another rank); backward of the activation (two inner gradients where gated, else one); backward of
-    attention, after the MLP's saved activations are freed (gradient of scores e a s T / t of eager attention,
-    and buffers of context parallelism).
+    from another rank); backward of the activation (two inner gradients where gated and not in place, else
+    one); backward of attention, after the MLP's saved activations are freed (gradient of scores e a s T / t
+    of eager attention, and buffers of context parallelism).
 
     >>> from autoplan.costs.memory.activations import saved_bytes_per_token
     >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
@@ -98,7 +98,8 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     largest_unreduced = unreduced_bytes(scope, scope.weights.layer.largest)
     all_unreduced = unreduced_bytes(scope, scope.weights.layer.trained)
     weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched + dequantized_bytes(scope)
-    activation = (2 if model.gated else 1) * inner + persist * largest_unreduced
+    inner_gradients = 2 if model.gated and not mlp_in_place(job) else 1
+    activation = inner_gradients * inner + persist * largest_unreduced
     attention = persist * all_unreduced + _core_attention_bytes(scope) - tokens * column(saved.mlp)
     attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
     workspace: Array = residual + np.maximum(np.maximum(weight_gradient, activation), attention)

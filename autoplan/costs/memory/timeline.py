@@ -243,21 +243,18 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
-    cast = cast_weight_bytes(scope, scope.weights.layer)
+    cast, head_cast = (cast_weight_bytes(scope, x) for x in (scope.weights.layer, scope.weights.head))
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
         none=shape + tokens * column(on_device.none) + cast,
         recomputed={
-            mode: shape + tokens * column(x) + (0.0 if mode == FULL else cast)
-            for mode, x in on_device.recomputed.items()
+            k: shape + tokens * column(x) + cast * (k != FULL) for k, x in on_device.recomputed.items()
         },
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
-        inputs=scope.last
-        * (tokens * column(saved.head_inputs) + cast_weight_bytes(scope, scope.weights.head)),
+        inputs=scope.last * (tokens * column(saved.head_inputs) + head_cast),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
-        block=shape
-        + column(scope.candidates.recompute_num_layers)
-        * (tokens * column(saved.none - saved.recomputed[FULL]) + cast),
+        block=column(scope.candidates.recompute_num_layers)
+        * (shape + tokens * column(saved.none - saved.recomputed[FULL]) + cast),
     )
 
 

@@ -56,6 +56,11 @@ class SoftwareSpec(Frozen):
         description="format of the frozen weights below adapters that are not quantised: fp32 where a model"
         " is loaded without a dtype (transformers before 5.0) and autocast casts its weights at each use",
     )
+    fused_adapters: bool | None = Field(
+        default=None,
+        description="an MLP with adapters is one function that overwrites in backward what it saved:"
+        " axolotl's lora_mlp_kernel)",
+    )
     optimizer_in_backward: bool | None = Field(
         default=None,
         description="each parameter is updated as soon as its gradient is there, which is then freed"
@@ -216,6 +221,7 @@ def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
         "block": _block_changes(stack, software),
         "overlap": _overlap_changes(stack, software),
         "experts": _expert_changes(stack, software),
+        "fine_tuning": _fine_tuning_changes(stack, software),
     }
     parts = {
         section: getattr(stack, section).model_copy(update=fields)
@@ -251,6 +257,13 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         listed = software.optimizer_kernels == "foreach"
         changes["optimizer_temporary_bytes"] = listed * changes.get("state_bytes", stack.memory.state_bytes)
     return changes
+
+
+def _fine_tuning_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
+    """Return what a stack that has fine-tunes on few devices does with adapters."""
+    if software.fused_adapters is None or stack.fine_tuning is None:
+        return {}
+    return {"mlp_in_place": software.fused_adapters}
 
 
 def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:

@@ -125,7 +125,8 @@ def test_a_quantised_weight_is_made_one_of_16_bits(base, passes):
 def test_frozen_weights_in_fp32_are_cast_at_each_use():
     """They take 4 bytes; each forward writes 2 more, which products keep until backward.
 
-    With full recompute only the output layer's is kept that long. Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
+    With full recompute only the output layer's is kept that long.
+    Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
     """
     lora = AdapterSpec(rank=4)
     plain, cast = (
@@ -143,6 +144,21 @@ def test_frozen_weights_in_fp32_are_cast_at_each_use():
     assert recomputed[1] - recomputed[0] == 2 * (V * H + H) + T * 2 * H * (L + 1)
     slower = parts(cast, "mbs=2").compute - parts(plain, "mbs=2").compute
     assert slower * BANDWIDTH == pytest.approx(6 * M * L * LAYER, rel=1e-6)
+
+
+def test_a_fused_mlp_with_adapters_overwrites_what_it_keeps():
+    """It keeps the outputs of gate and up: neither the activation's nor the input of the last product."""
+    plain, fused = (
+        job_of("hf-trainer", adapters=AdapterSpec(rank=4), software=chosen)
+        for chosen in ({}, {"fused_adapters": True})
+    )
+    before, after = (stage_of(job, "mbs=2") for job in (plain, fused))
+    assert before.events[0].activations - after.events[0].activations == L * T * 2 * 2 * F
+    attention = [
+        job_of("hf-trainer", adapters=AdapterSpec(rank=4, targets="attention"), software=chosen)
+        for chosen in ({}, {"fused_adapters": True})
+    ]
+    assert len({stage_of(job, "mbs=2").total for job in attention}) == 1
 
 
 def test_pages_are_on_the_host_and_cross_its_link_both_ways():
