@@ -34,7 +34,13 @@ from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import layer_weights
 from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
-from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    backward_split,
+    causal_keys,
+    dropout_masks,
+    sequence_parallel_degree,
+    softmax_in_fp32,
+)
 from autoplan.costs.device.kernels import (
     Gemm,
     gemm_seconds,
@@ -530,12 +536,28 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     products = _product_seconds((matrices * length, length, wide), wide, machine)
     products = products + _product_seconds((matrices * length, narrow, length), narrow, machine)
     dropout, dropout_backward = (dropout_masks(job) * x for x in _dropout_accesses(job))
-    softmax, softmax_backward = (2.0, 3.0) if job.stack.block.fused_softmax else (8.0, 7.0)
+    softmax, softmax_backward = _softmax_accesses(job)
     forward = memory_bound_seconds((softmax + dropout) * machine.element_bytes * scores, machine, calls=2)
     backward = memory_bound_seconds(
         (softmax_backward + dropout_backward) * machine.element_bytes * scores, machine, calls=2
     )
     return products + forward, 2 * products + backward
+
+
+def _softmax_accesses(job: Job) -> tuple[float, float]:
+    """Return the accesses per score between both GEMMs without dropout [1], forward and backward.
+
+    In fp32 a softmax without a mask reads or writes 4 bytes: scale and mask have 8 bytes, then the softmax 8
+    and the cast 6; backward 6 of the cast, 12, and 4 of the scale. Where the scores are in bf16 another cast
+    makes them fp32, 6 bytes both ways; of fp16 the softmax's kernel reads and writes 2 bytes itself.
+
+    Source: PyTorch, aten/src/ATen/native/SoftMax.cpp, softmax: half_to_float is for Half alone.
+    """
+    if job.stack.block.fused_softmax:
+        return 2.0, 3.0
+    if not softmax_in_fp32(job):
+        return 8.0, 7.0
+    return (10.0, 10.0) if job.precision == "fp16" else (14.0, 14.0)
 
 
 def _product_seconds(extents: tuple[Array, Array, Array], width: Array, machine: Machine) -> Array:

@@ -30,6 +30,7 @@ from autoplan.costs.core.sizes import (
     element_bytes,
     residual_bytes,
     sequence_parallel_degree,
+    softmax_in_fp32,
 )
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
@@ -292,7 +293,8 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
         return np.zeros_like(t)
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
-    scores = 2 * e + 1 if dropout_masks(job) else e
+    dropout = dropout_masks(job)
+    scores = 4 + e + bool(dropout) if softmax_in_fp32(job) else 2 * e + 1 if dropout else e
     return scores * job.model.heads * job.workload.sequence_length / t
 
 

@@ -17,7 +17,12 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    element_bytes,
+    residual_bytes,
+    sequence_parallel_degree,
+    softmax_in_fp32,
+)
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
@@ -150,12 +155,17 @@ def _dispatched_tokens(scope: Scope) -> Array:
 
 
 def _core_attention_bytes(scope: Scope) -> Array:
-    """Return the gradient of the scores of eager attention, or what linear attention allocates [byte]."""
+    """Return the gradients of scores of eager attention, or what linear attention allocates [byte].
+
+    Backward of a softmax in fp32 has its gradient and its input's beside it, 4 bytes each; the cast of 2
+    bytes, which was saved, is gone by then.
+    """
     job, linear = scope.job, scope.job.model.linear_attention
     if linear is not None:
         elements = element_bytes(job) * linear_workspace_elements(linear)
         return elements * scope.tokens / column(scope.candidates.tp)
     if job.stack.block.attention != "eager":
         return np.zeros_like(scope.tokens)
-    scores = element_bytes(job) * job.model.heads * job.workload.sequence_length
+    gradients = 4.0 + 4.0 - 2.0 if softmax_in_fp32(job) else element_bytes(job)
+    scores = gradients * job.model.heads * job.workload.sequence_length
     return scores * scope.tokens / column(scope.candidates.tp)

@@ -42,6 +42,11 @@ class BlockPolicy(Frozen):
     fused_softmax: bool = Field(
         default=True, description="one kernel masks scores in memory and takes their softmax"
     )
+    fp32_softmax: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="an unfused softmax gives 4 bytes a score, cast to 16 bits for the product with values"
+        " (transformers' eager_attention_forward; autocast)",
+    )
     fused_attention_dropout: bool = Field(
         default=False, description="the kernel of the softmax drops its results out as well"
     )

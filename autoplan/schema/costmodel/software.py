@@ -59,7 +59,7 @@ class SoftwareSpec(Frozen):
     fused_adapters: bool | None = Field(
         default=None,
         description="an MLP with adapters is one function that overwrites in backward what it saved:"
-        " axolotl's lora_mlp_kernel)",
+        " axolotl's lora_mlp_kernel",
     )
     optimizer_in_backward: bool | None = Field(
         default=None,

@@ -161,6 +161,15 @@ def test_a_fused_mlp_with_adapters_overwrites_what_it_keeps():
     assert len({stage_of(job, "mbs=2").total for job in attention}) == 1
 
 
+def test_scores_in_memory_are_saved_in_fp32_and_in_16_bits():
+    """Softmax's 4 bytes and the cast's 2 of 8 heads, 256 keys a token; flash attention has 4 of a head."""
+    flash, eager = (
+        stage_of(job_of("hf-trainer", software={"attention": kernel}), "mbs=2")
+        for kernel in ("flash2", "eager")
+    )
+    assert eager.events[0].activations - flash.events[0].activations == L * T * 8 * (6 * S - 4)
+
+
 def test_pages_are_on_the_host_and_cross_its_link_both_ways():
     """The device keeps no moments; each byte of them is fetched and evicted once in a step."""
     job = job_of("torchtune", host=BANDWIDTH, optimizer="paged-adamw-8bit")
