@@ -109,8 +109,8 @@ def softmax_in_fp32(job: Job) -> bool:
 
     Leaves out: GPT-2 in pure 16 bits, whose softmax has the type of its scores.
     Source: huggingface/transformers, models/llama/modeling_llama.py, eager_attention_forward:
-    softmax(attn_weights, dim=-1, dtype=torch.float32).to(query.dtype); PyTorch, aten/src/ATen/autocast_mode.h,
-    where softmax is among what autocast computes in fp32.
+    softmax(attn_weights, dim=-1, dtype=torch.float32).to(query.dtype); PyTorch,
+    aten/src/ATen/autocast_mode.h, where softmax is among what autocast computes in fp32.
     """
     block = job.stack.block
     return block.fp32_softmax and not block.fused_softmax and element_bytes(job) == 2

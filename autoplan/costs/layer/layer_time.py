@@ -48,7 +48,7 @@ from autoplan.costs.device.kernels import (
     memory_bound_seconds,
     smooth_maximum,
 )
-from autoplan.costs.device.machine import Machine, Rate
+from autoplan.costs.device.machine import VECTOR_SHARE, Machine, Rate
 from autoplan.costs.layer.adapter_time import (
     adapter_gemms,
     adapter_kernels,
@@ -502,10 +502,6 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention
 
 #: Tensor cores read matrices and rows that begin at multiples of so many bytes (cuBLAS, "Tensor Core Usage").
 _ALIGNMENT: Final = 16
-#: Rate of 16-bit products on vector units over the data sheet's of fp32: in bf16 384 products of [1024, 1024]
-#: and [1024, 140] reach 12.21 TFLOP/s on an A100 of 19.5; those of width 128, on tensor cores, 132.7
-#: (pytorch/pytorch#83272, CUDA 11.6, where fp16 reaches 53.9).
-_VECTOR_SHARE: Final = 12.21 / 19.5
 
 
 def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
@@ -565,7 +561,7 @@ def _product_seconds(extents: tuple[Array, Array, Array], width: Array, machine:
     aligned = float(width) * machine.element_bytes % _ALIGNMENT == 0
     rate = machine.gemm
     if not aligned and machine.vector_flops is not None:
-        rate = Rate(_VECTOR_SHARE * machine.vector_flops, (), machine.gemm.launch)
+        rate = Rate(VECTOR_SHARE * machine.vector_flops, (), machine.gemm.launch)
     return gemm_seconds_at_rate(extents, rate, machine.hbm_bandwidth, machine.element_bytes)
 
 

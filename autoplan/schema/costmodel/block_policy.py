@@ -42,6 +42,10 @@ class BlockPolicy(Frozen):
     fused_softmax: bool = Field(
         default=True, description="one kernel masks scores in memory and takes their softmax"
     )
+    tf32: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=True,
+        description="products of fp32 matrices are tf32 products of tensor cores, which PyTorch has off",
+    )
     fp32_softmax: Annotated[bool, LeftOutAtDefault()] = Field(
         default=False,
         description="an unfused softmax gives 4 bytes a score, cast to 16 bits for the product with values"

@@ -51,6 +51,11 @@ class SoftwareSpec(Frozen):
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
     )
+    tf32: bool | None = Field(
+        default=None,
+        description="under precision: fp32 products run on tensor cores, in tf32, which PyTorch has off from"
+        ' 1.12 on (allow_tf32, set_float32_matmul_precision("high"))',
+    )
     frozen_weights: Literal["bf16", "fp32"] | None = Field(
         default=None,
         description="format of the frozen weights below adapters that are not quantised: fp32 where a model"
@@ -273,6 +278,8 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes["loss_chunks"] = software.loss_chunks
     if software.attention is not None:
         changes["attention"] = software.attention
+    if software.tf32 is not None:
+        changes["tf32"] = software.tf32
     choices = (
         (software.compile, (*_FUSED, "fused_casts")),
         (software.fused_kernels, tuple(_FUSED)),
