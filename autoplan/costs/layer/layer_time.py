@@ -55,7 +55,7 @@ from autoplan.costs.layer.adapter_time import (
     adapter_traffic_seconds,
     dequantization_seconds,
 )
-from autoplan.costs.layer.alternate_recompute import alternate_gemms
+from autoplan.costs.layer.alternate_recompute import alternate_gemms, products_of_attention
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds
@@ -305,7 +305,9 @@ def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[G
     if job.stack.block.selective == "matmul-outputs":
         return experts
     t, sp_degree = candidates.tp.astype(np.float64), sequence_parallel_degree(candidates)
-    return [*alternate_gemms(job.model, tokens, t, sp_degree), *experts]
+    hidden = job.stack.block.experts_hide_products and job.model.moe is not None
+    dropped = products_of_attention if hidden else alternate_gemms
+    return [*dropped(job.model, tokens, t, sp_degree), *experts]
 
 
 def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:

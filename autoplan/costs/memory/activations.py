@@ -435,4 +435,23 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         # Grouped GEMMs are not in the list of saved operations: MoE saves the router's logits only.
         mlp = (1.0 - share) * mlp + share * e * model.moe.experts
     saved: Array = residual + attention + mlp
+    if job.stack.block.experts_hide_products:
+        saved = (1.0 - share) * saved + share * _kept_of_compiled_parts(job, e, t, sp)
     return saved
+
+
+def _kept_of_compiled_parts(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """What selective recompute keeps of a layer with experts whose parts are compiled one by one.
+
+    The input, the output of the attention kernel and its log-sum-exp; of split sequences both
+    reduce-scatters, too. Products inside of compiled code are mm.out, which is not in the list.
+    Source: pytorch/torchtitan @1bd2548b, models/llama4/infra/parallelize.py, apply_compile, and
+    models/qwen3/infra/parallelize.py, _op_sac_save_list; seen in PyTorch 2.13, whose modes of selective
+    checkpoints are on while compiled code runs (torch/utils/_python_dispatch.py, ignore_compile_internals).
+    """
+    model = job.model
+    width = model.mla.v_head_dim if model.mla is not None else model.head_dim
+    kernel = (e * width + 4.0) * model.heads / t * (model.linear_attention is None)
+    reduced = np.where(sp > 1, 2.0 * e * model.hidden_size / sp, 0.0)
+    kept: Array = residual_bytes(job) * model.hidden_size / sp + kernel + reduced
+    return kept

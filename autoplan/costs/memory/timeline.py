@@ -364,8 +364,8 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     block, tokens = job.stack.block, scope.tokens
     logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
     width = logits / loss_chunks(job)
-    copied = np.where(column(scope.candidates.tp) > 1, float(block.split_loss_bytes), 0.0)
-    copied = copied * block.vocabulary_parallel_loss
+    shares = flag(column(scope.candidates.tp) > 1) * block.vocabulary_parallel_loss
+    copied, copied_back = (shares * x for x in block.split_loss_copies)
     # What autograd keeps of the other chunks.
     kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
@@ -395,7 +395,10 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
             unsharded + flat_buffer,
         ),
         before_backward(
-            "loss", saved.inputs, earlier + kept + width * (block.logits_backward_bytes + copied), unsharded
+            "loss",
+            saved.inputs,
+            earlier + kept + width * (block.logits_backward_bytes + copied_back),
+            unsharded,
         ),
         before_backward(
             "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace
