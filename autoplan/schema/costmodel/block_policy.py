@@ -147,6 +147,6 @@ class BlockPolicy(Frozen):
 
     @property
     def split_loss_copies(self) -> tuple[float, float]:
-        """Bytes alive in addition in the loss's forward and backward, where ranks have shares of the logits."""
+        """Bytes alive in addition in forward and backward of a loss on shares of the logits."""
         forward, backward = self.split_loss_bytes, self.split_loss_backward_bytes
         return float(forward), float(forward if backward is None else backward)
