@@ -364,18 +364,20 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     block, tokens = job.stack.block, scope.tokens
     logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
     width = logits / loss_chunks(job)
-    shares = flag(column(scope.candidates.tp) > 1) * block.vocabulary_parallel_loss
-    copied, copied_back = (shares * x for x in block.split_loss_copies)
+    split = flag(column(scope.candidates.tp) > 1)
     # What autograd keeps of the other chunks.
     kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
-    split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
-    table_columns = scope.weights.table / job.model.hidden_size
+    table_columns = scope.weights.table / job.model.hidden_size * (not block.vocabulary_parallel_loss)
     split_logits = split * e * scope.last * tokens * table_columns / loss_chunks(job)
     gradient = scope.last * e * job.model.hidden_size * tokens
     workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
     flat_buffer = buffers.flat_buffer * job.stack.memory.output_layer_gathered_twice
     unsharded, earlier = buffers.unsharded_fixed + buffers.head, stage.earlier_logits
+    forward, backward = (
+        earlier + kept + width * (alive + split * block.vocabulary_parallel_loss * copied)
+        for alive, copied in zip(block.loss_bytes, block.split_loss_copies, strict=True)
+    )
 
     def before_backward(name: str, activations: Array, logits: Array, transient: Array) -> Event:
         return stage.event(
@@ -388,18 +390,8 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
         )
 
     return (
-        before_backward(
-            "end of forward",
-            saved.inputs,
-            earlier + kept + width * (block.logits_forward_bytes + copied),
-            unsharded + flat_buffer,
-        ),
-        before_backward(
-            "loss",
-            saved.inputs,
-            earlier + kept + width * (block.logits_backward_bytes + copied_back),
-            unsharded,
-        ),
+        before_backward("end of forward", saved.inputs, forward, unsharded + flat_buffer),
+        before_backward("loss", saved.inputs, backward, unsharded),
         before_backward(
             "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace
         ),

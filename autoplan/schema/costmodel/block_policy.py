@@ -146,6 +146,11 @@ class BlockPolicy(Frozen):
     )
 
     @property
+    def loss_bytes(self) -> tuple[float, float]:
+        """Bytes alive at once in the loss's forward and in its backward, a logit."""
+        return float(self.logits_forward_bytes), float(self.logits_backward_bytes)
+
+    @property
     def split_loss_copies(self) -> tuple[float, float]:
         """Bytes alive in addition in forward and backward of a loss on shares of the logits."""
         forward, backward = self.split_loss_bytes, self.split_loss_backward_bytes
