@@ -336,7 +336,7 @@ def blind_figures():
     folder = DEFAULT_RUNS[0].parent
     rows = [
         [f"{stem}, {name}", len(found), *spread_of(found)]
-        for stem in ("training_2", "training_3", "training_4", "training_5", "strangers")
+        for stem in ("training_2", "training_3", "training_4", "training_5", "training_6", "strangers")
         for name, found in (
             ("blind", predicted_blind(folder / "blind" / f"{stem}.csv")),
             ("now", predicted_now(folder / f"{stem}.yaml")),

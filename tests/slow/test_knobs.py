@@ -197,6 +197,8 @@ def fine_tunes(job, layouts):
     bases = (None, "nf4", "fp4", "int8")
     adapted = [replace(job, adapters=AdapterSpec(rank=8, base=base)) for base in bases]
     adapted.append(replace(job, adapters=AdapterSpec(rank=8, dora=True)))
+    choices = ({"frozen_weights": "fp32"}, {"fused_adapters": True})
+    adapted += [replace(adapted[0], software=SoftwareSpec(**chosen)) for chosen in choices]
     adapted.append(replace(job, optimizer="paged-adamw-8bit"))
     adapted.append(replace(job, rl=RLSpec(method="dpo")))
     software = ({"optimizer_in_backward": True}, {"offload_parameters": True}, {"compile": True})

@@ -1,4 +1,4 @@
-"""Bytes of a frozen base below adapters: in 16 bits, or quantised to 4 or 8 bits (QLoRA).
+"""Bytes of a frozen base below adapters: in 16 or 32 bits, or quantised to 4 or 8 bits (QLoRA).
 
 Notation (this file only)::
 
@@ -6,6 +6,7 @@ Notation (this file only)::
     h     hidden size                                                        [1]
     c, u  bytes of a parameter as it is gathered, of one left in 16 bits     [byte]
     P, Q  frozen parameters of a part, those of them that are quantised      [1]
+    a     bytes of a weight that autocast has cast                        [byte]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 from autoplan.schema.adapters import AdapterSpec
 
-__all__ = ["base_bytes", "gathered_ratio", "quantized_bytes"]
+__all__ = ["base_bytes", "cast_weight_bytes", "gathered_ratio", "quantized_bytes"]
 
 #: Parameters that share a scale, and scales that share one in turn: blocksize 64 and 256 of bitsandbytes'
 #: quantize_4bit, block_size and scaler_block_size of torchao's NF4Tensor.
@@ -71,6 +72,34 @@ def base_bytes(scope: Scope, part: Part) -> Array:
     quantized = quantized_bytes(adapters, scope.job.model.hidden_size)
     frozen_bytes: Array = quantized * part.quantized + unquantized * (frozen - part.quantized)
     return frozen_bytes
+
+
+def cast_weight_bytes(scope: Scope, part: Part) -> Array:
+    """Return what products save of the casts of the frozen weights of ``part`` [byte], shape [C, 1].
+
+    a (P - Q) of what is frozen in fp32 under autocast, which caches casts of leaves that have gradients
+    alone: each forward makes 16-bit weights anew, and each product keeps its own until its backward, for
+    the gradient of its input.
+
+    >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8))
+    >>> memory = stack("hf-trainer").memory.model_copy(update={"gathered_bytes": 4})
+    >>> in_fp32 = stack("hf-trainer").model_copy(update={"memory": memory})
+    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+    >>> scopes = [scope_of(replace(job, stack=x), one) for x in (stack("hf-trainer"), in_fp32)]
+    >>> [float(cast_weight_bytes(x, x.weights.layer)[0, 0]) for x in scopes]  # 218,112,000 x 2
+    [0.0, 436224000.0]
+
+    Leaves out: norms, which are not cast.
+    Source: PyTorch, aten/src/ATen/autocast_mode.cpp, cached_cast (arg.requires_grad(), arg.is_leaf());
+    tools/autograd/derivatives.yaml, linear and mm, whose gradient of the input needs the weight.
+    """
+    adapters, policy, memory = scope.job.adapters, scope.job.stack.fine_tuning, scope.job.stack.memory
+    if adapters is None:
+        return np.zeros_like(part.total)
+    quantized = adapters.base is not None and policy is not None
+    kept = policy.unquantized_bytes if quantized and policy else memory.gathered_bytes
+    cast: Array = memory.autocast_bytes * float(kept > 2) * (part.total - part.trained - part.quantized)
+    return cast
 
 
 def gathered_ratio(scope: Scope, part: Part) -> Array | float:

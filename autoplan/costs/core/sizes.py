@@ -26,6 +26,7 @@ __all__ = [
     "residual_bytes",
     "sequence_parallel_degree",
     "shard_ranks",
+    "softmax_in_fp32",
 ]
 
 
@@ -96,6 +97,23 @@ def dropout_masks(job: Job) -> float:
     """
     # Models with gated MLPs train without dropout, GPT models with it.
     return 1.0 if job.stack.block.dropout and not job.model.gated else 0.0
+
+
+def softmax_in_fp32(job: Job) -> bool:
+    """Return whether eager attention's softmax gives 4 bytes for a score of 2, which a cast makes 2 again.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> eager = [stack(name) for name in ("hf-trainer", "megatron-lm")]
+    >>> [softmax_in_fp32(replace(job, stack=found)) for found in eager]
+    [True, False]
+
+    Leaves out: GPT-2 in pure 16 bits, whose softmax has the type of its scores.
+    Source: huggingface/transformers, models/llama/modeling_llama.py, eager_attention_forward:
+    softmax(attn_weights, dim=-1, dtype=torch.float32).to(query.dtype); PyTorch,
+    aten/src/ATen/autocast_mode.h, where softmax is among what autocast computes in fp32.
+    """
+    block = job.stack.block
+    return block.fp32_softmax and not block.fused_softmax and element_bytes(job) == 2
 
 
 def data_ranks(candidates: Candidates) -> Array:

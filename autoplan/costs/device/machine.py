@@ -34,6 +34,7 @@ from autoplan.schema.job import Cluster, Job
 from autoplan.schema.precision import NARROW, Precision
 
 __all__ = [
+    "VECTOR_SHARE",
     "Links",
     "Machine",
     "Overlap",
@@ -58,6 +59,11 @@ _TRITON_OVER_CUDA: Final = 1.25
 #: (flashinfer-ai/flashinfer#3788 and #4078, 64 heads of values, 8,192 tokens: 1.045 and 0.797 ms); tiles are
 #: of 64 tokens and of a head's width.
 _LINEAR_ATTENTION_SHARE: Final = 0.25
+#: Rate of 16-bit products on vector units over the data sheet's of fp32: in bf16 384 products of [1024, 1024]
+#: and [1024, 140] reach 12.21 TFLOP/s on an A100 of 19.5; those of width 128, on tensor cores, 132.7
+#: (pytorch/pytorch#83272, CUDA 11.6, where fp16 reaches 53.9). Products of large fp32 matrices: 23.25 of the
+#: 38.7 of an RTX A6000 (cuBLAS in siboehm.com/articles/22/CUDA-MMM), 0.60.
+VECTOR_SHARE: Final = 12.21 / 19.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +166,7 @@ def machine_of(job: Job) -> Machine:
     Leaves out: different clocks of the devices of a job.
     Source: ``hardware`` and ``costmodels``, which have a source for every number.
     """
-    peak = peak_flops(job.cluster, job.precision)
+    peak = peak_flops(job.cluster, job.precision, tf32=job.stack.block.tf32)
     kernels = job.kernels
     memory_bound = kernels.memory_bound
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
@@ -170,8 +176,8 @@ def machine_of(job: Job) -> Machine:
     return Machine(
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
-        gemm=_gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), job.cluster.device),
-        unaligned_share=kernels.gemm.unaligned_share.value if kernels.gemm.unaligned_share else 1.0,
+        gemm=_products_rate(job, peak),
+        unaligned_share=_unaligned_share(job),
         attention_forward=_attention_rate(kernels, attention_peak * share, backward=False, flash2=older),
         attention_backward=_attention_rate(kernels, attention_peak * share, backward=True, flash2=older),
         linear_attention=_linear_attention_rate(attention_peak),
@@ -213,6 +219,26 @@ def _copy_share(stack: StackSpec) -> float:
     return 1.0 if stack.activation_offload is None else stack.activation_offload.link_share.value
 
 
+def _on_vector_units(job: Job) -> bool:
+    """Return whether products run on the vector units of NVIDIA's devices, whose rows need no alignment."""
+    device = job.cluster.device
+    tensor_cores = job.stack.block.tf32 and device.peak_flops("tf32") is not None
+    return job.precision == "fp32" and device.vendor == "nvidia" and not tensor_cores
+
+
+def _unaligned_share(job: Job) -> float:
+    share = job.kernels.gemm.unaligned_share
+    return 1.0 if share is None or _on_vector_units(job) else share.value
+
+
+def _products_rate(job: Job, peak: float) -> Rate:
+    """Return the rate of products of weights, which on vector units hardly depends on extents."""
+    kernels, device = job.kernels, job.cluster.device
+    if _on_vector_units(job):
+        return Rate(VECTOR_SHARE * peak, (), kernels.gemm.launch.value)
+    return _gemm_rate(kernels, peak * _narrow_share(kernels, job.precision), device)
+
+
 def _gemm_rate(kernels: KernelSpec, peak: float, device: DeviceSpec) -> Rate:
     """Return the rate of GEMMs: from the measured table if the kernels have one."""
     curve, table = kernels.gemm, kernels.gemm_table
@@ -248,19 +274,23 @@ def _attention_rate(kernels: KernelSpec, peak: float, *, backward: bool, flash2:
     return Rate(peak * ceiling.value, (curve.half_sequence.value, curve.half_rows.value), curve.launch.value)
 
 
-def peak_flops(cluster: Cluster, precision: Precision) -> float:
+def peak_flops(cluster: Cluster, precision: Precision, *, tf32: bool = True) -> float:
     """Return the dense peak of a device for GEMMs in ``precision`` [FLOP/s].
 
-    fp32 has the tf32 rate where a device has one, as frameworks use it for fp32 training.
+    fp32 has the tf32 rate where a device has one and the program asks for it, else that of vector units.
 
-    >>> peak_flops(load_job("llama3-8b-8x-a100").cluster, "fp32") / 1e12  # tf32 of an A100
-    156.0
+    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> [peak_flops(cluster, "fp32", tf32=x) / 1e12 for x in (True, False)]  # of an A100
+    [156.0, 19.5]
 
     Leaves out: rates with sparsity.
-    Source: the device's data sheet, named in its file.
+    Source: the device's data sheet, named in its file; PyTorch 1.12, torch.backends.cuda.matmul.allow_tf32 is
+    False unless a program sets it, or float32_matmul_precision.
     """
     device = cluster.device
     rate = _peak_rate(device, precision)
+    if precision == "fp32" and not tf32:
+        rate = device.peak_flops("fp32") or rate
     if rate is not None:
         return rate
     supported = [p for p in get_args(Precision) if _peak_rate(device, p) is not None]

@@ -134,7 +134,7 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
 
     Q (b + e) bytes in each pass, whatever its tokens, times the traffic of the stack's kernels. int8 weights
     are multiplied as they are in forward. Stacks of experts are dequantised in forward alone, which keeps
-    their copies.
+    their copies; frozen weights in fp32 are cast in forward alone, too, 4 + a bytes each.
 
     >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="int8"))
@@ -145,10 +145,17 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
 
     Leaves out: kernels that multiply 4-bit weights as they are; outliers of int8.
     Source: bitsandbytes, autograd/_functions.py, MatMul4Bit and MatMul8bitLt; torchao,
-    dtypes/nf4tensor.py, LinearNF4.
+    dtypes/nf4tensor.py, LinearNF4; for casts, that of ``cast_weight_bytes``.
     """
-    if job.adapters is None or job.adapters.base is None:
-        return np.zeros(len(candidates)), np.zeros(len(candidates))
+    zero, memory = np.zeros(len(candidates)), job.stack.memory
+    if job.adapters is None:
+        return zero, zero
+    if job.adapters.base is None:
+        weights = layer_weights(job, candidates)
+        cast = memory.gathered_bytes > 2 and memory.autocast_bytes > 0
+        each = (memory.gathered_bytes + memory.autocast_bytes) * float(cast)
+        frozen = (weights.total - weights.trained)[:, 0]
+        return memory_bound_seconds(each * frozen, machine, calls=0), zero
     policy = job.stack.fine_tuning
     traffic = policy.dequantization_traffic.value if policy and policy.dequantization_traffic else 1.0
     moved = quantized_bytes(job.adapters, job.model.hidden_size) + element_bytes(job)

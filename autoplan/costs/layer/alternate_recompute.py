@@ -16,7 +16,7 @@ from autoplan.costs.layer.linear_attention_time import linear_gemms
 from autoplan.costs.layer.mla import mla_gemms
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["alternate_bytes", "alternate_gemms"]
+__all__ = ["alternate_bytes", "alternate_gemms", "products_of_attention"]
 
 
 def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> list[Gemm]:
@@ -35,12 +35,23 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
     Source: pytorch/torchtitan, torchtitan/distributed/activation_checkpoint.py, SelectiveAC, which saves the
     outputs of all GEMMs except every second one.
     """
-    attention = attention_gemms(model, tokens, tp)
+    return [*products_of_attention(model, tokens, tp, sp_degree), *mlp_gemms(model, tokens, tp)][1::2]
+
+
+def products_of_attention(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> list[Gemm]:
+    """Return the GEMMs of a layer's attention one by one [1], arguments as those of ``alternate_gemms``.
+
+    >>> one = np.ones(1)
+    >>> len(products_of_attention(load_entry("model", "llama3-8b"), one, one, one))
+    4
+
+    Source: queries, keys, values and the output, or those of latent or of linear attention.
+    """
     if model.mla is not None:
-        attention = mla_gemms(model, tokens, tp, sp_degree)
+        return mla_gemms(model, tokens, tp, sp_degree)
     if model.linear_attention is not None:
-        attention = linear_gemms(model, tokens, tp)
-    return [*attention, *mlp_gemms(model, tokens, tp)][1::2]
+        return linear_gemms(model, tokens, tp)
+    return attention_gemms(model, tokens, tp)
 
 
 def alternate_bytes(model: ModelSpec, tp: Array, sp_degree: Array, element: float) -> Array:

@@ -34,7 +34,13 @@ from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import layer_weights
 from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
-from autoplan.costs.core.sizes import backward_split, causal_keys, dropout_masks, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    backward_split,
+    causal_keys,
+    dropout_masks,
+    sequence_parallel_degree,
+    softmax_in_fp32,
+)
 from autoplan.costs.device.kernels import (
     Gemm,
     gemm_seconds,
@@ -42,14 +48,14 @@ from autoplan.costs.device.kernels import (
     memory_bound_seconds,
     smooth_maximum,
 )
-from autoplan.costs.device.machine import Machine, Rate
+from autoplan.costs.device.machine import VECTOR_SHARE, Machine, Rate
 from autoplan.costs.layer.adapter_time import (
     adapter_gemms,
     adapter_kernels,
     adapter_traffic_seconds,
     dequantization_seconds,
 )
-from autoplan.costs.layer.alternate_recompute import alternate_gemms
+from autoplan.costs.layer.alternate_recompute import alternate_gemms, products_of_attention
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds
@@ -299,7 +305,9 @@ def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[G
     if job.stack.block.selective == "matmul-outputs":
         return experts
     t, sp_degree = candidates.tp.astype(np.float64), sequence_parallel_degree(candidates)
-    return [*alternate_gemms(job.model, tokens, t, sp_degree), *experts]
+    hidden = job.stack.block.experts_hide_products and job.model.moe is not None
+    dropped = products_of_attention if hidden else alternate_gemms
+    return [*dropped(job.model, tokens, t, sp_degree), *experts]
 
 
 def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
@@ -497,10 +505,6 @@ def _attention(job: Job, candidates: Candidates, machine: Machine) -> _Attention
 
 #: Tensor cores read matrices and rows that begin at multiples of so many bytes (cuBLAS, "Tensor Core Usage").
 _ALIGNMENT: Final = 16
-#: Rate of 16-bit products on vector units over the data sheet's of fp32: in bf16 384 products of [1024, 1024]
-#: and [1024, 140] reach 12.21 TFLOP/s on an A100 of 19.5; those of width 128, on tensor cores, 132.7
-#: (pytorch/pytorch#83272, CUDA 11.6, where fp16 reaches 53.9).
-_VECTOR_SHARE: Final = 12.21 / 19.5
 
 
 def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
@@ -531,7 +535,7 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     products = _product_seconds((matrices * length, length, wide), wide, machine)
     products = products + _product_seconds((matrices * length, narrow, length), narrow, machine)
     dropout, dropout_backward = (dropout_masks(job) * x for x in _dropout_accesses(job))
-    softmax, softmax_backward = (2.0, 3.0) if job.stack.block.fused_softmax else (8.0, 7.0)
+    softmax, softmax_backward = _softmax_accesses(job)
     forward = memory_bound_seconds((softmax + dropout) * machine.element_bytes * scores, machine, calls=2)
     backward = memory_bound_seconds(
         (softmax_backward + dropout_backward) * machine.element_bytes * scores, machine, calls=2
@@ -539,12 +543,28 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     return products + forward, 2 * products + backward
 
 
+def _softmax_accesses(job: Job) -> tuple[float, float]:
+    """Return the accesses per score between both GEMMs without dropout [1], forward and backward.
+
+    In fp32 a softmax without a mask reads or writes 4 bytes: scale and mask have 8 bytes, then the softmax 8
+    and the cast 6; backward 6 of the cast, 12, and 4 of the scale. Where the scores are in bf16 another cast
+    makes them fp32, 6 bytes both ways; of fp16 the softmax's kernel reads and writes 2 bytes itself.
+
+    Source: PyTorch, aten/src/ATen/native/SoftMax.cpp, softmax: half_to_float is for Half alone.
+    """
+    if job.stack.block.fused_softmax:
+        return 2.0, 3.0
+    if not softmax_in_fp32(job):
+        return 8.0, 7.0
+    return (10.0, 10.0) if job.precision == "fp16" else (14.0, 14.0)
+
+
 def _product_seconds(extents: tuple[Array, Array, Array], width: Array, machine: Machine) -> Array:
     """Return the time of a batched GEMM over heads of ``width`` elements [s]."""
     aligned = float(width) * machine.element_bytes % _ALIGNMENT == 0
     rate = machine.gemm
     if not aligned and machine.vector_flops is not None:
-        rate = Rate(_VECTOR_SHARE * machine.vector_flops, (), machine.gemm.launch)
+        rate = Rate(VECTOR_SHARE * machine.vector_flops, (), machine.gemm.launch)
     return gemm_seconds_at_rate(extents, rate, machine.hbm_bandwidth, machine.element_bytes)
 
 

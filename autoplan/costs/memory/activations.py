@@ -30,6 +30,7 @@ from autoplan.costs.core.sizes import (
     element_bytes,
     residual_bytes,
     sequence_parallel_degree,
+    softmax_in_fp32,
 )
 from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
@@ -40,7 +41,15 @@ from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 from autoplan.schema.recompute import listed_modes, modules_of
 
-__all__ = ["Saved", "input_bytes", "logit_columns", "loss_chunks", "product_input", "saved_bytes_per_token"]
+__all__ = [
+    "Saved",
+    "input_bytes",
+    "logit_columns",
+    "loss_chunks",
+    "mlp_in_place",
+    "product_input",
+    "saved_bytes_per_token",
+]
 
 #: Bytes of an element in nvfp4 with its share of a scale: arXiv 2509.25149, section 2.
 _NVFP4_BYTES = 0.5 + 1 / 16
@@ -293,7 +302,8 @@ def _core_attention(job: Job, e: float, t: Array) -> Array:
         return np.zeros_like(t)
     if job.stack.block.attention != "eager":
         return 4.0 * job.model.heads / t
-    scores = 2 * e + 1 if dropout_masks(job) else e
+    dropout = dropout_masks(job)
+    scores = 4 + e + bool(dropout) if softmax_in_fp32(job) else 2 * e + 1 if dropout else e
     return scores * job.model.heads * job.workload.sequence_length / t
 
 
@@ -312,8 +322,31 @@ def _dense_mlp(job: Job, e: float, t: Array) -> Array:
     return inner + adapter_saved_bytes(job, e, t, MLP_MODULES)
 
 
+def mlp_in_place(job: Job) -> bool:
+    """Return whether a gated MLP with adapters keeps the outputs of gate and up alone, and overwrites them.
+
+    >>> base = stack("hf-trainer")
+    >>> fused = base.model_copy(
+    ...     update={"fine_tuning": base.fine_tuning.model_copy(update={"mlp_in_place": True})}
+    ... )
+    >>> job = replace(load_job("llama3-8b-8x-a100"), stack=fused)
+    >>> lora = AdapterSpec(rank=8), AdapterSpec(rank=8, targets="attention"), None
+    >>> [mlp_in_place(replace(job, adapters=adapters)) for adapters in lora]
+    [True, False, False]
+
+    Source: unslothai/unsloth, kernels/fast_lora.py, LoRA_MLP; axolotl, src/axolotl/kernels/lora.py, LoRA_MLP:
+    backward's activation writes the input of down and both inner gradients in place.
+    """
+    adapters, policy = job.adapters, job.stack.fine_tuning
+    if adapters is None or policy is None or not policy.mlp_in_place:
+        return False
+    return job.model.gated and job.model.moe is None and set(MLP_MODULES) <= set(adapters.modules)
+
+
 def _inner_bytes(job: Job, e: float) -> float:
     """Bytes for each element of the inner width of an MLP: outputs of up and gate, and the input of down."""
+    if mlp_in_place(job):
+        return 2.0 * e
     up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
     return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
 
@@ -411,4 +444,23 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         # Grouped GEMMs are not in the list of saved operations: MoE saves the router's logits only.
         mlp = (1.0 - share) * mlp + share * e * model.moe.experts
     saved: Array = residual + attention + mlp
+    if job.stack.block.experts_hide_products:
+        saved = (1.0 - share) * saved + share * _kept_of_compiled_parts(job, e, t, sp)
     return saved
+
+
+def _kept_of_compiled_parts(job: Job, e: float, t: Array, sp: Array) -> Array:
+    """What selective recompute keeps of a layer with experts whose parts are compiled one by one.
+
+    The input, the output of the attention kernel and its log-sum-exp; of split sequences both
+    reduce-scatters, too. Products inside of compiled code are mm.out, which is not in the list.
+    Source: pytorch/torchtitan @1bd2548b, models/llama4/infra/parallelize.py, apply_compile, and
+    models/qwen3/infra/parallelize.py, _op_sac_save_list; seen in PyTorch 2.13, whose modes of selective
+    checkpoints are on while compiled code runs (torch/utils/_python_dispatch.py, ignore_compile_internals).
+    """
+    model = job.model
+    width = model.mla.v_head_dim if model.mla is not None else model.head_dim
+    kernel = (e * width + 4.0) * model.heads / t * (model.linear_attention is None)
+    reduced = np.where(sp > 1, 2.0 * e * model.hidden_size / sp, 0.0)
+    kept: Array = residual_bytes(job) * model.hidden_size / sp + kernel + reduced
+    return kept

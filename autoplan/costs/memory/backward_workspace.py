@@ -17,11 +17,16 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope
-from autoplan.costs.core.sizes import element_bytes, residual_bytes, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    element_bytes,
+    residual_bytes,
+    sequence_parallel_degree,
+    softmax_in_fp32,
+)
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
 from autoplan.costs.layer.moe import routed_per_token
-from autoplan.costs.memory.activations import Saved
+from autoplan.costs.memory.activations import Saved, mlp_in_place
 from autoplan.costs.memory.model_states import gradients_persist
 from autoplan.schema.model import ModelSpec
 
@@ -70,9 +75,9 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     The largest of three events, each with the gradient e h T of the layer's output (over t under sequence
     parallelism): the weight gradient of the MLP's last GEMM (gradient of its input e f T / t, of its weight
     e w, the output's gradient all-gathered under sequence parallelism; of experts, e h per token dispatched
-    from another rank); backward of the activation (two inner gradients where gated, else one); backward of
-    attention, after the MLP's saved activations are freed (gradient of scores e a s T / t of eager attention,
-    and buffers of context parallelism).
+    from another rank); backward of the activation (two inner gradients where gated and not in place, else
+    one); backward of attention, after the MLP's saved activations are freed (gradient of scores e a s T / t
+    of eager attention, and buffers of context parallelism).
 
     >>> from autoplan.costs.memory.activations import saved_bytes_per_token
     >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
@@ -99,7 +104,8 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     largest_unreduced = unreduced_bytes(scope, scope.weights.layer.largest)
     all_unreduced = unreduced_bytes(scope, scope.weights.layer.trained)
     weight_gradient = gathered + dropout + inner + largest_unreduced + dispatched + dequantized_bytes(scope)
-    activation = (2 if model.gated else 1) * inner + persist * largest_unreduced
+    inner_gradients = 2 if model.gated and not mlp_in_place(job) else 1
+    activation = inner_gradients * inner + persist * largest_unreduced
     attention = persist * all_unreduced + _core_attention_bytes(scope) - tokens * column(saved.mlp)
     attention = attention + column(context_buffer_bytes(job, scope.candidates, e))
     workspace: Array = residual + np.maximum(np.maximum(weight_gradient, activation), attention)
@@ -163,12 +169,17 @@ def _dispatched_tokens(scope: Scope) -> Array:
 
 
 def _core_attention_bytes(scope: Scope) -> Array:
-    """Return the gradient of the scores of eager attention, or what linear attention allocates [byte]."""
+    """Return the gradients of scores of eager attention, or what linear attention allocates [byte].
+
+    Backward of a softmax in fp32 has its gradient and its input's beside it, 4 bytes each; the cast of 2
+    bytes, which was saved, is gone by then.
+    """
     job, linear = scope.job, scope.job.model.linear_attention
     if linear is not None:
         elements = element_bytes(job) * linear_workspace_elements(linear)
         return elements * scope.tokens / column(scope.candidates.tp)
     if job.stack.block.attention != "eager":
         return np.zeros_like(scope.tokens)
-    scores = element_bytes(job) * job.model.heads * job.workload.sequence_length
+    gradients = 4.0 + 4.0 - 2.0 if softmax_in_fp32(job) else element_bytes(job)
+    scores = gradients * job.model.heads * job.workload.sequence_length
     return scores * scope.tokens / column(scope.candidates.tp)

@@ -34,7 +34,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, column, flag
-from autoplan.costs.core.frozen_base import gathered_ratio
+from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
@@ -225,7 +225,7 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     """Return saved activations of one microbatch on each stage [byte], shape [C, p].
 
     A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
-    the input of the output layer and the loss's copy of the logits.
+    the input of the output layer and the loss's copy of the logits. Casts of frozen weights count as saved.
 
     >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
@@ -243,17 +243,18 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
+    cast, head_cast = (cast_weight_bytes(scope, x) for x in (scope.weights.layer, scope.weights.head))
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
-        none=shape + tokens * column(on_device.none),
-        recomputed={mode: shape + tokens * column(x) for mode, x in on_device.recomputed.items()},
+        none=shape + tokens * column(on_device.none) + cast,
+        recomputed={
+            k: shape + tokens * column(x) + cast * (k != FULL) for k, x in on_device.recomputed.items()
+        },
         entry=tokens * (column(saved.entry) + scope.first * column(saved.embedding_mask)),
-        inputs=scope.last * tokens * column(saved.head_inputs),
+        inputs=scope.last * (tokens * column(saved.head_inputs) + head_cast),
         logits=scope.last * tokens * columns * job.stack.block.logits_bytes,
-        block=shape
-        + column(scope.candidates.recompute_num_layers)
-        * tokens
-        * column(saved.none - saved.recomputed[FULL]),
+        block=column(scope.candidates.recompute_num_layers)
+        * (shape + tokens * column(saved.none - saved.recomputed[FULL]) + cast),
     )
 
 
@@ -363,18 +364,20 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
     block, tokens = job.stack.block, scope.tokens
     logits = scope.last * tokens * column(logit_columns(job, scope.candidates))
     width = logits / loss_chunks(job)
-    copied = np.where(column(scope.candidates.tp) > 1, float(block.split_loss_bytes), 0.0)
-    copied = copied * block.vocabulary_parallel_loss
+    split = flag(column(scope.candidates.tp) > 1)
     # What autograd keeps of the other chunks.
     kept = float(block.loss_chunks_saved) * block.logits_bytes * (logits - width)
     # A loss on gathered logits splits their gradient for the vocabulary-parallel GEMM.
-    split = 0.0 if block.vocabulary_parallel_loss else np.where(column(scope.candidates.tp) > 1, 1.0, 0.0)
-    table_columns = scope.weights.table / job.model.hidden_size
+    table_columns = scope.weights.table / job.model.hidden_size * (not block.vocabulary_parallel_loss)
     split_logits = split * e * scope.last * tokens * table_columns / loss_chunks(job)
     gradient = scope.last * e * job.model.hidden_size * tokens
     workspace = scope.last * buffers.prefetched + gradient + _head_unreduced(stage)
     flat_buffer = buffers.flat_buffer * job.stack.memory.output_layer_gathered_twice
     unsharded, earlier = buffers.unsharded_fixed + buffers.head, stage.earlier_logits
+    forward, backward = (
+        earlier + kept + width * (alive + split * block.vocabulary_parallel_loss * copied)
+        for alive, copied in zip(block.loss_bytes, block.split_loss_copies, strict=True)
+    )
 
     def before_backward(name: str, activations: Array, logits: Array, transient: Array) -> Event:
         return stage.event(
@@ -387,15 +390,8 @@ def _output_layer(stage: _Stage) -> tuple[Event, ...]:
         )
 
     return (
-        before_backward(
-            "end of forward",
-            saved.inputs,
-            earlier + kept + width * (block.logits_forward_bytes + copied),
-            unsharded + flat_buffer,
-        ),
-        before_backward(
-            "loss", saved.inputs, earlier + kept + width * (block.logits_backward_bytes + copied), unsharded
-        ),
+        before_backward("end of forward", saved.inputs, forward, unsharded + flat_buffer),
+        before_backward("loss", saved.inputs, backward, unsharded),
         before_backward(
             "output layer", saved.inputs, earlier + kept + e * width + split_logits, unsharded + workspace
         ),

@@ -40,6 +40,15 @@ class BlockPolicy(Frozen):
     fused_softmax: bool = Field(
         default=True, description="one kernel masks scores in memory and takes their softmax"
     )
+    tf32: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=True,
+        description="products of fp32 matrices are tf32 products of tensor cores, which PyTorch has off",
+    )
+    fp32_softmax: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="an unfused softmax gives 4 bytes a score, cast to 16 bits for the product with values"
+        " (transformers' eager_attention_forward; autocast)",
+    )
     fused_attention_dropout: bool = Field(
         default=False, description="the kernel of the softmax drops its results out as well"
     )
@@ -81,6 +90,11 @@ class BlockPolicy(Frozen):
         default=False,
         description="recompute of a layer stops before its last GEMM, as PyTorch's checkpoint does",
     )
+    experts_hide_products: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="parts of layers with experts are compiled one by one inside of a checkpoint, so that"
+        " selective recompute keeps the output of the attention kernel and no products",
+    )
     selective: Literal["attention", "matmul-outputs", "every-second-matmul"] = Field(
         description="what selective recompute drops: core attention, all but matmul outputs, or every second"
         " one of these too"
@@ -116,6 +130,9 @@ class BlockPolicy(Frozen):
         description="alive in addition, a logit, where each tensor-parallel rank has a share of the logits"
         " (DTensor's loss_parallel copies them once more)",
     )
+    split_loss_backward_bytes: Annotated[int | None, LeftOutAtDefault()] = Field(
+        default=None, ge=0, le=16, description="the same in the loss's backward; default: as in its forward"
+    )
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")
     vocabulary_parallel_loss: bool = Field(description="the loss works on each rank's share of logits")
@@ -125,3 +142,14 @@ class BlockPolicy(Frozen):
     elementwise_traffic: SourcedFactor = Field(
         description="memory traffic of activations, rotations and copies over what they read and write"
     )
+
+    @property
+    def loss_bytes(self) -> tuple[float, float]:
+        """Bytes alive at once in the loss's forward and in its backward, a logit."""
+        return float(self.logits_forward_bytes), float(self.logits_backward_bytes)
+
+    @property
+    def split_loss_copies(self) -> tuple[float, float]:
+        """Bytes alive in addition in forward and backward of a loss on shares of the logits."""
+        forward, backward = self.split_loss_bytes, self.split_loss_backward_bytes
+        return float(forward), float(forward if backward is None else backward)

@@ -49,6 +49,21 @@ class SoftwareSpec(Frozen):
     pure_bf16: bool | None = Field(
         default=None, description="parameters, gradients and optimizer states in bf16, nothing in fp32"
     )
+    tf32: bool | None = Field(
+        default=None,
+        description="under precision: fp32 products run on tensor cores, in tf32, which PyTorch has off from"
+        ' 1.12 on (allow_tf32, set_float32_matmul_precision("high"))',
+    )
+    frozen_weights: Literal["bf16", "fp32"] | None = Field(
+        default=None,
+        description="format of the frozen weights below adapters that are not quantised: fp32 where a model"
+        " is loaded without a dtype (transformers before 5.0) and autocast casts its weights at each use",
+    )
+    fused_adapters: bool | None = Field(
+        default=None,
+        description="an MLP with adapters is one function that overwrites in backward what it saved:"
+        " axolotl's lora_mlp_kernel",
+    )
     optimizer_in_backward: bool | None = Field(
         default=None,
         description="each parameter is updated as soon as its gradient is there, which is then freed"
@@ -165,6 +180,12 @@ _PURE_BF16 = {
     "state_bytes": 2,
 }
 
+#: Bytes in which frozen weights are held and gathered, and of the casts that autocast makes of fp32 ones.
+_FROZEN: dict[str, dict[str, Any]] = {
+    "bf16": {"gathered_bytes": 2},
+    "fp32": {"gathered_bytes": 4, "autocast_bytes": 2},
+}
+
 #: Lowest ZeRO stage that reduces behind each microbatch: those that shard gradients, or none.
 _REDUCED_FROM = {"microbatch": 2, "step": 4}
 
@@ -208,6 +229,7 @@ def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
         "block": _block_changes(stack, software),
         "overlap": _overlap_changes(stack, software),
         "experts": _expert_changes(stack, software),
+        "fine_tuning": _fine_tuning_changes(stack, software),
     }
     parts = {
         section: getattr(stack, section).model_copy(update=fields)
@@ -229,6 +251,8 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     for name in ("optimizer_in_backward", "offload_parameters"):
         if (chosen := getattr(software, name)) is not None:
             changes[name] = chosen
+    if software.frozen_weights is not None:
+        changes |= _FROZEN[software.frozen_weights]
     if software.fp8_weights:
         changes |= {"parameter_bytes": 1, "gathered_bytes": 1, "fp8_copy_bytes": 0}
     if software.gradients is not None:
@@ -243,6 +267,13 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     return changes
 
 
+def _fine_tuning_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
+    """Return what a stack that has fine-tunes on few devices does with adapters."""
+    if software.fused_adapters is None or stack.fine_tuning is None:
+        return {}
+    return {"mlp_in_place": software.fused_adapters}
+
+
 def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     changes: dict[str, Any] = dict(_COMPILED_LOSS) if software.compile and stack.block.compiled_loss else {}
     changes |= dict(_LOSS[software.loss]) if software.loss else {}
@@ -250,6 +281,8 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes["loss_chunks"] = software.loss_chunks
     if software.attention is not None:
         changes["attention"] = software.attention
+    if software.tf32 is not None:
+        changes["tf32"] = software.tf32
     choices = (
         (software.compile, (*_FUSED, "fused_casts")),
         (software.fused_kernels, tuple(_FUSED)),

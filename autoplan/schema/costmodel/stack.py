@@ -414,6 +414,11 @@ class FineTuningPolicy(Frozen):
         description="hooks of frozen sharded layers hold each one's input and its gradient to the end of"
         " backward (FSDP1 with reentrant checkpoints)",
     )
+    mlp_in_place: bool = Field(
+        default=False,
+        description="an MLP with adapters is one autograd function, which computes the input of its last"
+        " product again and writes inner gradients where its inner tensors were (Unsloth's LoRA_MLP)",
+    )
     dequantization_traffic: SourcedFactor | None = Field(
         default=None,
         description="memory traffic of kernels that make a 16-bit weight of a quantised one, over what they"

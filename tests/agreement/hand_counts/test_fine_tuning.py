@@ -122,6 +122,54 @@ def test_a_quantised_weight_is_made_one_of_16_bits(base, passes):
     assert (quantised.compute - plain.compute) * BANDWIDTH == pytest.approx(moved, rel=1e-6)
 
 
+def test_frozen_weights_in_fp32_are_cast_at_each_use():
+    """They take 4 bytes; each forward writes 2 more, which products keep until backward.
+
+    With full recompute only the output layer's is kept that long.
+    Between blocks hidden states are in fp32 then, twice 2 H more for the inputs of norms.
+    """
+    lora = AdapterSpec(rank=4)
+    plain, cast = (
+        job_of("hf-trainer", hbm=BANDWIDTH, adapters=lora, software=chosen)
+        for chosen in ({}, {"frozen_weights": "fp32"})
+    )
+
+    before, after = (stage_of(job, "mbs=2") for job in (plain, cast))
+    assert after.parameters - before.parameters == 2 * (L * LAYER + OUTSIDE)
+    kept = after.events[0].activations - before.events[0].activations
+    states = T * 2 * H * (2 * L + 1)  # inputs of two norms a layer, and of the first one
+    # The final norm stands with the output layer, whose cast is kept like a layer's.
+    assert kept == 2 * (L * LAYER + V * H + H) + states
+    recomputed = [stage_of(job, "mbs=2,recompute=full").events[0].activations for job in (plain, cast)]
+    assert recomputed[1] - recomputed[0] == 2 * (V * H + H) + T * 2 * H * (L + 1)
+    slower = parts(cast, "mbs=2").compute - parts(plain, "mbs=2").compute
+    assert slower * BANDWIDTH == pytest.approx(6 * M * L * LAYER, rel=1e-6)
+
+
+def test_a_fused_mlp_with_adapters_overwrites_what_it_keeps():
+    """It keeps the outputs of gate and up: neither the activation's nor the input of the last product."""
+    plain, fused = (
+        job_of("hf-trainer", adapters=AdapterSpec(rank=4), software=chosen)
+        for chosen in ({}, {"fused_adapters": True})
+    )
+    before, after = (stage_of(job, "mbs=2") for job in (plain, fused))
+    assert before.events[0].activations - after.events[0].activations == L * T * 2 * 2 * F
+    attention = [
+        job_of("hf-trainer", adapters=AdapterSpec(rank=4, targets="attention"), software=chosen)
+        for chosen in ({}, {"fused_adapters": True})
+    ]
+    assert len({stage_of(job, "mbs=2").total for job in attention}) == 1
+
+
+def test_scores_in_memory_are_saved_in_fp32_and_in_16_bits():
+    """Softmax's 4 bytes and the cast's 2 of 8 heads, 256 keys a token; flash attention has 4 of a head."""
+    flash, eager = (
+        stage_of(job_of("hf-trainer", software={"attention": kernel}), "mbs=2")
+        for kernel in ("flash2", "eager")
+    )
+    assert eager.events[0].activations - flash.events[0].activations == L * T * 8 * (6 * S - 4)
+
+
 def test_pages_are_on_the_host_and_cross_its_link_both_ways():
     """The device keeps no moments; each byte of them is fetched and evicted once in a step."""
     job = job_of("torchtune", host=BANDWIDTH, optimizer="paged-adamw-8bit")

@@ -87,6 +87,20 @@ def test_four_kernels_for_a_softmax_make_six_trips_more_forward_and_four_backwar
     assert apart.backward[0] - fused.backward[0] == pytest.approx(4 * trip, rel=1e-6)
 
 
+@pytest.mark.parametrize(("precision", "trips"), [("bf16", (6, 7)), ("fp16", (2, 3))])
+def test_a_softmax_in_fp32_makes_trips_of_four_bytes(precision, trips):
+    """bf16: 8 bytes, cast 6, softmax 8, cast 6; backward 6, 12, 6, 4. fp16: 8, 6, 6; backward 6, 10, 4."""
+    job = replace(JOB, precision=precision)
+    stacks = [
+        with_block(job.stack, attention="eager", fused_softmax=False, fp32_softmax=x) for x in (False, True)
+    ]
+    machine = replace(machine_of(job), host_launch=0.0)
+    half, full = (layer_times(replace(job, stack=x), one("tp=8"), machine) for x in stacks)
+    trip = 2 * (32 / 8) * 8192**2 / machine.hbm_bandwidth
+    assert full.forward[0] - half.forward[0] == pytest.approx(trips[0] * trip, rel=1e-6)
+    assert full.backward[0] - half.backward[0] == pytest.approx(trips[1] * trip, rel=1e-6)
+
+
 def test_dropout_inside_of_the_softmax_spares_half_a_trip_forward_and_two_backward():
     """Trips of b a s^2 scores of 16 bits: GPT-3's attention in memory, one layer on eight devices."""
     job = load_job("gpt3-175b-128x-a100")
