@@ -60,16 +60,6 @@ from autoplan.costs.uncertainty import (
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "Steps",
-    "facts_of",
-    "microbatch_seconds",
-    "model_flops_per_step",
-    "predict",
-    "predict_all",
-    "time_on",
-]
-
 
 def facts_of(job: Job) -> JobFacts:
     """Return what follows from ``job`` whatever its layout: parameters [1], layer types, memory limit [byte].

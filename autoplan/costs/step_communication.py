@@ -34,8 +34,6 @@ from autoplan.costs.stage.per_microbatch import boundary_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["step_communication", "step_placement"]
-
 
 def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
     """Return what one rank of every stage communicates in a step of ``layout`` ([byte], [1]).

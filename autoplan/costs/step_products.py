@@ -33,8 +33,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["step_products"]
-
 _PASSES: Final[tuple[ProductPass, ...]] = ("forward", "input gradient", "weight gradient")
 _ATTENTION_PASSES: Final[tuple[Literal["forward", "backward"], ...]] = ("forward", "backward")
 #: Bytes of the log-sum-exp of a row of scores, which backward reads: fp32.

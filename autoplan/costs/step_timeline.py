@@ -34,8 +34,6 @@ from autoplan.costs.stage.stage_times import EndOfStep, end_of_step, stage_weigh
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["step_timeline"]
-
 #: Parts of a pass in the order in which they are drawn: which part of a pass comes when is not predicted.
 _ORDER: Final = {
     "recompute": "recompute",

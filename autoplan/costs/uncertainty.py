@@ -31,16 +31,6 @@ from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "MEASURED_PRECISIONS",
-    "half_width",
-    "half_widths",
-    "modelled_compute",
-    "slow_link_seconds",
-    "unmeasured",
-    "within_tables",
-]
-
 #: Most that a run may be faster than predicted: an interval that reaches zero would say nothing.
 _MOST_BELOW = 0.95
 #: Precisions of the measured kernel tables.

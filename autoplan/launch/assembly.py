@@ -18,8 +18,6 @@ from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["assembled", "with_devices"]
-
 #: Fields of a layout string that a reader may give, and those that each file has to give, or its framework.
 _LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
 _NEEDED: Final = tuple(key.name for key in LAYOUT_KEYS if key.launched)

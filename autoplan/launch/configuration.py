@@ -17,8 +17,6 @@ from typing import Any
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
-__all__ = ["Configuration", "FileComparison", "FileEdit", "Improvement", "LaunchFile", "Values", "Written"]
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchFile:

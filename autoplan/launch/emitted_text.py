@@ -14,15 +14,6 @@ from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
 
-__all__ = [
-    "argument_array",
-    "as_comment",
-    "command_script",
-    "header_lines",
-    "manifest_text",
-    "torchrun_words",
-]
-
 _LONGEST: Final = 400
 
 

@@ -18,8 +18,6 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
 
-__all__ = ["config_files", "environment_of", "items_of", "line_of", "mapping_of", "scalar_of", "with_script"]
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
     re.compile(r"(?m)^type\s*:\s*(?:task|service|dev-environment)\b"),

@@ -9,8 +9,6 @@ from typing import Any, Final
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["architecture_name", "hub_name", "named_model", "other_architecture"]
-
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
     {

@@ -24,16 +24,6 @@ from autoplan.launch.scripts.training_command import launched_devices, variable_
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
 from autoplan.schema.costmodel.stack import StackSpec
 
-__all__ = [
-    "TARGETS",
-    "find_target",
-    "named_configuration",
-    "recognised",
-    "starting",
-    "target_names",
-    "usual_stack",
-]
-
 #: Module of each target, which has it as ``TARGET``. A reader recognises files in this order.
 TARGETS: Final = {
     "megatron-lm": "autoplan.launch.frameworks.megatron.megatron_lm",

@@ -11,16 +11,6 @@ from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "Check",
-    "Emission",
-    "EmittedFile",
-    "InexpressibleError",
-    "PlannedRun",
-    "StartedProgram",
-    "Target",
-]
-
 #: How far what is emitted has been checked against the framework, of the version that the target names.
 Check = Literal["accepted by the framework's parser", "names checked"]
 

@@ -40,8 +40,6 @@ from autoplan.search.bounds.symmetry import SymmetricCandidates
 from autoplan.search.cp.constraint_model import Solution, solve
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["BestFirstSearch", "CandidateSolver"]
-
 _BATCH = 24
 #: Candidates of least bound whose floors of memory are compared with the limit at once, at first.
 _SIZED = 256

@@ -59,8 +59,6 @@ from autoplan.search.space.choices import candidate_blocks, usual_candidates
 from autoplan.search.space.priced_candidates import PricedCandidates, all_priced, open_conjuncts, priced
 from autoplan.search.space.rank_orders import with_rank_orders
 
-__all__ = ["THINNING", "Progress", "search"]
-
 Progress: TypeAlias = Callable[[int, float], None]
 
 #: Least relative difference in an objective between plans of a front.

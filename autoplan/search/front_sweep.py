@@ -21,8 +21,6 @@ from autoplan.search.best_first_search import BestFirstSearch, CandidateSolver
 from autoplan.search.cp.constraint_model import Solution, SolverStoppedError
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["FrontPoint", "FrontSweep"]
-
 #: Memory limits whose bound is computed for the next plan, and how many of the promising ones are tried.
 _PROBES = 48
 _TRIES = 2

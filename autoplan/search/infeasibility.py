@@ -35,8 +35,6 @@ from autoplan.search.space.rank_orders import first_of_classes, order_classes
 from autoplan.search.space.sized_candidates import SizedCandidates, sized, sized_parts
 from autoplan.units import format_bytes, format_seconds
 
-__all__ = ["fits_memory", "fitting_candidates", "least_needed", "reasons_of", "smallest_layout"]
-
 #: Candidates times stages that are sized at once: 4 MB an array.
 _BLOCK = 500_000
 

@@ -30,21 +30,6 @@ from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.job import Job
 from autoplan.schema.precision import SchemeName
 
-__all__ = [
-    "PANELS",
-    "BreakEven",
-    "ChoiceFlip",
-    "ChosenScheme",
-    "FlipParameter",
-    "GridRow",
-    "break_even",
-    "changed_question",
-    "choice_flips",
-    "choose_scheme",
-    "scheme_space",
-    "with_scaled_links",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ChosenScheme:

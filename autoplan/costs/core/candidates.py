@@ -25,23 +25,6 @@ if TYPE_CHECKING:
     from autoplan.schema.layout import Layout
 
 
-__all__ = [
-    "Array",
-    "ByMode",
-    "Candidates",
-    "Ints",
-    "Linear",
-    "column",
-    "distinct",
-    "distinct_rows",
-    "flag",
-    "host_choice",
-    "joined",
-    "mapped",
-    "of_uniform_mode",
-    "taken",
-]
-
 Array: TypeAlias = NDArray[np.floating[Any]]
 #: A number of each recompute mode of ``autoplan.schema.recompute``: layers of a stage with it, bytes that one
 #: saves, or seconds that it adds. Counts may leave out modes that no layer has.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from math import isqrt
 
-__all__ = ["divisors"]
-
 
 def divisors(n: int) -> tuple[int, ...]:
     """Return the divisors of ``n``, ascending [1].

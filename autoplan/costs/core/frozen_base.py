@@ -20,8 +20,6 @@ from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import Scope
 from autoplan.schema.adapters import AdapterSpec
 
-__all__ = ["base_bytes", "cast_weight_bytes", "gathered_ratio", "quantized_bytes"]
-
 #: Parameters that share a scale, and scales that share one in turn: blocksize 64 and 256 of bitsandbytes'
 #: quantize_4bit, block_size and scaler_block_size of torchao's NF4Tensor.
 _BLOCK: Final = 64

@@ -27,14 +27,6 @@ from autoplan.schema.model import ModelSpec, SlidingWindow
 from autoplan.schema.recompute import in_order
 from autoplan.schema.stage_layers import orders_of
 
-__all__ = [
-    "LayerTypes",
-    "Prefixes",
-    "StageLayers",
-    "layer_types_of",
-    "stage_layers_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LayerTypes:

@@ -13,8 +13,6 @@ from typing import Final
 from autoplan.schema.costmodel.stack import MemoryPolicy
 from autoplan.schema.precision import Optimizer
 
-__all__ = ["OPTIMIZERS", "OptimizerState", "paged_bytes", "state_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:

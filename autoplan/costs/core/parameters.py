@@ -27,22 +27,6 @@ from dataclasses import dataclass
 from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.model import ModelSpec, MultiHeadLatentAttention
 
-__all__ = [
-    "LayerParameters",
-    "active_parameters",
-    "embedding_norm_parameters",
-    "embedding_parameters",
-    "final_norm_parameters",
-    "head_parameters",
-    "key_heads_of_layer",
-    "layer_kinds",
-    "layer_parameters",
-    "layer_tensors",
-    "moe_layer_share",
-    "position_parameters",
-    "total_parameters",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerParameters:

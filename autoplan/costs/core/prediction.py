@@ -14,30 +14,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
 
-__all__ = [
-    "CATEGORIES",
-    "PART_OF_AXIS",
-    "AttentionKernel",
-    "AxisTraffic",
-    "Communication",
-    "EventMemory",
-    "JobFacts",
-    "KernelWork",
-    "LayerProduct",
-    "LayerProducts",
-    "LayerType",
-    "MemoryPrediction",
-    "MeshAxis",
-    "MeshExtent",
-    "Prediction",
-    "ProductPass",
-    "RankPlacement",
-    "StageMemory",
-    "StepSlice",
-    "StepTimeline",
-    "TimePrediction",
-]
-
 #: Categories of allocated memory; ``framework`` is added to them.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
 

@@ -32,17 +32,6 @@ from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModul
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "Part",
-    "Weights",
-    "adapter_extents",
-    "adapter_parameters",
-    "experts_quantized",
-    "layer_weights",
-    "padded_vocabulary",
-    "weights_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:

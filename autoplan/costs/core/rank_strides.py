@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, Candidates, Ints
 from autoplan.schema.layout import ORDERS
 
-__all__ = ["axis_stride", "data_stride", "expert_stride"]
-
-
 Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
 
 

@@ -21,15 +21,6 @@ from autoplan.costs.core.scope import Scope
 from autoplan.schema.job import Job
 from autoplan.schema.post_training import ForwardPasses
 
-__all__ = [
-    "forward_passes",
-    "gathered_whole",
-    "keeps_reference",
-    "reference_bytes",
-    "reference_in_use_bytes",
-    "rollout_bytes",
-]
-
 _NONE: Final = ForwardPasses(0, 0)
 
 

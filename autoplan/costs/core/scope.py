@@ -25,8 +25,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.post_training import sequences_of_sample
 from autoplan.schema.precision import NARROW
 
-__all__ = ["Scope", "at_precision", "microbatches", "scope_of", "sequences_of", "tokens_of"]
-
 
 @dataclass(frozen=True)
 class Scope:

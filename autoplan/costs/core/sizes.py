@@ -16,19 +16,6 @@ from autoplan.costs.core.candidates import Array, Candidates, ScheduleCode, flag
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "attention_widths",
-    "backward_split",
-    "causal_keys",
-    "data_ranks",
-    "dropout_masks",
-    "element_bytes",
-    "residual_bytes",
-    "sequence_parallel_degree",
-    "shard_ranks",
-    "softmax_in_fp32",
-]
-
 
 def element_bytes(job: Job) -> float:
     """Return e, the bytes of an element of an activation [byte]: 4 in fp32, else 2.

@@ -14,8 +14,6 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 
-__all__ = ["NOTHING", "Parts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

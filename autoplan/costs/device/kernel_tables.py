@@ -27,21 +27,6 @@ from numpy.typing import ArrayLike, NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable, Ratios, WaveRounding
 
-__all__ = [
-    "AttentionGrid",
-    "GemmGrid",
-    "ShapeGrid",
-    "attention_efficiency",
-    "attention_grid",
-    "attention_inside",
-    "gemm_efficiency",
-    "gemm_grid",
-    "gemm_inside",
-    "grid",
-    "interpolated",
-    "within",
-]
-
 Mask = NDArray[np.bool_]
 
 

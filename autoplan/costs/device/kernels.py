@@ -30,18 +30,6 @@ from autoplan.costs.device.kernel_tables import (
 )
 from autoplan.costs.device.machine import Machine, Rate
 
-__all__ = [
-    "Gemm",
-    "attention_seconds",
-    "from_memory",
-    "gemm_seconds",
-    "gemm_seconds_at_rate",
-    "gemm_work",
-    "memory_bound_seconds",
-    "smooth_maximum",
-    "unaligned_gemm_seconds",
-]
-
 #: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
 

@@ -33,21 +33,6 @@ from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster, Job
 from autoplan.schema.precision import NARROW, Precision
 
-__all__ = [
-    "VECTOR_SHARE",
-    "Links",
-    "Machine",
-    "Overlap",
-    "Rate",
-    "attention_rate_of",
-    "gemm_rate_of",
-    "ideal",
-    "linear_attention_rate_of",
-    "links_of",
-    "machine_of",
-    "serial",
-]
-
 _EFFECTIVELY_FREE = 1e18
 
 

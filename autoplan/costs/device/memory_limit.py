@@ -15,16 +15,6 @@ from typing import Final, NamedTuple
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Job
 
-__all__ = [
-    "Overheads",
-    "cublas_workspace_bytes",
-    "hipblas_workspace_bytes",
-    "lt_workspace_bytes",
-    "memory_limit_bytes",
-    "overheads_of",
-    "usable_bytes",
-]
-
 
 class Overheads(NamedTuple):
     """Fragmentation and CUDA context, central and at the upper end of the interval."""

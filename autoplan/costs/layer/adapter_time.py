@@ -26,8 +26,6 @@ from autoplan.costs.layer.moe import dequantized_stacks
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["adapter_gemms", "adapter_kernels", "adapter_traffic_seconds", "dequantization_seconds"]
-
 #: Kernels of an adapter's forward: two GEMMs, the scaling and the sum; DoRA adds the product of the matrices,
 #: sum, norm and division, and two products with the magnitude. Source: huggingface/peft, tuners/lora/layer.py
 #: and dora.py; meta-pytorch/torchtune, modules/peft/lora.py.

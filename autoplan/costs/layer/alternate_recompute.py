@@ -16,8 +16,6 @@ from autoplan.costs.layer.linear_attention_time import linear_gemms
 from autoplan.costs.layer.mla import mla_gemms
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["alternate_bytes", "alternate_gemms", "products_of_attention"]
-
 
 def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> list[Gemm]:
     """Return the recomputed GEMMs: the second, fourth, ... of a layer's forward on one rank [1].

@@ -28,8 +28,6 @@ from autoplan.costs.layer.moe import routed_per_token
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 
-__all__ = ["cast_elements", "weight_cast_seconds"]
-
 #: HBM traffic of a tensorwise cast in 16-bit elements: it reads 16 bits and writes 8, plain and transposed.
 _TENSOR_CAST: Final = 2.0
 #: HBM traffic of a rowwise cast: one read for the row maxima, one read to cast, and a write of 8 bits.

@@ -36,17 +36,6 @@ from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
 from autoplan.schema.post_training import sequences_of_sample
 
-__all__ = [
-    "ContextMessage",
-    "ContextTimes",
-    "attention_steps",
-    "context_buffer_bytes",
-    "context_messages",
-    "context_times",
-    "key_value_elements",
-    "step_kernel_seconds",
-]
-
 
 def _splits_heads(job: Job) -> bool:
     return job.stack.context_parallel is not None and job.stack.context_parallel.comm_type == "all-to-all"

@@ -33,8 +33,6 @@ from autoplan.costs.layer.moe import (
 )
 from autoplan.schema.job import Job
 
-__all__ = ["DROPOUT_ACCESSES", "elementwise_seconds", "module_elementwise_seconds"]
-
 #: Memory-bound kernels of a layer: norms, rotary embedding, activation, additions.
 _MEMORY_BOUND_KERNELS = 7
 #: Accesses of dropout per element: a read, a write, and half an access for the mask of bytes.

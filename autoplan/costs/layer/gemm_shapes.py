@@ -17,15 +17,6 @@ from autoplan.costs.core.sizes import attention_widths
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "attention_gemms",
-    "dense_gemms",
-    "input_gradient_gemms",
-    "mlp_gemms",
-    "packed_gemms",
-    "weight_gradient_gemms",
-]
-
 
 def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the forward GEMMs of attention on one rank [1]: queries, keys, values and output.

@@ -78,14 +78,6 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import document_pieces
 from autoplan.schema.recompute import listed_modes
 
-__all__ = [
-    "LayerTimes",
-    "attention_kernel_seconds",
-    "layer_gemms",
-    "layer_times",
-    "mean_keys",
-]
-
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.
 _BACKWARD_KERNELS = 2
 #: Host time of a collective over that of a kernel launch: besides the launch it records and waits for CUDA

@@ -25,18 +25,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "accessed_elements",
-    "chunked_flops",
-    "linear_forward_elements",
-    "linear_gemms",
-    "linear_kernels",
-    "linear_saved_bytes",
-    "linear_seconds",
-    "linear_workspace_elements",
-    "recurrent_flops",
-]
-
 #: Kernels of a forward beyond those of softmax attention: copies of projections, convolution, norms of
 #: queries and keys, gates, and the kernels over chunks (transformers, models/qwen3_next and models/bamba).
 _KERNELS = {"gated-delta-net": 18, "mamba2": 4}

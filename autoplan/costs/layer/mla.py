@@ -22,8 +22,6 @@ from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["head_widths", "mla_elements", "mla_gemms", "mla_saved_bytes"]
-
 
 def head_widths(model: ModelSpec) -> tuple[int, int]:
     """Return the width of a query or key head, and of a value head [1]: d and d; n + r and v with MLA.

@@ -28,24 +28,6 @@ from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
-__all__ = [
-    "clamp_elements",
-    "clamped_copies",
-    "dequantized_stacks",
-    "destinations_visited",
-    "expert_bias_elements",
-    "expert_elements",
-    "expert_gemms",
-    "expert_kernels",
-    "expert_saved_bytes",
-    "expert_tensors",
-    "expert_waits",
-    "load_factor",
-    "permute_elements",
-    "routed_activation_elements",
-    "routed_per_token",
-]
-
 #: 16-bit elements that the router reads and writes per expert: the cast of the logit, the score, and the
 #: read and write of top-k, all in 32 bits.
 _ROUTER_ACCESSES = 8.0

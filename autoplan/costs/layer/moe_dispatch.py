@@ -23,8 +23,6 @@ from autoplan.costs.network.collectives import Group, collective_seconds
 from autoplan.costs.network.mesh import dispatch_groups
 from autoplan.schema.job import Job
 
-__all__ = ["dispatch_bytes", "dispatch_seconds", "hierarchical_dispatch_seconds"]
-
 
 def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
     """Return the bytes of a rank to dispatch, for one expert of each token [byte], shape [C]: e h T u / s.

@@ -36,8 +36,6 @@ from autoplan.costs.network.tensor_calls import REPEATED_BY_MODULE, tensor_calls
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import listed_modes, modules_of
 
-__all__ = ["RecomputeTimes", "recomputed_module_times"]
-
 
 @dataclass(frozen=True, slots=True)
 class RecomputeTimes:

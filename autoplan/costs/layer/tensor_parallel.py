@@ -24,8 +24,6 @@ from autoplan.costs.network.tensor_calls import Calls, tensor_message
 from autoplan.costs.network.volume import OPERATIONS
 from autoplan.schema.job import Job
 
-__all__ = ["regather_seconds", "tensor_exposed", "tensor_seconds"]
-
 
 def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Calls) -> Array:
     """Return the time of tensor-parallel collectives without overlap [s], shape [C].

@@ -28,15 +28,6 @@ from autoplan.costs.memory.footprint import buffer_bytes
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.schema.job import Job
 
-__all__ = [
-    "SchemeMemory",
-    "SchemeTimes",
-    "compute_seconds",
-    "scheme_memory",
-    "scheme_tensors",
-    "scheme_times",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchemeTimes:

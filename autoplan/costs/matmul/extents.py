@@ -25,18 +25,6 @@ from typing import Final, Literal
 
 from autoplan.costs.matmul.product import Product, flops_of, hbm_bytes
 
-__all__ = [
-    "MOST_EXTENT",
-    "Extent",
-    "largest_extent",
-    "least_words",
-    "least_words_for_memory",
-    "least_words_of_any_memory",
-    "ridge_point",
-    "smallest_compute_bound",
-    "with_extent",
-]
-
 Extent = Literal["m", "n", "k"]
 
 #: Largest extent that is considered: an element of it is a byte of a device of 2^50 bytes.

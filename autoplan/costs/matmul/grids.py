@@ -23,8 +23,6 @@ from autoplan.costs.matmul.product import Product
 from autoplan.costs.network.collectives import Group
 from autoplan.schema.precision import ResultState, SchemeName, StartState
 
-__all__ = ["GridAxis", "Grids", "Terms", "scheme_name"]
-
 GridAxis = Literal["batch", "rows", "columns", "inner"]
 
 

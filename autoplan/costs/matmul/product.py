@@ -17,8 +17,6 @@ from typing import Final
 from autoplan.schema.precision import Precision
 from autoplan.schema.serving.weight_formats import FORMATS
 
-__all__ = ["Product", "bytes_of", "element_size", "flops_of", "hbm_bytes", "intensity", "output_precision"]
-
 _BITS_OF_BYTE: Final = 8
 #: Bits of an element, and of the 8-bit scale that mxfp8 has for each 32 (OCP Microscaling Formats, 1.0).
 _MXFP8: Final = Fraction(8) + Fraction(8, 32)

@@ -34,22 +34,6 @@ from autoplan.costs.matmul.product import Product, bytes_of, element_size, hbm_b
 from autoplan.costs.uncertainty import MEASURED_PRECISIONS
 from autoplan.schema.job import Job
 
-__all__ = [
-    "LiveTensor",
-    "NeededMemory",
-    "backward_seconds",
-    "device_total",
-    "forward_seconds",
-    "inference_tensors",
-    "kernel_seconds",
-    "largest_split",
-    "needed_memory",
-    "split_k_bytes",
-    "traffic_bytes",
-    "training_events",
-    "unmeasured",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class LiveTensor:

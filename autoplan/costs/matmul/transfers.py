@@ -24,16 +24,6 @@ from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.network.collectives import Group, Operation, bus_bandwidth_factor, ring_step_seconds
 from autoplan.costs.network.overlap import Traffic, traffic_of
 
-__all__ = [
-    "Phase",
-    "Transfer",
-    "rounds_of",
-    "sent_bytes",
-    "sent_messages",
-    "transfer_traffic",
-    "transfers_of",
-]
-
 #: ``before`` the steps, in each ``step``, and ``after`` them.
 Phase = Literal["before", "step", "after"]
 

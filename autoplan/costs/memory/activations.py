@@ -41,16 +41,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
 from autoplan.schema.recompute import listed_modes, modules_of
 
-__all__ = [
-    "Saved",
-    "input_bytes",
-    "logit_columns",
-    "loss_chunks",
-    "mlp_in_place",
-    "product_input",
-    "saved_bytes_per_token",
-]
-
 #: Bytes of an element in nvfp4 with its share of a scale: arXiv 2509.25149, section 2.
 _NVFP4_BYTES = 0.5 + 1 / 16
 

@@ -30,8 +30,6 @@ from autoplan.costs.memory.activations import Saved, mlp_in_place
 from autoplan.costs.memory.model_states import gradients_persist
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["backward_workspace_bytes", "unreduced_bytes", "unreduced_layer_gradients"]
-
 
 def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
     """Return unreduced gradients, as backward computes them [byte], shape as ``parameters``: e n.

@@ -13,8 +13,6 @@ from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array, Linear
 
-__all__ = ["EVENTS", "PHASES", "REFERENCE", "Event", "Phase"]
-
 #: Names of the events, in order of time; that of a reference's forward stands last where a step has one.
 EVENTS: Final = (
     "end of forward",

@@ -43,23 +43,6 @@ from autoplan.costs.network.mesh import replica_group, shard_group
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import FULL, MODES, in_order, total
 
-__all__ = [
-    "Footprint",
-    "bytes_to_save",
-    "first_layer_bytes",
-    "footprint_of",
-    "footprint_without_transient",
-    "last_layer_bytes",
-    "next_layer_workspace",
-    "persistent_bytes",
-    "recompute_workspace",
-    "saved_bytes",
-    "stage_dynamic",
-    "stage_fits",
-    "stage_memory",
-    "stage_needed",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Footprint:

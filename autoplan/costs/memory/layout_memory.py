@@ -51,8 +51,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import listed_modes
 
-__all__ = ["StageCounts", "memory_predictions", "scopes_of_types"]
-
 #: Bytes of an event by category, of each stage of each candidate.
 _Table: TypeAlias = list[list[list[float]]]
 

@@ -24,15 +24,6 @@ from autoplan.costs.core.layer_types import StageLayers
 from autoplan.costs.memory.footprint import Footprint, first_layer_bytes, next_layer_workspace
 from autoplan.schema.recompute import in_order
 
-__all__ = [
-    "difference_from_last_type",
-    "largest_of_types",
-    "mixed_footprint",
-    "mixed_linear",
-    "mixed_workspace_correction",
-    "value_of_type",
-]
-
 
 def value_of_type(layer_type: Ints, values: Sequence[Array]) -> Array:
     """Return for each stage the value of its layer type ``layer_type``, in its unit.

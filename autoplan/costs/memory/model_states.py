@@ -23,8 +23,6 @@ from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import reference_bytes
 from autoplan.costs.core.scope import Scope
 
-__all__ = ["ModelStates", "gradients_persist", "host_bytes", "model_states_of", "update_bytes"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelStates:

@@ -29,14 +29,6 @@ from autoplan.costs.memory.event import Phase
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
 from autoplan.schema.recompute import FULL
 
-__all__ = [
-    "exposed_copy_seconds",
-    "host_activation_bytes",
-    "offloaded_bytes",
-    "offloaded_on_device",
-    "saved_on_device",
-]
-
 
 def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
     """Return K / n of a token [byte], 0 without activation offload, shape [C]."""

@@ -201,9 +201,6 @@ def _reductions(scope: Scope, untied: float) -> _Reductions:
     }
 
 
-__all__ = ["SavedActivations", "saved_of", "timeline_of"]
-
-
 @dataclass(frozen=True, slots=True)
 class SavedActivations:
     """Saved activations of one microbatch on the device, and microbatches in flight, shape [C, p].

@@ -37,8 +37,6 @@ from autoplan.costs.pipeline.schedules import deferred_weight_gradients
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 from autoplan.schema.job import Job
 
-__all__ = ["WEIGHTS", "Stash", "stash_bytes_per_token", "with_stash"]
-
 #: The event that only schedules with a split backward have.
 WEIGHTS: Final = "weight gradients"
 

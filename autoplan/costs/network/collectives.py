@@ -26,18 +26,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 
-__all__ = [
-    "Group",
-    "LinkOperation",
-    "Operation",
-    "bus_bandwidth_factor",
-    "collective_seconds",
-    "contention_seconds",
-    "link_bytes",
-    "point_to_point_seconds",
-    "ring_step_seconds",
-]
-
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 LinkOperation = Operation | Literal["send"]
 

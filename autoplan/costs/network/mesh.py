@@ -23,20 +23,6 @@ from autoplan.costs.core.rank_strides import Axis, axis_stride, data_stride, exp
 from autoplan.costs.core.sizes import data_ranks, shard_ranks
 from autoplan.costs.network.collectives import Group
 
-__all__ = [
-    "context_group",
-    "data_group",
-    "dispatch_groups",
-    "expert_group",
-    "expert_replica_group",
-    "expert_shard_group",
-    "pipeline_group",
-    "ranks_per_node",
-    "replica_group",
-    "shard_group",
-    "tensor_group",
-]
-
 
 def data_group(candidates: Candidates) -> Group:
     """Return the data-parallel group, with context parallelism: ranks and stride [1], shape [C, 1].

@@ -18,8 +18,6 @@ from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, contention_seconds
 from autoplan.costs.network.volume import Collective
 
-__all__ = ["Traffic", "exposed_reduction", "exposed_seconds", "message_traffic", "traffic_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

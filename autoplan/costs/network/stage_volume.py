@@ -26,8 +26,6 @@ from autoplan.costs.network.tensor_calls import (
 )
 from autoplan.costs.network.volume import OPERATIONS, Collective, When, data_volume, norm_volume
 
-__all__ = ["PartVolume", "layer_volume", "outside_volume", "stage_bytes"]
-
 #: Collectives by part of a stage.
 PartVolume: TypeAlias = dict[str, tuple[Collective, ...]]
 

@@ -22,18 +22,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.recompute import in_order, modules_of
 
-__all__ = [
-    "LOSS_REDUCTIONS",
-    "REPEATED_BY_MODULE",
-    "Calls",
-    "TensorCalls",
-    "latent_gathers",
-    "loss_bytes",
-    "repeated_layers",
-    "tensor_calls",
-    "tensor_message",
-]
-
 #: Whose communication recompute repeats: the exchange of keys and values, the tensor-parallel collectives of
 #: a dense MLP, of latents or all of a layer, or dispatch and combine of experts.
 RepeatedPart = Literal["attention", "mlp", "latents", "layer", "experts"]

@@ -37,15 +37,6 @@ from autoplan.costs.network.mesh import (
     tensor_group,
 )
 
-__all__ = [
-    "OPERATIONS",
-    "Collective",
-    "DataParallelGroups",
-    "DataVolume",
-    "data_volume",
-    "norm_volume",
-]
-
 OPERATIONS: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce")
 
 #: When a collective runs: in forward, in backward, concurrently with the GEMM before a weight gradient, in

@@ -26,15 +26,6 @@ from functools import reduce
 from itertools import accumulate, product
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-__all__ = [
-    "Amount",
-    "Largest",
-    "gpipe_makespan",
-    "makespan",
-    "one_f_one_b_makespan",
-    "zero_bubble_makespan",
-]
-
 
 class Amount(Protocol):
     """A stage time that a closed form adds up: an array, a number, or a path."""

@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["Kind", "Slot", "Task", "Trace", "orders", "simulate"]
-
 Kind = Literal["F", "B", "W"]
 
 

@@ -19,15 +19,6 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, Ints, ScheduleCode, distinct
 from autoplan.costs.pipeline.critical_path import makespan
 
-__all__ = [
-    "bubble_overhead",
-    "bubble_seconds",
-    "bubble_share",
-    "deferred_weight_gradients",
-    "microbatches_in_flight",
-    "pipeline_seconds",
-]
-
 
 def bubble_share(p: int, m: int, v: int = 1) -> float:
     """Return the bubble over the step, for stages of equal time [1]: (p-1)/(mv + p-1).

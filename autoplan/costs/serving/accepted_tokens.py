@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 
-__all__ = ["AcceptedTokens"]
-
 
 @dataclass(frozen=True)
 class AcceptedTokens:

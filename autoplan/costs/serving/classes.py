@@ -25,8 +25,6 @@ from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.schema.serving.request_lengths import RequestClass
 
-__all__ = ["ClassTimes", "class_lengths", "class_times", "served_classes", "tokens_of_step"]
-
 
 @dataclass(frozen=True, slots=True)
 class ClassTimes:

@@ -23,8 +23,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import FormatChoices
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["draft_token_bytes", "draft_weight_bytes", "drafting_scope", "joined_states"]
-
 #: Words of the output projection of EAGLE-3: draft_vocab_size of the published checkpoints, for example
 #: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B config.json.
 _EAGLE3_WORDS: Final = 32_000

@@ -29,8 +29,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
 from autoplan.costs.serving.served_weights import stage_weights
 
-__all__ = ["LENGTHS", "StageContents", "largest_true", "predict_capacity", "stage_contents"]
-
 #: Lengths of requests that every capacity counts, besides the longest.
 LENGTHS = (1024, 8192, 32768)
 

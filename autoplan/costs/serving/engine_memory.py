@@ -24,18 +24,6 @@ from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "EngineMemory",
-    "cache_room",
-    "captured_graphs",
-    "engine_memory",
-    "forward_peak_bytes",
-    "graph_bytes",
-    "reserve_bytes",
-    "sampler_peak_bytes",
-    "utilization",
-]
-
 #: Captured chunks of prefill: from, to and step (SGLang 0.5.23, generate_prefill_cuda_graph_batch_sizes).
 _CHUNKS = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, 10**9, 512))
 

@@ -21,8 +21,6 @@ from autoplan.schema.serving.serving_choices import UnquantizedPart
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["EngineScope", "stage_layers_of_engine"]
-
 T = TypeVar("T")
 
 #: Formats that only experts have, in a model with experts.

@@ -21,9 +21,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.weight_formats import KV_BITS
 
-__all__ = ["CacheShape", "cache_shape", "kv_cache_bytes", "state_bytes", "token_layer_bytes"]
-
-
 #: Multiple of tokens to which the blocks of a model with states are rounded up.
 _STATE_STEP = 16
 

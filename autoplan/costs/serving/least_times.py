@@ -21,15 +21,6 @@ from autoplan.costs.core.sizes import causal_keys
 from autoplan.schema.costmodel.engine_kernels import KernelName
 from autoplan.schema.hardware import DeviceSpec
 
-__all__ = [
-    "LATENT_VALUE",
-    "LATENT_WIDTH",
-    "KernelShape",
-    "distinct_experts",
-    "expert_read_seconds",
-    "least_seconds",
-]
-
 #: Widths of DeepSeek's latent attention that the sweeps were made with: latent and rotary key, values; and
 #: keys and values of a head in prefill.
 LATENT_WIDTH = 576

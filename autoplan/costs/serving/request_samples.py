@@ -17,8 +17,6 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.schema.serving.request_lengths import ServingWorkload, evenly_drawn
 
-__all__ = ["fewest_simulated", "sampled_requests", "shortage_of"]
-
 #: Requests whose lengths stand for all.
 _SAMPLE: Final = 2000
 #: The same where lengths are at even distances in a range.

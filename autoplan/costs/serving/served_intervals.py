@@ -20,17 +20,6 @@ from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, 
 from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "Distance",
-    "interval_of",
-    "job_intervals",
-    "served_intervals",
-    "simulation_gaps",
-    "spread_of",
-    "unmet_parts",
-    "widening",
-]
-
 #: Loads of measured runs that loads of plans stand for.
 _LOADS: Final[dict[str, SpreadLoad]] = {
     "closed loop": "closed loop",

@@ -74,20 +74,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "Drafting",
-    "PricedEngine",
-    "ServingCosts",
-    "UnitParts",
-    "engine_load",
-    "front_end_busy",
-    "front_end_seconds",
-    "priced_engine",
-    "served",
-    "simulated",
-    "unit_parts",
-]
-
 #: Requests of a simulation: at least, and at most.
 _FEWEST: Final = 400
 _MOST: Final = 4000

@@ -29,8 +29,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import UnquantizedPart
 from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
 
-__all__ = ["matrix_bytes", "stage_weights"]
-
 
 def matrix_bytes(weights: float, weight_format: WeightFormat, row: int) -> float:
     """Return the bytes of ``weights`` weights of matrices whose rows have ``row`` of them [byte].

@@ -20,8 +20,6 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
 )
 
-__all__ = ["settled", "settled_pools"]
-
 
 def settled(predicted: ServedPrediction) -> ServedPrediction:
     """Return engines with the means of their simulation, where it contradicts the closed form.

@@ -21,14 +21,6 @@ from autoplan.schema.costmodel.engine_kernels import SmallGemmTable
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
 
-__all__ = [
-    "arithmetic_peak",
-    "gemm_light_seconds",
-    "ridge_tokens",
-    "small_gemm_seconds",
-    "table_gemm_seconds",
-]
-
 #: Rates that formats compute in where a device has them; others, and integers, in 16 bits.
 _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "fp4"}
 

@@ -71,16 +71,6 @@ from autoplan.costs.stage.stage_times import StageParts, Stages
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import in_order
 
-__all__ = [
-    "block_times",
-    "layers_by_type",
-    "mixed_stages_of",
-    "parts_of_forward",
-    "parts_of_microbatch",
-    "price_layer_types",
-    "price_layer_types_with_parts",
-]
-
 
 def layers_by_type(types: LayerTypes, candidates: Candidates, counts: StageCounts) -> StageLayers:
     """Return the layers of each stage by layer type [1], shape [K, C, p].

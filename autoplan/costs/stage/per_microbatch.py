@@ -34,8 +34,6 @@ from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.schema.job import Job
 
-__all__ = ["Pass", "boundary_bytes", "layer_pass", "outside_pass", "send_receive_seconds"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pass:

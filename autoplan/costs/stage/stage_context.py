@@ -17,8 +17,6 @@ from autoplan.costs.network.mesh import data_group
 from autoplan.costs.network.volume import DataVolume, data_volume
 from autoplan.schema.job import Job
 
-__all__ = ["StageContext"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageContext:

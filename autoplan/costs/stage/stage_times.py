@@ -28,17 +28,6 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
 from autoplan.schema.recompute import MODES, in_order
 
-__all__ = [
-    "EndOfStep",
-    "StageParts",
-    "Stages",
-    "end_of_step",
-    "end_of_step_floor",
-    "stage_backward",
-    "stage_forward",
-    "stage_weight",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:

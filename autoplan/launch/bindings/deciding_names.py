@@ -14,8 +14,6 @@ from typing import Final
 
 from autoplan.launch.configuration import Written
 
-__all__ = ["extends", "fields_named", "following", "known_alone", "may_decide", "misnamed", "speaks_beside"]
-
 #: Words of a name, by the fields that it may decide; the first that fits counts.
 _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
     (re.compile(pattern), fields)

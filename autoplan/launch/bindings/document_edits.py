@@ -10,8 +10,6 @@ from typing import Any, Final
 from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import FileEdit, Written
 
-__all__ = ["KeyEdit", "changed_keys", "edited_values", "key_edits", "layout_edits"]
-
 _ABSENT: Final = object()
 
 

@@ -16,8 +16,6 @@ import yaml
 
 from autoplan.catalog.roots import shipped_text
 
-__all__ = ["Binding", "Interface", "interface", "listed_data"]
-
 _FOLDER: Final = ("specs", "interfaces")
 #: Types whose rows of a table may leave it out.
 _USUAL: Final = "text"

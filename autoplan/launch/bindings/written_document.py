@@ -15,8 +15,6 @@ from autoplan.launch.bindings.deciding_names import extends, may_decide, misname
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
-__all__ = ["WrittenDocument", "read_yaml", "refuse_unparsable"]
-
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
 _SHOWN: Final = 40

@@ -9,8 +9,6 @@ from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["argument_words", "nested", "plan_values"]
-
 
 def plan_values(table: Interface, group: str, job: Job, layout: Layout | None = None) -> dict[str, Any]:
     """Return the values by binding that a plan has for the rows of ``group`` with a source.

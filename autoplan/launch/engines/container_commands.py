@@ -42,8 +42,6 @@ from autoplan.launch.job_manifests import (
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 
-__all__ = ["ServedContainer", "chart_engines", "container_script", "is_manifest", "served_containers"]
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Images whose entry point is the engine's server, and the words for it.
 _IMAGE: Final = r"vllm-(?:openai|rocm|gaudi|hpu|cpu|xpu|arc|ascend|tpu|neuron)"

@@ -17,23 +17,6 @@ from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS
 from autoplan.launch.scripts.shell_reader import read_script
 
-__all__ = [
-    "CHARTS",
-    "ROLES",
-    "STARTS",
-    "TABLES",
-    "Around",
-    "ServedContainer",
-    "Token",
-    "counted",
-    "filled_words",
-    "inner_text",
-    "option_words",
-    "served",
-    "start_words",
-    "tokens_of",
-]
-
 CHARTS: Final = interface("serving-charts").data
 TABLES: Final = {name: interface(name) for name in ("vllm", "sglang", "tensorrt-llm")}
 #: What starts each engine.

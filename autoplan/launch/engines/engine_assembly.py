@@ -21,8 +21,6 @@ from autoplan.launch.known_models import other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
-__all__ = ["OF_OPTIONS", "CommandValues", "configured"]
-
 _READERS: Final[Mapping[str, Callable[..., dict[str, Written]]]] = {
     "vllm": vllm_values,
     "vllm-v0": vllm_v0_values,

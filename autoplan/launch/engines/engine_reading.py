@@ -38,8 +38,6 @@ from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.schema.yaml.parser import parse_yaml
 
-__all__ = ["document_of", "is_engine_file", "keys_of", "options_engine", "read_engines"]
-
 #: Names of files of data, and of their templates.
 _YAML: Final = re.compile(r".*\.(?:ya?ml|json)(?:\.(?:template|tmpl|tpl|in|j2|example|sample|dist))?")
 #: Engines of the catalogue that are earlier versions of another one.

@@ -10,8 +10,6 @@ from autoplan.launch.engines.serve_manifests import MANIFEST_TARGETS
 from autoplan.launch.engines.serve_script import SCRIPT_TARGETS
 from autoplan.launch.engines.served_run import EngineTarget
 
-__all__ = ["ENGINE_TARGETS", "engine_target"]
-
 ENGINE_TARGETS: Final = {target.name: target for target in (*SCRIPT_TARGETS, *MANIFEST_TARGETS)}
 
 

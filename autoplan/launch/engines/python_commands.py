@@ -15,8 +15,6 @@ from typing import Any, Final
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import Command, Script
 
-__all__ = ["python_script", "starts_engine"]
-
 _SIGNS: Final = re.compile(
     r"[\"']vllm[\"']\s*,\s*[\"']serve[\"']|[\"'](?:vllm\.entrypoints\.\w[\w.]*|sglang\.launch_server)[\"']"
     r"|[\"']trtllm-serve[\"']"

@@ -14,17 +14,6 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.training_command import SHOWING, visible_devices
 
-__all__ = [
-    "ENGINES",
-    "PROGRAM_OF",
-    "ServeCommand",
-    "listed_version",
-    "nearest_version",
-    "said_version",
-    "serve_commands",
-    "serves",
-]
-
 ENGINES: Final = ("vllm", "sglang", "tensorrt-llm")
 #: Engines of the catalogue by the program that starts them, where it is not named alike.
 PROGRAM_OF: Final = {"vllm-v0": "vllm", "vllm-rocm": "vllm"}

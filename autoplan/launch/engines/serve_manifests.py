@@ -23,8 +23,6 @@ from autoplan.launch.engines.serve_script import options_text, program_words
 from autoplan.launch.engines.served_run import EngineGroupToServe, EngineTarget, ServedRun, written_arguments
 from autoplan.launch.target import Emission, EmittedFile
 
-__all__ = ["MANIFEST_TARGETS"]
-
 _RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 _PORT: Final = 8000
 #: Where llm-d's proxy expects a decoding engine.

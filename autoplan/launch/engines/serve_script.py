@@ -23,8 +23,6 @@ from autoplan.launch.engines.arguments.engine_settings import (
 from autoplan.launch.engines.served_run import EngineTarget, ServedRun, written_arguments
 from autoplan.launch.target import Emission, EmittedFile
 
-__all__ = ["SCRIPT_TARGETS", "options_text", "program_words"]
-
 #: Port of the first engine; each further one takes the next.
 _PORT: Final = 8000
 _VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}

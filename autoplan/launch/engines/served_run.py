@@ -31,15 +31,6 @@ from autoplan.schema.serving.request_lengths import LogNormalLength
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = [
-    "EngineConfiguration",
-    "EngineGroupToServe",
-    "EngineTarget",
-    "ServedRun",
-    "admitted_requests",
-    "written_arguments",
-]
-
 _SIXTEEN: Final = frozenset({"bf16", "fp16"})
 _WRITERS: Mapping[str, Callable[[EngineSettings, WrittenArguments], None]] = {
     "vllm": vllm_options,

@@ -41,8 +41,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS
 from autoplan.schema.stage_layers import even_stages
 
-__all__ = ["TARGET", "emit_accelerate"]
-
 _FILE: Final = "accelerate.yaml"
 _STAGES: Final = "it has stages in the Megatron section alone (a stack of Megatron-LM)"
 _KINDS: Final[Mapping[str, str]] = ACCELERATE.data["kinds"]

@@ -24,16 +24,6 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, launcher_words
 
-__all__ = [
-    "ACCELERATE",
-    "accelerate_layout",
-    "accelerate_words",
-    "is_accelerate",
-    "is_launch_script",
-    "launcher_document",
-    "read_accelerate",
-]
-
 ACCELERATE: Final = interface("accelerate")
 #: FSDP1's strategies, and whether each is hybrid; numbers are those of its enumeration.
 _STRATEGIES: Final[Mapping[str, tuple[int, bool]]] = ACCELERATE.data["strategies"]

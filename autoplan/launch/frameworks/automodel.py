@@ -18,8 +18,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import adapter_valu
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.target import Target
 
-__all__ = ["TARGET", "read_automodel"]
-
 AUTOMODEL: Final = interface("automodel")
 _SIGN: Final = re.compile(r"(?m)^step_scheduler\s*:")
 _OURS: Final = re.compile(r"nemo_automodel|NeMoAutoModel|Recipe")

@@ -33,24 +33,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS
 
-__all__ = [
-    "BATCHES",
-    "OF_TRAINER",
-    "OPTIMIZERS",
-    "TARGET",
-    "deepspeed_document",
-    "deepspeed_section",
-    "emit_deepspeed",
-    "enabled_precision",
-    "inner_document",
-    "named_deepspeed",
-    "parameters_on_host",
-    "refuse_for_zero",
-    "sharding_of",
-    "with_software",
-    "zero_values",
-]
-
 _FILE: Final = "ds_config.json"
 _TABLE: Final = interface("deepspeed")
 #: Optimizers by ours; an Adam decays weights as AdamW does unless it is told not to.

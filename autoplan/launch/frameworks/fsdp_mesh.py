@@ -8,8 +8,6 @@ from autoplan.launch.frameworks.missing_parts import refuse_experts, refuse_orde
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import Layout
 
-__all__ = ["mesh_sizes", "refuse_for_fsdp", "refuse_for_replicas", "refuse_partial_recompute"]
-
 
 def refuse_for_replicas(layout: Layout, stages: str) -> None:
     """Raise InexpressibleError for the first part that DistributedDataParallel does not have.

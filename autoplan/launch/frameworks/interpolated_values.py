@@ -18,8 +18,6 @@ import yaml
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 
-__all__ = ["OVERRIDE", "overridden", "resolved"]
-
 #: An override of a value, such as ``model.num_layers=32``, with the signs of Hydra before it.
 OVERRIDE: Final = re.compile(r"(?:\+\+?|~)?([A-Za-z_][\w.@/-]*)=(.*)", re.DOTALL)
 _REMOVAL: Final = re.compile(r"~([A-Za-z_][\w.@/-]*)(?:=.*)?", re.DOTALL)

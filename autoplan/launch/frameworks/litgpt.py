@@ -42,8 +42,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import RecomputeMode
 
-__all__ = ["TARGET", "emit_litgpt", "read_litgpt"]
-
 _TABLE: Final = interface("litgpt")
 _FILE: Final = "litgpt.sh"
 #: Models of litgpt/config.py by their name on the hub.

@@ -34,8 +34,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "foundry_document", "read_foundry"]
-
 _TABLE: Final = interface("llm-foundry")
 #: ZeRO stages of the strategies of FSDP.
 _STRATEGIES: Final[Mapping[str, int]] = _TABLE.data["strategies"]

@@ -37,8 +37,6 @@ from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, Pl
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["PATHS", "TARGET", "emit_bridge", "override_values"]
-
 _FILE: Final = "megatron_bridge.yaml"
 _OPTIMIZERS: Final = frozenset({"adamw", "sgd", "muon"})
 _USAGE: Final = f"usage: process_config_with_overrides(RECIPE(), config_filepath={_FILE!r})"

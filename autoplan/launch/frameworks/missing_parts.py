@@ -14,22 +14,6 @@ from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
 
-__all__ = [
-    "microbatches",
-    "model_notes",
-    "node_counts",
-    "refuse_adapter_fields",
-    "refuse_beyond_data",
-    "refuse_experts",
-    "refuse_order",
-    "refuse_other_bases",
-    "refuse_pipeline",
-    "refuse_software",
-    "stack_note",
-    "with_data_ranks",
-    "without_pipeline",
-]
-
 
 def without_pipeline(layout: Layout) -> Layout:
     """Return the layout with one stage, and its devices as data-parallel ranks."""

@@ -43,8 +43,6 @@ from autoplan.launch.scripts.training_command import launched_devices, variable_
 from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "read_swift"]
-
 SWIFT: Final = interface("ms-swift")
 _SHIPPED: Final = Shipped(re.compile(r"(?:.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift")
 _PROGRAM: Final = re.compile(

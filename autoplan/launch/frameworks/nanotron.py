@@ -30,8 +30,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "balanced_stages", "nanotron_document", "read_nanotron"]
-
 _TABLE: Final = interface("nanotron")
 #: Fields of a model that another key of the table has the name of.
 _EXPERTS: Final = {"expert_count": "experts"}

@@ -37,8 +37,6 @@ from autoplan.launch.target import Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "read_nemo"]
-
 _NEMO: Final = interface("nemo").data
 #: Keys of NeMo 1 and of NeMo 2 by path, and all that are known.
 NEMO_KEYS: Final[Mapping[str, Key]] = keys_of(_NEMO["keys"])

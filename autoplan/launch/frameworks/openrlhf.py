@@ -34,8 +34,6 @@ from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
 from autoplan.launch.target import Target
 
-__all__ = ["TARGET", "read_openrlhf"]
-
 OPENRLHF: Final = interface("openrlhf")
 TRAINER: Final = interface("trainer")
 _NAMES: Final = r"train_(?:sft|dpo|kto|rm|ppo_ray)"

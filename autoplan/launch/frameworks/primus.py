@@ -29,8 +29,6 @@ from autoplan.launch.frameworks.torchtitan.torchtitan_values import titan_config
 from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "read_primus"]
-
 _PRIMUS: Final = interface("primus").data
 #: What holds in an experiment of torchtitan that says nothing: its module recomputes nothing.
 _TITAN: Final = {**DEFAULTS, KEYS["recompute"]: "none", KEYS["uncaptured"]: True}

@@ -24,8 +24,6 @@ from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, Key, ad
 from autoplan.launch.frameworks.megatron.arguments import Arguments
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 
-__all__ = ["is_python", "read_recipe"]
-
 _TABLE: Final = interface("megatron-bridge").data["recipes"]
 #: Arguments of Megatron-LM by the names that recipes have for them.
 _KEYS: Final[Mapping[str, Key]] = {

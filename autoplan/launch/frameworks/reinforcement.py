@@ -13,8 +13,6 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 
-__all__ = ["Started", "actor_devices", "policy_rl", "share_of", "started_program", "summed_length"]
-
 #: A command, the name of the program that it starts, and the words behind that.
 Started = tuple[Command, str, Sequence[Word]]
 

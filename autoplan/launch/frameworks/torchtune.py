@@ -47,8 +47,6 @@ from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "emit_torchtune", "read_torchtune"]
-
 TORCHTUNE: Final = interface("torchtune")
 _COMPONENT: Final = re.compile(r"(?m)^\s+_component_\s*:\s*torchtune\.")
 _RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")

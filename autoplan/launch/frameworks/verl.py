@@ -36,8 +36,6 @@ from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
 from autoplan.launch.target import Target
 
-__all__ = ["TARGET", "read_verl"]
-
 TRAINER: Final = interface("trainer")
 VERL: Final = interface("verl")
 VERL_SFT: Final = interface("verl-sft")

@@ -14,8 +14,6 @@ from autoplan.launch.emitted_text import manifest_text
 from autoplan.launch.launchers.torchrun import NodeGroup, job_name, node_group, node_lines, started_program
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 
-__all__ = ["TARGET", "emit_kubernetes"]
-
 #: Resources of device plugins by vendor.
 _RESOURCES: Final = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 #: Variables of a node under each controller.

@@ -14,8 +14,6 @@ from autoplan.launch.launchers.torchrun import PORT, job_name, node_group, node_
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 
-__all__ = ["TARGET", "emit_skypilot"]
-
 _FILE: Final = "task.yaml"
 #: Accelerators by our names of devices.
 _ACCELERATORS: Final = {

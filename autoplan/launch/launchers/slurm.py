@@ -20,8 +20,6 @@ from autoplan.launch.launchers.torchrun import (
 )
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 
-__all__ = ["TARGET", "emit_slurm"]
-
 _FILE: Final = "train.sbatch"
 #: Options with which torchruns meet that do not know their rank.
 _MEETING: Final = (

@@ -17,20 +17,6 @@ from autoplan.launch.bindings.interface import interface
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
 
-__all__ = [
-    "MEETING",
-    "PORT",
-    "TARGET",
-    "NodeGroup",
-    "emit_torchrun",
-    "file_lines",
-    "job_name",
-    "node_group",
-    "node_lines",
-    "start_lines",
-    "started_program",
-]
-
 _FILE: Final = "train.sh"
 #: Options with which nodes of known rank find each other.
 MEETING: Final = (

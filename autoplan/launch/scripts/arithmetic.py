@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NotArithmeticError", "arithmetic_assignment", "evaluate_arithmetic"]
-
 _TOKEN: Final = re.compile(
     r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)|([A-Za-z_][A-Za-z0-9_]*)|(\*\*|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%()<>?:!~&|^]))"
 )

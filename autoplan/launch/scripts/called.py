@@ -10,8 +10,6 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.scripts.pieces import text_of, unknown_of
 from autoplan.launch.scripts.script import Script
 
-__all__ = ["beside_or_written", "called_text", "script_text"]
-
 #: A script that a command names, at its start or behind a shell or Slurm.
 _CALL: Final = re.compile(
     r"(?m)(?:^|[;&|\s(\"'])(?:(?:bash|sh|srun|sbatch|exec|nohup)\s+(?:-\S+\s+)*)*"

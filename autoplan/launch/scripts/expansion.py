@@ -38,8 +38,6 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
 )
 from autoplan.launch.scripts.variables import Array, ShellScope, Value
 
-__all__ = ["COMPARISONS", "Expander", "assign", "outcome_of_test"]
-
 _LONGEST: Final = 2**20
 #: Longest value whose prefixes are compared with a pattern.
 _LONGEST_EDITED: Final = 2_000

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from autoplan.launch.scripts.syntax.syntax_tree import Parameter, ShellWord, SimpleCommand, StatementList
 from autoplan.launch.scripts.variables import ShellScope
 
-__all__ = ["asks_unset"]
-
 
 def asks_unset(condition: StatementList, scope: ShellScope) -> bool:
     """Return whether a condition asks for a variable that nothing sets: the environment may have it.

@@ -8,20 +8,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-__all__ = [
-    "BREAK",
-    "Piece",
-    "Text",
-    "Unknown",
-    "Word",
-    "fields_of",
-    "joined_pieces",
-    "plain",
-    "split",
-    "text_of",
-    "unknown_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Unknown:

@@ -13,8 +13,6 @@ from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.syntax.syntax_tree import Statement, StatementList
 from autoplan.launch.scripts.variables import ShellScope
 
-__all__ = ["DEEPEST", "DoubtfulError", "EndedError", "LeftError", "ReaderState"]
-
 #: Most statements within each other.
 DEEPEST = 40
 

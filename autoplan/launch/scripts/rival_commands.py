@@ -13,8 +13,6 @@ from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.training_command import SHOWING
 
-__all__ = ["without_differing"]
-
 _PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
 #: A command with fewer of the arguments than this share does something else, such as an evaluation.
 _SHARE: Final = 0.7

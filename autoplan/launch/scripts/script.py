@@ -11,8 +11,6 @@ from autoplan.launch.scripts.pieces import Text, Word
 from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.variables import Value
 
-__all__ = ["SHELLS", "Command", "Script", "called_place", "script_place"]
-
 #: Launchers that run one command on every device: that of NVIDIA's Base Command Platform.
 _RUNNERS: Final = frozenset({"bcprun"})
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})

@@ -15,8 +15,6 @@ from autoplan.launch.scripts.script import Command
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
 from autoplan.launch.scripts.variables import in_line
 
-__all__ = ["BUILTINS"]
-
 
 def _test(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
     """Return the outcome of a test."""

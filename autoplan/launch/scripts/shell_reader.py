@@ -48,8 +48,6 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
 )
 from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
-__all__ = ["read_script"]
-
 _MOST_STEPS: Final = 50_000
 #: Most scripts that run each other.
 _MOST_CALLED: Final = 4

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Directive", "gpus_in", "pbs_directives", "slurm_directives", "slurm_variables"]
-
 _LINE: Final = re.compile(r"\s*#SBATCH\s+(.*)")
 #: The request of nodes of PBS, or of a part of them.
 _SELECT: Final = re.compile(r"\s*#PBS\s+-l\s*select=(\d{1,6})((?::\w+=[\w.]+)*)\s*(?:,.*)?$")

@@ -12,15 +12,6 @@ from autoplan.launch.scripts.pieces import Piece, Unknown, Word, fields_of, text
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.slurm_directives import gpus_in
 
-__all__ = [
-    "SHOWING",
-    "launched_devices",
-    "launcher_words",
-    "training_command",
-    "variable_devices",
-    "visible_devices",
-]
-
 #: Fewest known arguments that make a command the one that is looked for.
 _FEWEST: Final = 3
 #: The option that names a file of further arguments.

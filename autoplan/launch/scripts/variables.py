@@ -10,8 +10,6 @@ from typing import Final
 from autoplan.launch.scripts.pieces import Piece, Text, Unknown
 from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
-__all__ = ["Array", "ShellScope", "Value", "in_line", "joined"]
-
 #: Files that set up a shell, and no arguments of a program.
 _SETUP: Final = re.compile(
     r"(?:^|/)(?:activate|conda\.sh|\.?bashrc|\.?(?:bash_)?profile|setvars\.sh|env_?vars?\.sh)$"

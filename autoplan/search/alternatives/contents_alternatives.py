@@ -25,8 +25,6 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import across
 from autoplan.search.space.stage_contents import Places
 
-__all__ = ["alternatives_of_contents"]
-
 #: Position of the layers before a stage among the fields of ``Alternative``.
 _FIRST: Final = Alternative._fields.index("first")
 

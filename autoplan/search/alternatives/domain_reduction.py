@@ -37,8 +37,6 @@ from autoplan.search.alternatives.stage_alternatives import (
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["OpenCandidate", "ReducedDomains", "reduced_domains", "within_least", "within_step"]
-
 #: Share by which rounding may make the relaxation's end of step too long.
 _ROUNDING = 1e-9
 

@@ -31,8 +31,6 @@ from autoplan.search.bounds.step_bound import Bound, longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import across
 
-__all__ = ["RecentFastest", "alternatives_of"]
-
 #: Entries of one array [C, p, n, f] that are priced at once: 1.6 MB of floats.
 _BLOCK: Final = 200_000
 #: Times the least bound of a batch from which on a step says little: the next incumbent is far below it.

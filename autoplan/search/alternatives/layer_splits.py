@@ -23,14 +23,6 @@ from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
 
-__all__ = [
-    "has_sum_and_maximum",
-    "least_suffix_sums",
-    "min_max_layout",
-    "sum_and_maximum_heuristic",
-    "within_makespan",
-]
-
 #: Iterations of the heuristic, and by what share of a step each has to lower the maximum.
 _TRIES = 12
 _LEAST_DECREASE = 1e-6

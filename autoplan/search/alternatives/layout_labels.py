@@ -40,8 +40,6 @@ from autoplan.search.alternatives.layer_splits import has_sum_and_maximum
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
 
-__all__ = ["LeastLayout", "least_layout"]
-
 #: Labels of one stage above which the bound is given up: the solver is as fast then.
 _MOST_LABELS: Final = 20_000
 

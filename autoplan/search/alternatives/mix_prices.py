@@ -20,8 +20,6 @@ from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, alternative_table, mixes
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["MixPrices", "RecentMixPrices"]
-
 #: Prices that are remembered for later limits: 48 MB.
 _MOST_PRICES: Final = 3_000_000
 

@@ -11,8 +11,6 @@ from autoplan.search.alternatives.layer_splits import min_max_layout
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives
 from autoplan.search.space.priced_candidates import PricedCandidates
 
-__all__ = ["primal_heuristic", "useful_counts"]
-
 
 def useful_counts(part: PricedCandidates, seconds: Array, longest: float) -> Array:
     """Return stage times [p, L]: infinite where too slow, or where the other stages cannot take the rest."""

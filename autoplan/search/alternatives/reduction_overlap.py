@@ -40,8 +40,6 @@ from autoplan.search.alternatives.stage_alternatives import (
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules
 
-__all__ = ["with_more_reduction_overlap"]
-
 #: Positions of fields in an ``Alternative``: those that a mix is compared by, and those it is sorted by.
 _TIMES: Final = [Alternative._fields.index(f"{name}_ticks") for name in ("backward", "stage", "end_of_step")]
 _ORDER: Final = [Alternative._fields.index(f"{name}_ticks") for name in ("backward", "end_of_step", "memory")]

@@ -27,22 +27,6 @@ from autoplan.schema.user_rules.expression import Node
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.recompute_mixes import StageRules, keeps
 
-__all__ = [
-    "Alternative",
-    "Alternatives",
-    "Incumbent",
-    "alternative_table",
-    "alternatives_by_rules",
-    "mixes",
-    "mixes_at",
-    "part_ticks",
-    "priced_mixes",
-    "slowest_path_ticks",
-    "step_ticks",
-    "uniform_alternatives",
-]
-
-
 #: Position of each mode among the counts of an alternative, and of the first count in a table's rows.
 _POSITION: Final[dict[str, int]] = {mode.name: i for i, mode in enumerate(MODES)}
 _COUNTS: Final = 8

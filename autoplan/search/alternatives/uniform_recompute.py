@@ -48,8 +48,6 @@ from autoplan.search.bounds.step_bound import (
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.recompute_mixes import StageRules, across, stage_rules
 
-__all__ = ["UniformCase", "UniformCases"]
-
 #: Bounds of cases are exact for steps up to this factor above those that are asked for.
 _LOOKAHEAD = 2.0
 

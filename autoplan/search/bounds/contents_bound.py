@@ -24,16 +24,6 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
-__all__ = [
-    "contents_bounds",
-    "contents_memory",
-    "even_memory",
-    "layers_by_type",
-    "least_stage_sum",
-    "most_recompute",
-    "recompute_steps",
-]
-
 
 def contents_bounds(group: PricedCandidates, places: Places, limit: Array | float) -> tuple[Array, Array]:
     """Return lower bounds on the time of each content and on the end of the step, under ``limit`` bytes [s].

@@ -24,8 +24,6 @@ from autoplan.search.bounds.step_bound import k_th_stage, most_layers_of_stages
 from autoplan.search.space.sized_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
-__all__ = ["can_fit", "least_memory", "least_peak_of_splits", "least_stage_memory", "reachable_sums"]
-
 
 def least_memory(group: SizedCandidates) -> Array:
     """Return the least peak memory of each candidate over all splits and mixes, shape [C] [byte]."""

@@ -19,8 +19,6 @@ from autoplan.schema.recompute import FULL
 from autoplan.search.bounds.contents_bound import layers_by_type
 from autoplan.search.space.stage_contents import Places
 
-__all__ = ["ROUNDING", "Floor", "TooSmallLimits", "floors_fit", "memory_floors"]
-
 #: Share by which rounding may make a bound too large.
 ROUNDING = 1e-9
 
@@ -37,7 +35,7 @@ _ALL: Final = slice(None)
 Floor: TypeAlias = tuple[Array, list[Array]]
 
 
-class Sized(Protocol):
+class _WithFootprints(Protocol):
     """Candidates with the memory of their stages."""
 
     @property
@@ -60,7 +58,7 @@ class TooSmallLimits:
     All candidates may fit into ``most`` bytes.
     """
 
-    def __init__(self, groups: Sequence[Sized], most: float) -> None:
+    def __init__(self, groups: Sequence[_WithFootprints], most: float) -> None:
         self._groups = groups
         self._most = most
         self._floors: dict[int, Sequence[Floor]] = {}
@@ -91,7 +89,7 @@ class TooSmallLimits:
 
 
 def floors_fit(
-    group: Sized, floors: Sequence[Floor], limit: Array | float, index: Ints | slice = _ALL
+    group: _WithFootprints, floors: Sequence[Floor], limit: Array | float, index: Ints | slice = _ALL
 ) -> NDArray[np.bool_]:
     """Return whether lower bounds of memory leave the stages at ``index`` space for all layers, shape [C].
 
@@ -125,7 +123,7 @@ def _types_fit(numbers: NDArray[Any], space: Array, of_layer: Sequence[Array]) -
     return enough
 
 
-def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
+def memory_floors(group: _WithFootprints, *, central: bool = False) -> list[Floor]:
     """Return lower bounds of a stage's memory: bytes outside layers and of a layer of each type, [C, p].
 
     They are of three events (``stage_dynamic``): before the backward and at the last layer, both with the
@@ -172,7 +170,7 @@ def memory_floors(group: Sized, *, central: bool = False) -> list[Floor]:
 _Masks: TypeAlias = Sequence[NDArray[np.bool_]]
 
 
-def _types_of_stages(group: Sized) -> tuple[_Masks, _Masks]:
+def _types_of_stages(group: _WithFootprints) -> tuple[_Masks, _Masks]:
     """Return for each layer type which stages may have a layer of it, and which may have it as their last."""
     places = group.places
     if places is None:

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from autoplan.search.space.priced_candidates import Schedule
 
-__all__ = ["Passes", "Paths", "longest_path", "steady_rounds", "usual_paths"]
-
 #: Forwards [0] and backwards [1] of each stage on a path, shape [2, p]; with a split backward,
 #: input gradients [1] and weight gradients [2], shape [3, p].
 Passes: TypeAlias = NDArray[np.int64]

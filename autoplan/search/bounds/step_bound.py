@@ -24,25 +24,8 @@ from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_s
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.stage_contents import Places
 
-__all__ = [
-    "Bound",
-    "Shares",
-    "bound",
-    "bound_by",
-    "k_th_stage",
-    "least_end_of_step",
-    "least_makespan",
-    "least_of_stages",
-    "least_steps",
-    "least_zero_bubble",
-    "longest_stage",
-    "lowest",
-    "most_layers_of_stages",
-    "most_layers_within",
-]
 
-
-class Scheduled(Protocol):
+class _Scheduled(Protocol):
     """Candidates of a depth ``pp``: microbatches, virtual stages, whether they run GPipe, shape [C].
 
     ``split_backward`` says whether their backward is split; ``kinds`` is read where it is for some.
@@ -164,7 +147,7 @@ def least_steps(group: PricedCandidates) -> Array:
     return least_makespan(group, total, slowest) + least_end_of_step(group)
 
 
-def least_makespan(group: Scheduled, total: Array, bottleneck: Array) -> Array:
+def least_makespan(group: _Scheduled, total: Array, bottleneck: Array) -> Array:
     """Return a lower bound on the makespan by the sum and the largest of the stage times, shape [C].
 
     With P_s the sum of t over stages before s, the paths of ``critical_path`` hold P_s + m t_s v/v; for the

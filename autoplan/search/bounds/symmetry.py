@@ -25,8 +25,6 @@ from autoplan.search.bounds.step_bound import Bound, least_end_of_step, least_ma
 from autoplan.search.space.priced_candidates import PricedCandidates
 from autoplan.search.space.rank_orders import order_classes
 
-__all__ = ["SymmetricCandidates"]
-
 
 class _Schedules(NamedTuple):
     """Depth, microbatches, virtual stages and schedules of candidates; no backward is split."""

@@ -166,8 +166,6 @@ def at_least_path(
     cp.add(makespan >= cp_model.LinearExpr.weighted_sum(literals, ticks))
 
 
-__all__ = ["Solution", "SolverStoppedError", "solve"]
-
 #: The objective is lexicographic, time before memory: memory ticks are at most 2**16.
 _TIME_WEIGHT = 2**17
 

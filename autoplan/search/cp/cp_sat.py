@@ -10,16 +10,6 @@ from ortools.sat.python import cp_model
 
 from autoplan.deadline import ENDLESS, current_deadline
 
-__all__ = [
-    "BRIEF",
-    "MOST_WORK",
-    "PARAMETERS",
-    "run_solver",
-    "solver_parameters",
-    "solver_version",
-    "status_of",
-]
-
 #: Work limit of one solve, in the solver's deterministic unit of about a second.
 MOST_WORK: Final = 30.0
 

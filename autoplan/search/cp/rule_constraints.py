@@ -32,8 +32,6 @@ from autoplan.schema.user_rules.expression import (
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives
 from autoplan.search.space.recompute_mixes import places_of, stages_of
 
-__all__ = ["impose"]
-
 Literal: TypeAlias = cp_model.IntVar  # or the negation of one
 
 _OPPOSITE: Final = {"<=": ">", ">": "<=", ">=": "<", "<": ">=", "==": "!=", "!=": "=="}

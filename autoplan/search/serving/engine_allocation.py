@@ -18,8 +18,6 @@ from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
 from autoplan.search.serving.engines import ObjectiveBoxes, fit_nodes
 
-__all__ = ["Allocation", "AllocationProblem", "AllocationSearch", "decitokens", "objective_values"]
-
 #: Units of a rate and of a time in the solver.
 _RATE: Final = 10
 _TIME: Final = 1_000_000

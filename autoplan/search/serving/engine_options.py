@@ -37,19 +37,6 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engines import LoadedEngines, seqs_menu, sizes_of_step, tokens_menu
 
-__all__ = [
-    "AnyOption",
-    "EngineOption",
-    "Option",
-    "PricedOptions",
-    "UndominatedOptions",
-    "distinct_sizes",
-    "holds",
-    "interchangeable",
-    "times_of",
-    "undominated",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class EngineOption:

@@ -25,20 +25,6 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = [
-    "EngineUnits",
-    "LoadedEngines",
-    "ObjectiveBoxes",
-    "allowed_engines",
-    "engine_units",
-    "fit_nodes",
-    "of_more_clients",
-    "seqs_menu",
-    "sizes_of_step",
-    "tokens_menu",
-]
-
-
 #: Devices of the largest engine that is tried where degrees are left open.
 _LARGEST: Final = 64
 #: Tokens of a step that are tried besides the engine's default.

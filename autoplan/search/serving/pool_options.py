@@ -31,8 +31,6 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import WHOLE, PricedOptions, distinct_sizes
 from autoplan.search.serving.engines import engine_units, seqs_menu
 
-__all__ = ["PoolOption", "PricedPools", "role_job"]
-
 Role = Literal["prefill", "decode"]
 
 

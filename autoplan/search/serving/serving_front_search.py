@@ -49,8 +49,6 @@ from autoplan.search.serving.pool_options import PoolOption, role_job
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import explained, with_options
 
-__all__ = ["search_serving"]
-
 
 def search_serving(
     job: ServingJob,

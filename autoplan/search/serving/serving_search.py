@@ -50,8 +50,6 @@ from autoplan.search.serving.engine_options import (
 from autoplan.search.serving.engines import EngineUnits, allowed_engines, engine_units
 from autoplan.search.serving.pool_options import PoolOption, PricedPools
 
-__all__ = ["ServingSearch"]
-
 #: A mean time above this multiple of a limit on a percentile is not simulated.
 _HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
 

@@ -23,16 +23,6 @@ from autoplan.search.serving.engines import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.units import format_bytes, format_milliseconds, format_seconds
 
-__all__ = [
-    "conflicting_limits",
-    "explained",
-    "given_limits",
-    "relaxed_limits",
-    "unqueued_first",
-    "with_options",
-    "without_limits",
-]
-
 #: Limits that may clash, each with the objective that comes nearest to it.
 _LIMITS: Final[dict[str, ServingObjective]] = {
     "time_to_first_token": "time_to_first_token",

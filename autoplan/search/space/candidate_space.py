@@ -26,14 +26,6 @@ from autoplan.search.space.rank_orders import (
     with_rank_orders,
 )
 
-__all__ = [
-    "NO_SPACE",
-    "Space",
-    "conflicting_rules",
-    "space_of",
-    "valid_choices",
-]
-
 _DOMINATED_RINGS = (
     "dominated: shorter rings of cp ranks, for fewer sequences each, are no slower and no larger"
 )

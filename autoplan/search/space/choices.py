@@ -28,8 +28,6 @@ from autoplan.schema.layout import SCHEDULES
 from autoplan.schema.recompute import FULL, USUAL_MODES
 from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
-__all__ = ["candidate_blocks", "recompute_modes", "usual_candidates", "with_searched_modes"]
-
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
 _ZERO, _SHARD = 6, 14
 #: Schedules that few stacks have; the others are listed for every stack, and a rule rejects them.

@@ -15,8 +15,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.choices import recompute_modes
 
-__all__ = ["LayoutCounts", "layout_counts", "layouts_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class LayoutCounts:

@@ -27,8 +27,6 @@ from autoplan.search.space.recompute_mixes import StageRules, parts_of, stage_ru
 from autoplan.search.space.sized_candidates import CandidateGroup, SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
-__all__ = ["PricedCandidates", "Schedule", "all_priced", "open_conjuncts", "priced"]
-
 X = TypeVar("X", bound=Amount)
 
 _FULL_BACKWARD: Final = ("forward_ticks", "backward_ticks")

@@ -16,16 +16,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
 from autoplan.schema.user_rules.expression import Node
 
-__all__ = [
-    "distinct_orders",
-    "equality_numbers",
-    "first_of_classes",
-    "order_classes",
-    "orders_of",
-    "rank_order_counts",
-    "with_rank_orders",
-]
-
 
 def orders_of(job: Job) -> tuple[Order, ...]:
     """Return the rank orders of candidates: those of the stack, in the order of its file.

@@ -38,8 +38,6 @@ from autoplan.schema.user_rules.expression import (
     decided,
 )
 
-__all__ = ["StageRules", "across", "keeps", "parts_of", "places_of", "stage_rules", "stages_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageRules:

@@ -28,8 +28,6 @@ from autoplan.search.space.choices import with_searched_modes
 from autoplan.search.space.rank_orders import first_of_classes, order_classes
 from autoplan.search.space.stage_contents import Places, places_of
 
-__all__ = ["CandidateGroup", "SizedCandidates", "sized", "sized_parts"]
-
 #: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.
 _BLOCK = 200_000
 #: Arrays of contents that are processed together, where there is one for each layer type.

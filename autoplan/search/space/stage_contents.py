@@ -19,9 +19,6 @@ from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
 from autoplan.schema.stage_layers import even_stages, order_of
 
-__all__ = ["Places", "Row", "places_of"]
-
-
 #: Chunks of a stage up to which ``Places.up_to`` is exact; above, it rounds up to multiples of it.
 _EXACT = 8
 

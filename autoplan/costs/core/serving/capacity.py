@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["CachePool", "CapacityPrediction", "DeviceMemoryUse", "Shortage", "WeightBytes"]
-
 #: What keeps an engine from starting.
 Shortage = Literal["loading the weights", "no room for the cache", "longest request", "CUDA graphs"]
 

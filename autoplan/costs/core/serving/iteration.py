@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-__all__ = ["Chunk", "Iteration"]
-
 
 class Chunk(NamedTuple):
     """A part of a prompt that one iteration prefills [token]."""

@@ -19,8 +19,6 @@ from autoplan.costs.core.serving.served_prediction import (
     SimulatedPrediction,
 )
 
-__all__ = ["CacheTransfer", "PoolLimit", "PooledPrediction"]
-
 #: What keeps the pools from more requests a second.
 PoolLimit = Literal["prefill", "decode", "transfer", "front end"]
 

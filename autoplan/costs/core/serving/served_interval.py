@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Interval", "ServedIntervals"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interval:

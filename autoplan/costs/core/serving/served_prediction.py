@@ -112,18 +112,6 @@ class OperatingPoint:
         return self.time_to_first_token + (output - 1) * self.time_per_output_token
 
 
-__all__ = [
-    "CLOSED_FORM_GAP",
-    "FIRST_TOKEN_GAP",
-    "DraftGain",
-    "EngineLoad",
-    "ServedClass",
-    "ServedMeans",
-    "ServedPrediction",
-    "SimulatedPrediction",
-    "StepBound",
-]
-
 #: What most of an iteration's time goes to.
 StepBound = Literal["compute", "memory bandwidth"]
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["IterationPart", "IterationParts", "Resource"]
-
 #: What a part of an iteration waits for.
 Resource = Literal["memory bandwidth", "compute", "network", "host"]
 

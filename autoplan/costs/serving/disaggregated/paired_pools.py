@@ -30,8 +30,6 @@ from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["EnginePair", "pooled", "transfer_wait"]
-
 #: Rounds of a search for a rate.
 _ROUNDS = 60
 _CLOSE = 1e-5

@@ -42,8 +42,6 @@ from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLay
 from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["engine_pair", "pool_scope", "prompt_transfer"]
-
 
 def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> EnginePair:
     """Return the pools of ``layout`` with the prices of their engines, and the transfer between them.

@@ -25,8 +25,6 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun, StepCounts
 from autoplan.costs.serving.served_layouts import PricedEngine
 
-__all__ = ["Sends", "proportional_sends", "simulate_pools"]
-
 #: Time that the transfer of a prompt of so many tokens occupies links, and the part after prefill [s].
 Sends = Callable[[int], tuple[float, float]]
 

@@ -22,8 +22,6 @@ from autoplan.costs.serving.served_layouts import front_end_seconds
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["simulated_pools"]
-
 #: Requests of a simulation: at least, and at most; rounds of each client.
 _FEWEST: Final = 400
 _MOST: Final = 4000

@@ -29,8 +29,6 @@ from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
 
-__all__ = ["DecodeEngine", "PrefillEngine", "PrefilledIteration", "decode_engine", "prefill_engine"]
-
 #: Halvings of an interval in which a batch lies.
 _HALVINGS = 40
 

@@ -23,14 +23,6 @@ from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
-__all__ = [
-    "decode_attention_seconds",
-    "has_flash2",
-    "prefill_attention_seconds",
-    "state_update_seconds",
-    "tiled_queries",
-]
-
 _BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
 
 

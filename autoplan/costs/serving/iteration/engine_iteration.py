@@ -92,8 +92,6 @@ def sheet_of(first: Sequence[float], second: Sequence[float], values: Array) -> 
     return Sheet(tuple(map(float, first)), tuple(map(float, second)), tuple(map(tuple, rising.tolist())))
 
 
-__all__ = ["EngineIteration", "GroupIteration", "HostTimes", "RepeatedIteration"]
-
 #: Iterations of one engine whose times are kept.
 _MOST_KEPT: Final = 1000
 

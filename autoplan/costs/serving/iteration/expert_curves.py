@@ -21,8 +21,6 @@ from autoplan.schema.costmodel.engine_kernels import ExpertTable
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["ExpertLayer", "curve_seconds"]
-
 Sharding = tuple[int, int]
 
 

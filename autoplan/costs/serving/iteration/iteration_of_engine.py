@@ -35,8 +35,6 @@ from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["decode_sheet", "engine_iteration", "graph_sizes", "kernel_prices"]
-
 _TOKENS: Final = tuple(sorted({1, 2, 4, *(round(2 ** (n / 2)) for n in range(6, 39))}))
 _REQUESTS: Final = tuple(sorted({1, 2, 4, *(round(2 ** (n / 2)) for n in range(6, 27))}))
 _CONTEXTS: Final = tuple(round(2 ** (n / 2)) for n in range(12, 41))

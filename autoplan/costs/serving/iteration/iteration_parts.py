@@ -39,8 +39,6 @@ from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 
-__all__ = ["decode_step", "iteration_parts"]
-
 #: Share of an iteration below which a part is rounding.
 _ROUNDING = 1e-9
 #: A kernel that takes longer than so many reads of its weights does something else.

@@ -34,8 +34,6 @@ from autoplan.schema.job import Cluster
 from autoplan.schema.precision import Precision
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["KernelPrices", "all_reduce_seconds", "nccl_seconds", "send_seconds"]
-
 #: Precision of training's products that a format computes in, where the device has it.
 _PRECISIONS: Final[dict[WeightFormat, Precision]] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "nvfp4"}
 #: Share of PCIe that collectives reach: 20 of 32 GB/s with two L40S (ai-dynamo/aiconfigurator's nccl_perf).

@@ -19,8 +19,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = ["Matrix", "attention_matrices", "dense_matrices"]
-
 
 class Matrix(NamedTuple):
     """A weight matrix on one device: ``outputs`` times ``inner`` weights."""

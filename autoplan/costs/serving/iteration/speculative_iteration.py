@@ -28,8 +28,6 @@ from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["SpeculativeIteration", "drafts_wait_for_host", "speculative_iteration"]
-
 
 def drafts_wait_for_host(job: ServingJob) -> bool:
     """Return whether drafts are made from tokens on the host, so that it cannot run ahead of the device.

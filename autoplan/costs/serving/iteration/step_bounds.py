@@ -10,8 +10,6 @@ from __future__ import annotations
 from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.core.serving.served_prediction import OperatingPoint, StepBound
 
-__all__ = ["step_bound"]
-
 
 def step_bound(iteration: Iteration, read_tokens: float, point: OperatingPoint) -> StepBound:
     """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long.

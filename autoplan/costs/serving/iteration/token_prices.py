@@ -25,17 +25,6 @@ from autoplan.costs.serving.iteration.kernel_prices import KernelPrices, all_red
 from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
 from autoplan.schema.costmodel.engine_kernels import KernelName
 
-__all__ = [
-    "expert_seconds",
-    "head_seconds",
-    "launch_seconds",
-    "launched_kernels",
-    "layer_collectives",
-    "linear_attention_seconds",
-    "token_seconds",
-    "traffic_seconds",
-]
-
 #: Memory-bound kernels of a layer: two norms with their residuals, rotation with the write to the cache, and
 #: the activation; a router's top-k.
 _KERNELS = 4

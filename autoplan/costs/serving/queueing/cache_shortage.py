@@ -21,8 +21,6 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["AlikeRun", "CacheShortage", "alike_at_the_edge"]
-
 #: Rounds of the clients that a loop of alike requests runs, and those that do not count.
 _ROUNDS: Final = 12
 _WARM: Final = 4

@@ -21,15 +21,6 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import UnsupportedError
 
-__all__ = [
-    "DecodingSet",
-    "GrowingContexts",
-    "ReservedShare",
-    "check_admissible",
-    "in_iterations",
-    "shared_by_class",
-]
-
 #: Share of the tokens that decodes have left which is reserved for them: at first, at least, and in how many
 #: iterations it falls (SGLang 0.5.23, srt/environ.py: SGLANG_INIT_NEW_TOKEN_RATIO and others).
 _FIRST_SHARE, _LEAST_SHARE, _DECAY_STEPS = 0.7, 0.098, 600

@@ -23,8 +23,6 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import StepCounts
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["RunningRequests", "Scheduler"]
-
 #: Most tokens that a request is thought to have left (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION), and iterations
 #: after which admission by such an estimate is reconsidered.
 _MOST_LEFT, _ESTIMATE_STEPS = 4096, 16

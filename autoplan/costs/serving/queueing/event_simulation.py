@@ -23,8 +23,6 @@ from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["Arrivals", "SimulatedEngine", "simulate"]
-
 
 def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> SimulatedRun:
     """Return the run of ``load`` on one engine from its first to its last token.

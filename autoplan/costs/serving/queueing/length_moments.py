@@ -18,9 +18,6 @@ from autoplan.costs.core.candidates import distinct
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["LengthMoments", "PromptClass", "length_moments"]
-
-
 #: Ratio of mean prompts above which classes are distinguished.
 _UNLIKE: Final = 1.02
 

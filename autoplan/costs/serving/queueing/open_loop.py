@@ -21,8 +21,6 @@ from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
 
-__all__ = ["open_loop"]
-
 
 def open_loop(
     rate: float,

@@ -27,16 +27,6 @@ from autoplan.schema.serving.request_lengths import (
 )
 from autoplan.schema.serving.request_trace import RequestTrace
 
-__all__ = [
-    "CLIENT_SECONDS",
-    "RequestLoad",
-    "arrival_variability",
-    "drawn_lengths",
-    "drawn_load",
-    "requests_of_rounds",
-    "shared_out",
-]
-
 #: Time of a client between the end of an answer and its next request [s]: more than none, so that the
 #: iteration after the answer has begun.
 CLIENT_SECONDS = 1e-3

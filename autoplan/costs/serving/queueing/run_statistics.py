@@ -30,8 +30,6 @@ from autoplan.costs.core.serving.served_prediction import (
 )
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 
-__all__ = ["ClosedForm", "Good", "closed_form_gaps", "distribution", "run_statistics"]
-
 #: Whether a request with this time to its first token, per output token and in all [s], of a class by its
 #: number, holds every limit.
 Good = Callable[[float, float, float, int], bool]

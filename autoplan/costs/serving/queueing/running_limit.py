@@ -17,8 +17,6 @@ from autoplan.costs.core.serving.served_prediction import SaturationCause
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["RunningLimit", "running_limit"]
-
 #: Share of what running requests have left that an estimate keeps in the steady state
 #: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
 _ESTIMATED_SHARE = 0.098

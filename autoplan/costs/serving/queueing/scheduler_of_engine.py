@@ -18,8 +18,6 @@ from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, CachedPre
 from autoplan.schema.serving.request_lengths import SharedPrefix
 from autoplan.schema.serving.serving_spec import ServingJob
 
-__all__ = ["scheduler_rules"]
-
 
 def scheduler_rules(scope: EngineScope) -> SchedulerRules:
     """Return the rules of one engine of ``layout``, or of one of its attention data-parallel ranks.

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-__all__ = ["BlockPool", "CachedPrefix", "SchedulerRules"]
-
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:

@@ -23,8 +23,6 @@ from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
 
-__all__ = ["balanced", "closed_loop", "maximum", "steady_point"]
-
 _ROUNDS = 40
 _EXACT = 1e-9
 #: Where the bracket of the root begins, as a share of the most decodes.

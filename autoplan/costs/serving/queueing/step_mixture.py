@@ -18,8 +18,6 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 
-__all__ = ["StepMixture", "poisson", "prefill_ends", "prompt_seconds", "step_mixture"]
-
 #: Probability of the counts that are left out, and the mean above which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
 #: Decodes below which a fraction of one counts.

@@ -11,8 +11,6 @@ from typing import Final
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import Interface, interface, listed_data
 
-__all__ = ["ArgumentList", "EngineArgument", "argument_list", "listed_as", "listed_versions"]
-
 #: Engines whose arguments are those in the list of another one: builds of one source.
 _LISTED_AS: Final = {"vllm-rocm": "vllm-v0"}
 

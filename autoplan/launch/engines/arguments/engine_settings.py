@@ -12,14 +12,6 @@ from autoplan.launch.engines.arguments.argument_list import ArgumentList
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import WeightFormat
 
-__all__ = [
-    "DraftMethod",
-    "EngineSettings",
-    "InexpressibleEngineError",
-    "PoolRole",
-    "WrittenArguments",
-]
-
 #: What the engines of a pool do; of one pool they do both.
 PoolRole = Literal["prefill", "decode"]
 #: Where drafts come from, as in the section ``speculation`` of a job.

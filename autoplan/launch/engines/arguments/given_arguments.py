@@ -15,17 +15,6 @@ from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = [
-    "GivenArgument",
-    "GivenArguments",
-    "named_format",
-    "parse_words",
-    "parsed_keys",
-    "plain_type",
-    "read_names",
-    "refuse_undecided",
-]
-
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).
 _MULTIPLES: Final = {
     "k": 10**3,

@@ -25,8 +25,6 @@ from autoplan.launch.engines.arguments.given_arguments import (
 )
 from autoplan.schema.serving.engine_layout import EngineLayout
 
-__all__ = ["sglang_options", "sglang_values"]
-
 _SIZES: Final = ("pp", "dcp", "ep")
 #: Sizes that are shared out over the attention data-parallel ranks.
 _STEP: Final = ("seqs", "tokens")

@@ -22,8 +22,6 @@ from autoplan.launch.engines.arguments.engine_settings import (
 )
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments
 
-__all__ = ["KNOWN_KEYS", "tensorrt_llm_options", "tensorrt_llm_values"]
-
 _TABLE: Final = interface("tensorrt-llm")
 _SIZES: Final = ("tp", "pp", "ep", "seqs", "tokens", "longest_request")
 #: Sizes in the file of options, by path.

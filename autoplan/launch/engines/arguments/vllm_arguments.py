@@ -28,8 +28,6 @@ from autoplan.launch.engines.arguments.given_arguments import (
 )
 from autoplan.schema.serving.engine_layout import EngineLayout
 
-__all__ = ["vllm_options", "vllm_v0_options", "vllm_v0_values", "vllm_values"]
-
 #: Numbers of a layout or a job whose value is that of the flag.
 _SIZES: Final = ("tp", "pp", "dcp", "seqs", "tokens", "block_tokens")
 

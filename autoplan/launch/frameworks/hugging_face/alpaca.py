@@ -14,8 +14,6 @@ from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Written
 
-__all__ = ["ALPACA", "alpaca_batch", "is_alpaca"]
-
 #: Names of its arguments that nothing else has together.
 _NAMES: Final = interface("trainer").data["alpaca"]
 ALPACA: Final = frozenset(_NAMES.values())

@@ -64,8 +64,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS, RLSpec
 
-__all__ = ["TARGET", "emit_axolotl"]
-
 #: Files that axolotl ships in deepspeed_configs.
 _SHIPPED: Final = Shipped(
     re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json"), "axolotl"

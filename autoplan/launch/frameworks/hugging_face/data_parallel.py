@@ -14,18 +14,6 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "OPTIM",
-    "TRAINER",
-    "checked_kind",
-    "formats",
-    "fsdp_values",
-    "optim_beside",
-    "optim_name",
-    "refuse_beyond_data",
-    "refuse_sharded_integers",
-]
-
 #: The table of the Trainer, whose names what builds on it shares.
 TRAINER: Final = interface("trainer")
 #: Names of ``optim`` by our optimizers; the Trainer has no other ones of ours.

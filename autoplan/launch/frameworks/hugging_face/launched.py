@@ -12,8 +12,6 @@ from autoplan.launch.frameworks.accelerate_values import accelerate_layout, laun
 from autoplan.launch.frameworks.hugging_face.training_fields import OPEN, stands
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = ["launched_values", "launcher_of"]
-
 #: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
 _SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})
 

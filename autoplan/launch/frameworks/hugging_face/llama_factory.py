@@ -71,8 +71,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
 
-__all__ = ["TARGET", "emit_llama_factory"]
-
 LLAMA_FACTORY: Final = interface("llama-factory")
 _FILE: Final = "llama_factory.yaml"
 _COMMAND: Final = re.compile(r"(?m)^[^#\n]*\bllamafactory-cli\s+train\s+(?:\\\n\s*)?--")

@@ -27,8 +27,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     without_open,
 )
 
-__all__ = ["SHIPPED", "is_second_format", "read_second_format"]
-
 _V1: Final = interface("llama-factory-v1")
 #: Files that LLaMA-Factory ships in examples/deepspeed.
 SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")

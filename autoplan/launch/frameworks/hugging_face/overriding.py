@@ -14,8 +14,6 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script
 
-__all__ = ["overriding"]
-
 _TRAINER: Final = interface("trainer")
 _DECIDING: Final = frozenset({*_TRAINER.data["decides"], *_TRAINER.data["lengths"], _TRAINER.keys["model"]})
 

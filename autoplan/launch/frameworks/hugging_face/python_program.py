@@ -16,8 +16,6 @@ from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 
-__all__ = ["is_program", "method_of_program", "program_document"]
-
 #: Calls that have TrainingArguments, and what TRL's learn by.
 _METHODS: Final = {"DPOConfig": "dpo", "KTOConfig": "kto", "ORPOConfig": "orpo", "GRPOConfig": "grpo"}
 _ARGUMENTS: Final = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", *_METHODS)

@@ -89,8 +89,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
 
-__all__ = ["TARGET", "emit_trainer"]
-
 _BATCH: Final = TRAINER.keys["mbs"]
 #: A section in which programs of their own have TrainingArguments; their microbatch, in it or outside of one.
 _SECTION: Final = "training_args."

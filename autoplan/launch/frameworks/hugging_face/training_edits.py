@@ -19,8 +19,6 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["edits_beside", "key_file_edits", "script_edits", "training_edits"]
-
 #: Other keys of the same meaning, which an edit changes where the file has them.
 _SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
 #: Sections that may be the name of another file, whose text these edits do not have.

@@ -23,40 +23,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RLSpec
 
-__all__ = [
-    "DEEPSPEED",
-    "FSDP",
-    "OPEN",
-    "Shipped",
-    "adapted_modules",
-    "adapter_values",
-    "alone",
-    "base_values",
-    "batch_of",
-    "deepspeed_or_shipped",
-    "first_file",
-    "key_names",
-    "model_of",
-    "note_packing",
-    "offloads_parameters",
-    "optimizer_of",
-    "packing",
-    "precision_of",
-    "program_adapters",
-    "program_deepspeed",
-    "quantized_base",
-    "read_rollouts",
-    "recompute_of",
-    "rename",
-    "rl_of",
-    "rollouts",
-    "sharding_values",
-    "stands",
-    "whole_name",
-    "with_defaults",
-    "without_open",
-]
-
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
 #: Ways of the Trainer and of programs around it that shard, as their entries call them.

@@ -48,8 +48,6 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
 
-__all__ = ["TARGET", "emit_unsloth", "read_unsloth"]
-
 UNSLOTH: Final = interface("unsloth")
 _IMPORT: Final = re.compile(r"(?m)^\s*from\s+unsloth\s+import\s.*\bFast\w*Model\b")
 _ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0}

@@ -21,19 +21,6 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = [
-    "CORE_KEYS",
-    "Key",
-    "add_key",
-    "key_of",
-    "keyed_edits",
-    "keyed_error",
-    "keyed_text",
-    "keys_of",
-    "refuse_misspelt",
-    "value_words",
-]
-
 Kind = Literal["value", "words", "on", "off"]
 
 #: Formats by the names of PyTorch's types, which arguments have after they were validated.

@@ -15,17 +15,6 @@ from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
-__all__ = [
-    "FLAGS",
-    "READ_FLAGS",
-    "TABLE",
-    "Argument",
-    "Arguments",
-    "arities",
-    "one_letter_off",
-    "parse_arguments",
-]
-
 TABLE: Final = interface("megatron-lm")
 #: Arguments by the names of their bindings.
 FLAGS: Final = TABLE.keys

@@ -20,17 +20,6 @@ from autoplan.schema.program import missing_part
 from autoplan.schema.recompute import FULL, modules_of
 from autoplan.schema.stage_layers import chunks_of, counts_embedding_and_loss
 
-__all__ = [
-    "RESIDENT_LAYERS",
-    "arguments_left_out",
-    "dropout_rate",
-    "dropout_values",
-    "layout_values",
-    "model_values",
-    "training_values",
-    "words_by_flag",
-]
-
 #: Dropout of plans that are priced with its masks: that of GPT-2 and GPT-3, and Megatron-LM's default.
 _DROPOUT: Final = 0.1
 #: Layers whose activations are not offloaded: TransformerConfig wants fewer offloaded layers than all of

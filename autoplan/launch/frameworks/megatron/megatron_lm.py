@@ -54,8 +54,6 @@ from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
-__all__ = ["TARGET", "emit_megatron"]
-
 _FILE: Final = "megatron_args.sh"
 
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["chunks_in", "layout_text"]
-
 _MOST: Final = 100_000
 _REPEATED: Final = (re.compile(r"\(([^()]+)\)\*([0-9]{1,6})"), re.compile(r"(.)\*([0-9]{1,6})"))
 

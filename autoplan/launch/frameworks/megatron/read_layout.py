@@ -11,8 +11,6 @@ from autoplan.launch.frameworks.megatron.pipeline_layout import chunks_in
 from autoplan.schema.recompute import mode_of
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["read_layout"]
-
 _STAGES: Final = (
     "first_stage",
     "last_stage",

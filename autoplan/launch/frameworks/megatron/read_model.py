@@ -11,8 +11,6 @@ from autoplan.errors import Problem
 from autoplan.launch.configuration import Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments
 
-__all__ = ["ReadModel", "read_model"]
-
 _FREQUENCY: Final = re.compile(r"[0-9\[\]()+*, ]{1,2000}")
 _FACTOR: Final = re.compile(r"\[([01](?:,[01])*,?)\](?:\*([0-9]{1,5}))?|([0-9]{1,5})\*\[([01](?:,[01])*,?)\]")
 _MOST_LAYERS: Final = 10_000

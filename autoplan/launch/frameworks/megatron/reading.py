@@ -34,15 +34,6 @@ from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = [
-    "configured",
-    "following_values",
-    "is_megatron",
-    "read_megatron",
-    "sharded_ranks",
-    "with_deepspeed_file",
-]
-
 #: Programs around Megatron-LM that do not train.
 _NO_TRAINING: Final = re.compile(
     r"^(?:run_)?(?:text_gen\w*|generate\w*|eval\w*|convert\w*|preprocess\w*|gpt_(?:static|dynamic)_inference\w*)\.py$"

@@ -16,19 +16,6 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 
-__all__ = [
-    "CONFIG_FUNCTIONS",
-    "DEFAULTS",
-    "FUNCTION",
-    "KEYS",
-    "SECTIONS",
-    "TABLE",
-    "function_of",
-    "is_toml",
-    "read_overrides",
-    "read_toml",
-]
-
 #: Settings that have no default.
 _OPEN: Final = ("modules", "components")
 TABLE: Final = interface("torchtitan")

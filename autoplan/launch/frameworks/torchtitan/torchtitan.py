@@ -40,8 +40,6 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import USUAL_MODES
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = ["TARGET", "emit_torchtitan"]
-
 _FILE: Final = "torchtitan_args.sh"
 #: Most layers that embedding or head are tried as.
 _MOST_COUNTED: Final = 4

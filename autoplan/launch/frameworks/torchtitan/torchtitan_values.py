@@ -27,15 +27,6 @@ from autoplan.launch.frameworks.torchtitan.override_words import (
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stage_layers import chunks_of
 
-__all__ = [
-    "even_split",
-    "is_torchtitan",
-    "layers_in",
-    "module_names",
-    "read_torchtitan",
-    "titan_configuration",
-]
-
 _SIGNS: Final = ("--parallelism.", "--training.", "--compile.", "activation-checkpoint:")
 _SCHEDULES: Final = {name.lower(): ours for ours, name in TABLE.data["schedules"].items()}
 #: Schedules of several virtual stages that are priced as interleaved 1F1B.

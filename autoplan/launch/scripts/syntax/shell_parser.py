@@ -28,8 +28,6 @@ from autoplan.launch.scripts.syntax.word_parser import (
     shell_word,
 )
 
-__all__ = ["CommandParser", "literal_text", "parse_script"]
-
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?=\[|\+?=)")
 _KEYWORD: Final = re.compile(r"[a-z]+(?=[\s;&|<>()]|$)|\[\[(?=\s)|[{}!](?=\s|;|$)")
 #: Commands whose words are assignments.

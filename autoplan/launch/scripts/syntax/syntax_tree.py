@@ -4,25 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Arithmetic",
-    "ArithmeticCommand",
-    "Assignment",
-    "Case",
-    "CommandText",
-    "FunctionDefinition",
-    "HereDocument",
-    "IfClause",
-    "Literal",
-    "Loop",
-    "Parameter",
-    "ShellWord",
-    "SimpleCommand",
-    "Statement",
-    "StatementList",
-    "WordPart",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Literal:

@@ -15,8 +15,6 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     WordPart,
 )
 
-__all__ = ["BLANKS", "METACHARACTERS", "Source", "complete_word", "condition_words", "shell_word"]
-
 BLANKS: Final = " \t\r"
 METACHARACTERS: Final = f"{BLANKS}\n;&|<>()"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
