@@ -40,7 +40,9 @@ def job(kind, name, way):
     workload = Workload(sequence_length=4096, global_batch_size=64)
     more = {"optimizer": "adamw" if "adamw" in way.optimizers else way.optimizers[0]}
     if "pretrain" not in way.tasks and "fine-tune" not in way.tasks:
-        more["adapters"] = AdapterSpec(rank=8, base=way.bases[0] if "base" in way.needs else None)
+        targets = "attention" if kind == "experts" else "all"
+        base = way.bases[0] if "base" in way.needs else None
+        more["adapters"] = AdapterSpec(rank=8, targets=targets, base=base)
     if "pure_bf16" in way.needs:
         more["software"] = SoftwareSpec(pure_bf16=True)
     alone = {"devices": 1} if any(rule.rule == "dp == 1" for rule in way.rules) else {}

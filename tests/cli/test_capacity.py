@@ -139,13 +139,16 @@ def test_without_a_layout_it_is_what_people_run(run):
 
 
 def test_a_narrower_format_is_tried_before_more_devices(run):
-    """70 B parameters on two cards of 24 GB start in four bits: that is said before eight cards are."""
+    """70 B parameters on two cards of 24 GB start in four bits: that is said before eight cards are.
+
+    A plan says of eight cards in one machine before those of several.
+    """
     job = ("--model", "llama3.1-70b", "--hardware", "2x-rtx4090", "--task", "serve", "--format", "json")
     knobs = json.loads(run("capacity", *job).stdout)["knobs"]
     changes = json.loads(run("plan", *job).stdout)["changes"]
 
-    for told in (knobs, changes):
-        assert [change["key"] for change in told] == ["precision.weights", "devices"]
+    for told, more in ((knobs, ["devices"]), (changes, ["hardware", "devices"])):
+        assert [change["key"] for change in told] == ["precision.weights", *more]
         assert told[0]["value"] == "int4-awq"
     assert knobs[0]["fits"]
     assert changes[0]["plan"]["predicted"]["fits"]

@@ -334,7 +334,7 @@ def _offloaded_parameters(job: Job, _: float | None) -> Iterator[Changes]:
 
 
 def _updates_in_backward(job: Job, _: float | None) -> Iterator[Changes]:
-    """Yield updates in backward, then with small states, and by a program that has them.
+    """Yield updates in backward by a program that has them, then with small states.
 
     They leave no gradients to accumulate: a step has one microbatch, so that the batch may be smaller, too.
     """
@@ -343,7 +343,7 @@ def _updates_in_backward(job: Job, _: float | None) -> Iterator[Changes]:
     optimizers: list[Changes] = [()]
     if job.optimizer in {"adamw", "adam"}:
         optimizers += [(("optimizer", name),) for name in _SMALL_OPTIMIZERS]
-    for program in _with_and_without(job, _UPDATES_IN_BACKWARD):
+    for program in reversed(tuple(_with_and_without(job, _UPDATES_IN_BACKWARD))):
         for optimizer in optimizers:
             for batch in _batches_at_once(job):
                 yield (*program, *optimizer, ("software.optimizer_in_backward", "true"), *batch)
