@@ -16,9 +16,8 @@ from autoplan.errors import Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
-from autoplan.launch.scripts.called import beside_or_written, called_text, script_text
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.script import Command, Script
+from autoplan.launch.scripts.script import Command, Script, beside_or_written, called_text, script_text
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices
 from autoplan.launch.target import Emission, PlannedRun, StartedProgram, Target
@@ -76,7 +75,7 @@ _DATA: Final = re.compile(r"(?i)^--?[\w.-]*(?:data|file|path|json|corpus|split|p
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
 #: What reads the arguments behind a file of keys of the Trainer.
-_OVERRIDING: Final = "autoplan.launch.frameworks.hugging_face.overriding"
+_OVERRIDING: Final = "autoplan.launch.frameworks.hugging_face.launched"
 #: Targets that are read with overrides of their keys.
 _OVERRIDDEN: Final = frozenset({"automodel", "nanotron", "llm-foundry", "torchtune", "nemo"})
 

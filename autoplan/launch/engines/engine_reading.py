@@ -32,9 +32,8 @@ from autoplan.launch.engines.serve_commands import (
     serves,
 )
 from autoplan.launch.engines.served_run import EngineConfiguration, EngineFile
-from autoplan.launch.scripts.called import script_text
 from autoplan.launch.scripts.pieces import Word, text_of, unknown_of
-from autoplan.launch.scripts.script import Script
+from autoplan.launch.scripts.script import Script, script_text
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.schema.yaml.parser import parse_yaml
 

@@ -1,19 +1,92 @@
-"""Builtins of a shell, as they are followed: what they set, test or end."""
+"""Builtins and conditions of a shell, as they are followed: what they set, test or end."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.scripts.expansion import COMPARISONS, outcome_of_test
-from autoplan.launch.scripts.pieces import Piece, Unknown, Word
-from autoplan.launch.scripts.reader_state import DEEPEST, EndedError, LeftError, ReaderState
+from autoplan.launch.scripts.expansion import COMPARISONS, Expander, outcome_of_test
+from autoplan.launch.scripts.pieces import Piece, Text, Unknown, Word
 from autoplan.launch.scripts.script import Command
+from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.variables import in_line
+from autoplan.launch.scripts.syntax.syntax_tree import (
+    Parameter,
+    ShellWord,
+    SimpleCommand,
+    Statement,
+    StatementList,
+)
+from autoplan.launch.scripts.variables import ShellScope, in_line
+
+#: Most statements within each other.
+DEEPEST = 40
+
+
+class EndedError(Exception):
+    """The script ends here."""
+
+
+class DoubtfulError(Exception):
+    """It depends on a condition whether a round of a loop ends here."""
+
+
+class LeftError(Exception):
+    """A round of a loop ends here, and the loop where ``last``."""
+
+    def __init__(self, *, last: bool) -> None:
+        super().__init__()
+        self.last = last
+
+
+@dataclass(slots=True)
+class ReaderState(ABC):
+    """What is known of a script so far; what follows it adds to that."""
+
+    file: str
+    scope: ShellScope
+    sibling: Callable[[str], str | None] = lambda _: None
+    commands: list[Command] = field(default_factory=list)
+    directives: dict[str, Directive] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    #: Texts of the files that the script has written so far, by name.
+    written: dict[str, Text] = field(default_factory=dict)
+    doubt: str = ""
+    depth: int = 0
+    steps: int = 0
+    #: Whether the loop that is followed is so round by round, and the scripts that are followed now.
+    rounds: bool = False
+    called: tuple[str, ...] = ()
+    exported: set[str] = field(default_factory=set)
+
+    @property
+    def expander(self) -> Expander:
+        """What expands words with the variables of now."""
+        return Expander(self.scope, self.file)
+
+    @abstractmethod
+    def script(self, text: str, line: int) -> bool | None:
+        """Follow a whole script, that begins at ``line``."""
+
+    @abstractmethod
+    def group(self, group: StatementList) -> bool | None:
+        """Follow statements in order, and return the outcome of the last one."""
+
+    @abstractmethod
+    def statement(self, statement: Statement) -> bool | None:
+        """Follow one statement, and return its outcome where that is known."""
+
+    def hint(self, words: Sequence[Word], line: int) -> None:
+        """Note that a condition is decided by a variable that is not set."""
+        for word in words:
+            if word.unknown is not None and word.unknown.name:
+                reason = f"the condition in line {line} is decided by {word.unknown.reason}"
+                self.hints.append(f"{reason}: give --set {word.unknown.name}=VALUE")
 
 
 def _test(reader: ReaderState, words: Sequence[Word], line: int) -> bool | None:
@@ -134,3 +207,31 @@ BUILTINS: Final[dict[str, Callable[[ReaderState, Sequence[Word], int], bool | No
     "break": lambda reader, *_: _leave(reader, last=True),
     "continue": lambda reader, *_: _leave(reader, last=False),
 }
+
+
+def asks_unset(condition: StatementList, scope: ShellScope) -> bool:
+    """Return whether a condition asks for a variable that nothing sets: the environment may have it.
+
+    An argument of the script, and a default that stands beside the variable, are no such question.
+    """
+    return any(
+        not name.isdigit() and name.isidentifier() and name not in scope.values and name not in scope.outside
+        for word in _words(condition)
+        for name in _names(word)
+    )
+
+
+def _words(condition: StatementList) -> Iterator[ShellWord]:
+    for statement in condition.statements:
+        if isinstance(statement, SimpleCommand):
+            yield from statement.words
+
+
+def _names(word: ShellWord) -> Iterator[str]:
+    for part in word:
+        if isinstance(part, Parameter) and not part.length and not _defaulted(part):
+            yield part.name
+
+
+def _defaulted(part: Parameter) -> bool:
+    return bool(part.operator) and bool(part.argument)

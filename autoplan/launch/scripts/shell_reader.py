@@ -16,7 +16,6 @@ from typing import Final
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import arithmetic_assignment
 from autoplan.launch.scripts.expansion import assign
-from autoplan.launch.scripts.guards import asks_unset
 from autoplan.launch.scripts.pieces import (
     Piece,
     Text,
@@ -26,9 +25,16 @@ from autoplan.launch.scripts.pieces import (
     commands_in,
     text_of,
 )
-from autoplan.launch.scripts.reader_state import DEEPEST, DoubtfulError, EndedError, LeftError, ReaderState
 from autoplan.launch.scripts.script import SHELLS, Command, Script, called_place, script_place
-from autoplan.launch.scripts.shell_builtins import BUILTINS
+from autoplan.launch.scripts.shell_builtins import (
+    BUILTINS,
+    DEEPEST,
+    DoubtfulError,
+    EndedError,
+    LeftError,
+    ReaderState,
+    asks_unset,
+)
 from autoplan.launch.scripts.slurm_directives import (
     pbs_directives,
     slurm_directives,

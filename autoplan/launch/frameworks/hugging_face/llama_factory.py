@@ -59,10 +59,9 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.called import script_text
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.rival_commands import without_differing
-from autoplan.launch.scripts.script import Command, Script
+from autoplan.launch.scripts.script import Command, Script, script_text
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command, variable_devices, visible_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target

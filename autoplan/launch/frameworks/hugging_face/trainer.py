@@ -1,9 +1,7 @@
 """The target ``trainer``: TrainingArguments of the Hugging Face Trainer, as a JSON file or as arguments.
 
-Fields are those of ``transformers/training_args.py`` of the version that TARGET names. Devices and sequences
-are no part of them: the launcher and the training program have them. Adapters are those of TRL's SFTTrainer,
-whose program takes this file with fields of ``SFTConfig`` (of DPO ``DPOConfig``, and so on) and
-``ModelConfig``.
+Fields are those of ``transformers/training_args.py``, without devices and sequences; adapters are those of
+TRL's SFTTrainer, whose program takes this file with fields of ``SFTConfig`` and ``ModelConfig``.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.accelerate import accelerate_edits
 from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
-from autoplan.launch.frameworks.hugging_face.alpaca import ALPACA, alpaca_batch, is_alpaca
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -39,6 +36,9 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
 )
 from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.python_program import (
+    ALPACA,
+    alpaca_batch,
+    is_alpaca,
     is_program,
     method_of_program,
     program_document,
@@ -73,9 +73,9 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.scripts.called import beside_or_written
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.rival_commands import without_differing
+from autoplan.launch.scripts.script import beside_or_written
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
     launched_devices,
