@@ -306,12 +306,16 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
     first, name = document.entries[path], path.rpartition(".")[2]
     if value is not None and first.value == value:
         document.notes.append(f"{_shown(name)} is given twice, alike, in lines {first.line} and {line}")
-    elif (
-        _is_scalar(first, value) and path not in document.table.keys.values() and not may_decide(name, value)
-    ):
+    elif _is_scalar(first, value) and not _decides_somewhere(document, name, value):
         document.notes.append(f"{_shown(name)} is given twice, in lines {first.line} and {line}")
     else:
         document.refuse_key(f"{_shown(name)} is given twice, in line {first.line} too", path, line)
+
+
+def _decides_somewhere(document: WrittenDocument, name: str, value: object) -> bool:
+    """Return whether a key of this name, in whatever section, is read or may decide a layout."""
+    bound = {key.rpartition(".")[2] for key in document.table.keys.values()}
+    return name in bound or "layers" in name or bool(may_decide(name, value))
 
 
 def _is_scalar(first: Written, value: object) -> bool:
