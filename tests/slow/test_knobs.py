@@ -193,7 +193,7 @@ def jobs(name: str):
 
 
 def fine_tunes(job, layouts):
-    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, DPO, updates in backward, offload."""
+    """Return fine-tunes of ``job``: adapters on each base, DoRA, pages, DPO, and choices of software."""
     bases = (None, "nf4", "fp4", "int8")
     adapted = [replace(job, adapters=AdapterSpec(rank=8, base=base)) for base in bases]
     adapted.append(replace(job, adapters=AdapterSpec(rank=8, dora=True)))
@@ -201,7 +201,12 @@ def fine_tunes(job, layouts):
     adapted += [replace(adapted[0], software=SoftwareSpec(**chosen)) for chosen in choices]
     adapted.append(replace(job, optimizer="paged-adamw-8bit"))
     adapted.append(replace(job, rl=RLSpec(method="dpo")))
-    software = ({"optimizer_in_backward": True}, {"offload_parameters": True}, {"compile": True})
+    software = (
+        {"optimizer_in_backward": True},
+        {"offload_parameters": True},
+        {"compile": True},
+        {"attention": "eager"},
+    )
     adapted += [replace(job, software=SoftwareSpec(**chosen)) for chosen in software]
     return [(one, (*layouts[:3], "dp=8,mbs=8,zero=3", "dp=8,mbs=8,zero=0")) for one in adapted]
 
