@@ -55,6 +55,10 @@ def test_a_script_of_engines_needs_hardware_alone(run, tmp_path):
     answers = [json.loads(done.stdout) for done in (alone, named)]
     assert answers[0]["predicted"] == answers[1]["predicted"]
     assert "seqs=8" in answers[0]["configuration"]["layout_string"]
+    script.write_text("python -m sglang.launch_server --model-path Qwen/Qwen3-4B --tp 1\n", encoding="utf-8")
+    other = run("evaluate", *beside)
+    assert other.exit_code == 0, other.stderr
+    assert json.loads(other.stdout)["configuration"]["framework"].startswith("sglang@")
 
 
 def test_a_plan_of_the_front_is_emitted(run, tmp_path):

@@ -139,7 +139,7 @@ def job_of(reference: str, file: LaunchFile | None, framework: str | None) -> An
 
 
 def served_reference(reference: str, file: LaunchFile | None, framework: str | None) -> str:
-    """Return the line of options ``reference`` with the task and the model of a file that starts engines."""
+    """Return the line of options ``reference`` with task, model and engine of a file that serves."""
     from autoplan.answers.configure.ask import read as read_launch_file
     from autoplan.catalog.job_option_names import is_option_job
     from autoplan.launch.engines.served_run import EngineConfiguration
@@ -154,7 +154,8 @@ def served_reference(reference: str, file: LaunchFile | None, framework: str | N
         return reference
     model = read_file.job.get("model")
     named = ["--model", model] if isinstance(model, str) and "--model" not in words else []
-    return shlex.join([*named, *words, "--task", "serve"])
+    engine = [] if "--stack" in words else ["--stack", read_file.engine]
+    return shlex.join([*named, *words, "--task", "serve", *engine])
 
 
 def variables_of(texts: list[str] | None) -> dict[str, str]:

@@ -100,7 +100,7 @@ def _named(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.
     """Yield what a call sets, by the names of TRL's programs."""
     called = ast.unparse(call.func)
     last = called.rpartition(".")[2]
-    given = list(_keywords(call, names))
+    given = list(keywords_of(call, names))
     if last in _ARGUMENTS:
         yield from given
     elif last == "LoraConfig":
@@ -117,8 +117,8 @@ def _named(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.
         yield from ((n, v) for n, v in given if n in _LOADING)
 
 
-def _keywords(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the arguments by name, and those of a dictionary that is unpacked into the call."""
+def keywords_of(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments of a call by name, and those of a dictionary that is unpacked into it."""
     for keyword in call.keywords:
         whole = keyword.value
         if keyword.arg is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
+from autoplan.launch.frameworks.hugging_face.python_program import keywords_of
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapter_values,
@@ -226,23 +227,9 @@ def _calls(file: LaunchFile) -> WrittenDocument:
         if isinstance(node, ast.Call):
             called = ".".join(ast.unparse(node.func).split(".")[-2:])
             section = UNSLOTH.data["calls"].get(called) or UNSLOTH.data["calls"].get(called.split(".")[-1])
-            for name, value in _arguments(node, names) if section is not None else ():
+            for name, value in keywords_of(node, names) if section is not None else ():
                 _add(document, f"{section}.{name}", value, names)
     return document
-
-
-def _arguments(node: ast.Call, names: Mapping[str, ast.expr]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the arguments by name of a call, and those of a dictionary that is unpacked into it."""
-    for keyword in node.keywords:
-        whole = keyword.value
-        if keyword.arg is not None:
-            yield keyword.arg, whole
-            continue
-        found = names.get(whole.id) if isinstance(whole, ast.Name) else whole
-        if isinstance(found, ast.Dict):
-            for key, value in zip(found.keys, found.values, strict=True):
-                if isinstance(key, ast.Constant):
-                    yield str(key.value), value
 
 
 def _add(document: WrittenDocument, path: str, value: ast.expr, names: Mapping[str, ast.expr]) -> None:
