@@ -23,7 +23,7 @@ from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
-from autoplan.costs.device.memory_limit import memory_limit_bytes
+from autoplan.costs.device.memory_limit import memory_limit_bytes, reported_memory_bytes
 from autoplan.costs.layer.layer_time import LayerTimes, mean_keys
 from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
@@ -249,6 +249,8 @@ class _Prices:
         job, layout, seconds = self.job, self.layouts[row], float(self.step[row])
         memory = self.memory[row]
         fullest = memory.fullest
+        needed = max(stage.total_high for stage in memory.stages)
+        reported = reported_memory_bytes(job, fullest.total, needed)
         time = self.time(row)
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty, experts=job.model.moe is not None)
@@ -267,8 +269,9 @@ class _Prices:
             bubble_share=time.bubble / seconds,
             microbatches=int(self.m[row]),
             peak_memory_bytes_per_device=fullest.total,
-            peak_memory_bytes_low=fullest.total_low,
-            peak_memory_bytes_high=max(stage.total_high for stage in memory.stages),
+            peak_memory_bytes_low=reported[0],
+            peak_memory_bytes_high=reported[1],
+            memory_needed_bytes=needed,
             peak_allocated_bytes=max(stage.allocated for stage in memory.stages),
             peak_reserved_bytes=max(stage.reserved for stage in memory.stages),
             memory_limit_bytes=memory.limit,

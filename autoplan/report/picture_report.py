@@ -126,7 +126,7 @@ def _title(stage: StageMemory) -> str:
     return (
         f"stage {stage.stage} ({number_words(stage.layers, 'layer')}):"
         f" {stage.total / GIB:,.1f} GiB at its peak, in {stage.event};"
-        f" 90 % interval up to {stage.total_high / GIB:,.1f}"
+        f" {stage.total_high / GIB:,.1f} with fragmentation"
     )
 
 
@@ -146,7 +146,7 @@ def _events(stage: StageMemory, predicted: Prediction, terminal: Terminal) -> Pi
 
 
 def _stack(bar: EventBar, columns_per_byte: float, mark: int, terminal: Terminal) -> Iterator[Piece]:
-    """Yield ``bar`` as letters, shaded up to the upper end of the interval, with the limit at ``mark``."""
+    """Yield ``bar`` as letters, shaded up to its size with fragmentation, with the limit at ``mark``."""
     cells: list[Piece] = []
     reached = 0.0
     for name, size in bar.parts:
@@ -180,7 +180,7 @@ def _legend(
     taken = 0
     for sign, style, name in (
         *((*_looks(name), name) for name in shown),
-        (terminal.shade, "dim", "upper end of the 90 % interval"),
+        (terminal.shade, "dim", "with fragmentation"),
         (_mark(terminal), "bold red", limit),
     ):
         entry: tuple[Piece, ...] = ((sign, style), (f" {name}", ""))

@@ -136,7 +136,7 @@ class Explanation:
 
 
 def judged_bytes(job: Job, stage: StageMemory) -> float:
-    """Return the memory of ``stage`` that is compared with the limit: upper end or centre of the interval."""
+    """Return the memory of ``stage`` that is compared with the limit: with fragmentation or not."""
     central = job.limits.memory_confidence == "central"
     return stage.total if central else max(stage.total, stage.total_high)
 

@@ -146,7 +146,9 @@ def _uncertainty(job: Job) -> dict[str, Any]:
     parts = {
         "step_time": uncertainty.time,
         "step_time_modelled": uncertainty.time_modelled,
-        "peak_memory": uncertainty.memory,
+        "fragmentation": uncertainty.fragmentation,
+        "memory_lower": uncertainty.memory_lower,
+        "memory_higher": uncertainty.memory_higher,
     }
     return {
         name: {"half_width": x.value, "kind": x.kind, "source": job.stack.sources.get(x.source, x.source)}

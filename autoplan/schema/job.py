@@ -163,7 +163,8 @@ class Limits(Frozen):
     )
     memory_confidence: Literal["upper", "central"] = Field(
         default="upper",
-        description="end of the 90 % memory interval that must fit: upper end, or centre",
+        description="what must fit: the peak with fragmentation and context at the upper ends of their"
+        " ranges, or at their centres",
     )
     step_time: Annotated[Seconds, Field(gt=0)] | None = Field(
         default=None, description="longest optimizer step allowed"

@@ -179,7 +179,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
     fullest = max(predicted.memory.stages, key=lambda stage: stage.total)
     if fastest is None:
         needed = fullest.total if job.limits.memory_confidence == "central" else fullest.total_high
-        upper = "" if needed == fullest.total else "(upper end of the 90 % interval) "
+        upper = "" if needed == fullest.total else "(with fragmentation) "
         missing = needed - limit
         memory_reason = (
             f"memory: the layout that needs least, {layout}, needs {format_bytes(needed)} {upper}on "

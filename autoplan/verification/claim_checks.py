@@ -169,7 +169,7 @@ def _limits(answer: StatedAnswer) -> Iterator[str]:
         if (priced := plan.priced) is None:
             continue
         if not priced.fits:
-            peak, limit = format_bytes(priced.peak_memory_bytes_high), format_bytes(priced.memory_limit_bytes)
+            peak, limit = format_bytes(priced.memory_needed_bytes), format_bytes(priced.memory_limit_bytes)
             yield f"{plan.name} does not fit: up to {peak} of {limit}"
         if longest is not None and priced.step_seconds > longest[0] * (1 + 1e-9):
             yield f"{plan.name} takes {format_seconds(priced.step_seconds)}, {longest[1]}"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from autoplan.catalog import entry_names
 from autoplan.costs.core.prediction import Prediction
+from autoplan.costs.device.memory_limit import reported_memory_bytes
 from autoplan.errors import AutoplanError, LayoutError
 from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.results.plan import Plan
@@ -123,6 +124,38 @@ class Outcome:
             return None
         measured = self.run.step_seconds or 0.0
         return self.predicted.step_seconds_low <= measured <= self.predicted.step_seconds_high
+
+    @property
+    def peak_memory(self) -> tuple[float, float, float] | None:
+        """Predicted peak memory of what the row measured, and both ends of its 90 % interval [byte]."""
+        if (predicted := self.predicted) is None or self.job is None or self.run is None:
+            return None
+        sizes = {
+            "allocated": predicted.peak_allocated_bytes,
+            "reserved": predicted.peak_reserved_bytes,
+            "cached": predicted.peak_reserved_bytes,
+        }
+        peak = sizes.get(self.run.measured.peak_memory_kind or "")
+        if peak is None:
+            ends = predicted.peak_memory_bytes_low, predicted.peak_memory_bytes_high
+            return predicted.peak_memory_bytes_per_device, *ends
+        return peak, *reported_memory_bytes(self.job, peak, peak)
+
+    @property
+    def memory_ratio(self) -> float | None:
+        """Measured over predicted peak memory; None where either is missing."""
+        measured = self.run.measured.peak_memory_gib if self.run else None
+        predicted = self.peak_memory
+        return None if measured is None or predicted is None else measured * 2.0**30 / predicted[0]
+
+    @property
+    def memory_covered(self) -> bool | None:
+        """Whether the measured peak lies in the predicted interval; None where either is missing."""
+        ratio, predicted = self.memory_ratio, self.peak_memory
+        if ratio is None or predicted is None:
+            return None
+        peak, low, high = predicted
+        return low <= ratio * peak <= high
 
 
 def publication(source: str) -> str:

@@ -44,6 +44,7 @@ def _section(title: str, section: Mapping[str, Any]) -> list[str]:
         _quantiles(section["error_quantile_90"]),
         _coverage(section["coverage"]),
         _memory(section["memory"]),
+        _reported(section["reported_memory"]),
         _fitting(section["fitting"]),
         table("Skipped", ["rows", "reason"], [[n, x] for x, n in section["skip_reasons"].items()]),
         _worst(section["worst"]),
@@ -138,6 +139,13 @@ def _memory(memory: Mapping[str, Any]) -> str:
         for kind, x in memory.items()
     ]
     return table("Error of peak memory", ["kind", "n", "median", "p90", "bias"], rows)
+
+
+def _reported(memory: Mapping[str, Any]) -> str:
+    ends = [None if memory[key] is None else f"{memory[key]:.2f}" for key in ("low", "median", "high")]
+    head = ["n", "5 %", "median", "95 %", "inside the 90 % interval"]
+    title = "Reported over predicted peak memory, publications weighing alike"
+    return table(title, head, [[memory["n"], *ends, percent(memory["covered"])]])
 
 
 def _fitting(fits: Mapping[str, Any]) -> str:

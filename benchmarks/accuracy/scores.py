@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.accuracy.outcomes import Outcome
 from benchmarks.accuracy.runs import PeakKind
@@ -23,7 +25,9 @@ __all__ = [
     "memory_errors",
     "order",
     "order_by_difference",
+    "publication_weights",
     "regret",
+    "reported_memory",
     "spread",
 ]
 
@@ -35,8 +39,6 @@ LEAST_MEMBERS: Final = 3
 
 #: Classes of the predicted difference of two runs.
 _DIFFERENCES: Final = (0.0, 0.01, 0.03, 0.05, 0.1, 0.2, float("inf"))
-
-_GIB: Final = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +215,42 @@ def memory_errors(outcomes: Iterable[Outcome]) -> dict[str, list[float]]:
     """Return errors of peak memory by what was measured, each against its own prediction."""
     errors: dict[str, list[float]] = {}
     for outcome in outcomes:
-        measured = outcome.run.measured.peak_memory_gib if outcome.run else None
-        predicted = outcome.predicted
-        if outcome.run is None or measured is None or predicted is None:
-            continue
-        kind: PeakKind = outcome.run.measured.peak_memory_kind or "unstated"
-        bytes_of = {
-            "allocated": predicted.peak_allocated_bytes,
-            "reserved": predicted.peak_reserved_bytes,
-            "cached": predicted.peak_reserved_bytes,
-        }
-        said = bytes_of.get(kind, predicted.peak_memory_bytes_per_device)
-        errors.setdefault(kind, []).append(said / (measured * _GIB) - 1.0)
+        if outcome.run is not None and (ratio := outcome.memory_ratio) is not None:
+            kind: PeakKind = outcome.run.measured.peak_memory_kind or "unstated"
+            errors.setdefault(kind, []).append(1.0 / ratio - 1.0)
     return errors
+
+
+#: Runs of a publication from which on it weighs no more.
+_MOST_RUNS: Final = 10
+
+
+def publication_weights(publications: Sequence[str]) -> NDArray[np.float64]:
+    """Return the weight of every run [1]: publications of ten runs and more weigh alike.
+
+    >>> publication_weights(["a"] * 20 + ["b"])[[0, 20]].tolist()
+    [0.5, 1.0]
+    """
+    runs = Counter(publications)
+    return np.array([min(1.0, _MOST_RUNS / runs[name]) for name in publications])
+
+
+def reported_memory(outcomes: Iterable[Outcome]) -> dict[str, float | None]:
+    """Return 5, 50 and 95 % of reported over predicted peak memory, and the share inside the interval.
+
+    Publications weigh alike, as in ``publication_weights``.
+    """
+    found = [(ratio, x) for x in outcomes if (ratio := x.memory_ratio) is not None]
+    names = ("low", "median", "high", "covered")
+    if not found:
+        return {"n": 0, **dict.fromkeys(names)}
+    ratios = np.array([ratio for ratio, _ in found])
+    weights = publication_weights([x.publication for _, x in found])
+    ordered = np.argsort(ratios)
+    shares = np.cumsum(weights[ordered]) / weights.sum()
+    at = [float(ratios[ordered][np.searchsorted(shares, share)]) for share in (0.05, 0.5, 0.95)]
+    covered = float(np.average([bool(x.memory_covered) for _, x in found], weights=weights))
+    return {"n": len(found), **dict(zip(names, (*at, covered), strict=True))}
 
 
 def fitting(outcomes: Iterable[Outcome]) -> Fitting:

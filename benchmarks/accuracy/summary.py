@@ -18,6 +18,7 @@ from benchmarks.accuracy.scores import (
     memory_errors,
     order,
     order_by_difference,
+    reported_memory,
     spread,
 )
 from benchmarks.skips import count_reasons
@@ -31,6 +32,7 @@ WORST = 10
 def row_of(outcome: Outcome) -> dict[str, Any]:
     """Return one entry of ``rows``: predicted fields are all null where the row is skipped."""
     predicted = outcome.predicted
+    peak, low, high = outcome.peak_memory or (None, None, None)
     return {
         "id": outcome.id,
         "group": outcome.group,
@@ -38,9 +40,9 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "predicted_step_seconds_low": predicted and predicted.step_seconds_low,
         "predicted_step_seconds_high": predicted and predicted.step_seconds_high,
         "predicted_tokens_per_second_per_device": (predicted and predicted.tokens_per_second_per_device),
-        "predicted_peak_memory_bytes": predicted and predicted.peak_memory_bytes_per_device,
-        "predicted_peak_memory_bytes_low": predicted and predicted.peak_memory_bytes_low,
-        "predicted_peak_memory_bytes_high": predicted and predicted.peak_memory_bytes_high,
+        "predicted_peak_memory_bytes": peak,
+        "predicted_peak_memory_bytes_low": low,
+        "predicted_peak_memory_bytes_high": high,
         "fits": predicted and predicted.fits,
         "skipped": str(outcome.skipped) if outcome.skipped else None,
     }
@@ -83,6 +85,7 @@ def _section(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         },
         "coverage": {name: asdict(x) for name, x in coverage_by_mechanism(outcomes).items()},
         "memory": {kind: asdict(spread(e)) for kind, e in memory_errors(outcomes).items()},
+        "reported_memory": reported_memory(outcomes),
         "fitting": asdict(fitting(outcomes)),
         "worst": [_worst(x) for x in _by_error(scored)[:WORST]],
     }

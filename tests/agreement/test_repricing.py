@@ -228,7 +228,7 @@ def test_an_infeasible_job_says_what_is_missing(fronts, name):
     assert " more than the " in front.reasons[0]
     layout = front.reasons[0].removeprefix("memory: the layout that needs least, ").split(", needs ")[0]
     smallest = autoplan.evaluate(front.job, layout)
-    missing = smallest.predicted.peak_memory_bytes_high - limit
+    missing = smallest.predicted.memory_needed_bytes - limit
     assert not smallest.predicted.fits
     assert f"{missing / 2**30:.1f} GiB more than" in front.reasons[0]
 

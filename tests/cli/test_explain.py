@@ -39,7 +39,7 @@ def test_a_layout_that_does_not_fit_exits_1_with_remedies(run):
     text = " ".join(done.stdout.split())
     assert re.search(r"does not fit: a device of stage 0 uses [\d.]+ GiB at its peak \([a-z ]+\)", text)
     assert text.count("over the limit") == 2
-    assert "at the upper end of the 90 % interval" in text
+    assert "with fragmentation" in text
     assert "changes that make it fit, the fastest first" in text
     assert re.search(r"\n 1  tp=\d+,pp=", done.stdout)
 

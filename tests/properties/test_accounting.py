@@ -46,7 +46,7 @@ def test_every_layout_falls_to_one_reason_or_is_on_the_front(seed):
     needed = {}
     for (first, members), fallen in zip(listed, fates, strict=True):
         if not fallen:
-            needed[first] = min(p.peak_memory_bytes_high for p in predict_all(job, members))
+            needed[first] = min(p.memory_needed_bytes for p in predict_all(job, members))
     if not needed:
         pytest.skip("no layout keeps the rules")
     job = with_limit(job, list(needed.values()), (seed % 5) / 4 * 0.9)

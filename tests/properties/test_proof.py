@@ -58,7 +58,7 @@ def prepared(seed, job):
         (group, i, members, predict_all(job, members))
         for group, i, members in listed(job, random.Random(seed), CHOICES)  # noqa: S311 - a test draws
     ]
-    needed = [p.peak_memory_bytes_high for *_, predictions in found for p in predictions]
+    needed = [p.memory_needed_bytes for *_, predictions in found for p in predictions]
     if not needed:
         pytest.skip("no layout keeps the rules")
     job = with_limit(job, needed, 0.2 + 0.6 * (seed % 7) / 7)
@@ -125,7 +125,7 @@ def assert_listing_agrees(seed, job, found):
     limit, machine = memory_limit_bytes(job), machine_of(job)
     for group, i, members, predictions in found:
         listing = Listing.of(job, group, i, machine)
-        fitting = [p for p in predictions if p.peak_memory_bytes_high <= limit]
+        fitting = [p for p in predictions if p.memory_needed_bytes <= limit]
         least = reach(listing)
         assert (least is not None) == bool(fitting)
         if least is not None:

@@ -57,8 +57,8 @@ def _pick(comparison: LayoutComparison) -> Iterator[str]:
     winner, order = comparison.winner, comparison.order
     step = winner.plan.predicted.step_seconds
     if not winner.plan.predicted.fits:
-        least = min(comparison.plans, key=lambda plan: plan.predicted.peak_memory_bytes_high)
-        over = least.predicted.peak_memory_bytes_high - least.predicted.memory_limit_bytes
+        least = min(comparison.plans, key=lambda plan: plan.predicted.memory_needed_bytes)
+        over = least.predicted.memory_needed_bytes - least.predicted.memory_limit_bytes
         yield (
             f"None of these layouts fits, the smallest is {format_bytes(over)} over the limit: without that"
             f" limit {winner.name} is the fastest, {format_seconds(step)} a step."

@@ -225,7 +225,7 @@ def bound_sentence(explanation: Explanation) -> str:
 # Sentences and table cells on whether a layout fits, and on remedies, for terminal and HTML page.
 
 
-_REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "up to\n(GiB)", "step", "fits")
+_REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "needed\n(GiB)", "step", "fits")
 _REMEDY_KINDS: Final[dict[str, ColumnKind]] = {"remedy": "text", "fits": "verdict"}
 
 
@@ -235,7 +235,7 @@ def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
     yield (
         f"{'fits' if predicted.fits else 'does not fit'}: a device of stage {stage.stage}"
         f" uses {_gib(stage.total)} at its peak ({stage.event}), {_beyond(stage.total - limit)} the limit"
-        f" of {_gib(limit)}, and {_gib(stage.total_high)} at the upper end of the 90 % interval,"
+        f" of {_gib(limit)}, and {_gib(stage.total_high)} with fragmentation,"
         f" {_beyond(stage.total_high - limit)} the limit"
     )
     low, high = format_seconds(predicted.step_seconds_low), format_seconds(predicted.step_seconds_high)
@@ -274,7 +274,7 @@ def _remedy_rows(explanation: Explanation) -> list[tuple[str, ...]]:
 
 def _numbers(remedy: Remedy) -> tuple[str, ...]:
     predicted = remedy.plan.predicted
-    sizes = (remedy.saved_bytes, predicted.peak_memory_bytes_per_device, predicted.peak_memory_bytes_high)
+    sizes = (remedy.saved_bytes, predicted.peak_memory_bytes_per_device, predicted.memory_needed_bytes)
     # Adding zero turns "-0.0" into "+0.0".
     percent = round(remedy.slowdown * 100, 1) + 0.0
     step = f"{format_seconds(predicted.step_seconds)} ({percent:+.1f} %)"
@@ -282,10 +282,10 @@ def _numbers(remedy: Remedy) -> tuple[str, ...]:
 
 
 def remedy_note(job: Job) -> str:
-    """Return the sentence on which end of the memory interval decides whether a layout fits."""
+    """Return the sentence on which peak decides whether a layout fits."""
     if job.limits.memory_confidence == "central":
-        return "a layout fits if the centre of its 90 % interval does (limits.memory_confidence: central)"
-    return "a layout fits if the upper end of its 90 % interval does; savings are at the upper end, too"
+        return "a layout fits if its peak does (limits.memory_confidence: central)"
+    return "a layout fits if its peak does with the most fragmentation and context; savings are of that, too"
 
 
 #: Columns below which the last column says less.

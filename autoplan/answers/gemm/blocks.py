@@ -123,7 +123,7 @@ def _memory(answer: ProductAnswer) -> DataTable:
         *names,
         "rounded by the allocator",
         "with context",
-        "needed, upper end",
+        "needed to fit",
         "usable, less headroom",
         "fits",
     ]

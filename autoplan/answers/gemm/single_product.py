@@ -504,8 +504,8 @@ def _notes(product: Product, memory: tuple[PurposeMemory, ...]) -> Iterator[str]
             " partial sums leave registers, as those of split-k do."
         )
     yield (
-        "Fits: what stays + what comes and goes x fragmentation + CUDA context, at the upper end of its"
-        f" interval, is within usable memory less headroom ({format_bytes(memory[0].limit_bytes)})."
+        "Fits: what stays + what comes and goes x fragmentation + CUDA context, with the upper ends of both"
+        f" ranges, is within usable memory less headroom ({format_bytes(memory[0].limit_bytes)})."
     )
     if memory[0].fits and not memory[1].fits:
         yield "It fits for inference, not for training."

@@ -177,7 +177,8 @@ def _trust(front: Front, intervals: NarrowerIntervals | None) -> str:
     """Return the 90 % interval of the fastest plan, and what makes it narrower."""
     predicted, job = front.fastest.predicted, at_batch(front.job, front.fastest)
     ends = _ends(predicted.step_seconds_low, predicted.step_seconds_high)
-    memory = f"memory within {100 * job.stack.uncertainty.memory.value:.3g} %"
+    reported = predicted.peak_memory_bytes_low, predicted.peak_memory_bytes_high
+    memory = f"reported memory {format_bytes(reported[0])} to {format_bytes(reported[1])}"
     narrower = "; ".join(_narrower(job, intervals))
     return f"90 % interval: {ends}, {memory}" + (f"; {narrower}" if narrower else "")
 

@@ -64,7 +64,8 @@ class EventMemory:
 class StageMemory:
     """Bytes of a device of one stage at its peak, by category, and at all events of its memory timeline.
 
-    ``reserved`` is S + D times the allocator's fragmentation, ``total`` adds context and communicators;
+    ``reserved`` is S + D times the allocator's fragmentation, ``total`` adds context and communicators,
+    ``total_low`` and ``total_high`` with the ends of their ranges;
     ``framework`` is ``total`` less ``allocated``. ``host`` is in host memory.
     """
 
@@ -91,8 +92,8 @@ class StageMemory:
 class MemoryPrediction:
     """Memory of the stage with the highest peak by category, and of every stage.
 
-    ``fits`` is decided at the upper end of the 90 % interval, or at its centre if the job says so;
-    ``fits_at_centre`` at the centre.
+    ``fits`` is decided with fragmentation and context at the upper ends of their ranges, or at their centres
+    if the job says so; ``fits_at_centre`` at the centres.
     """
 
     parameters: float
@@ -138,7 +139,8 @@ class Prediction:
 
     Seconds and bytes are central values; ``*_low`` and ``*_high`` are the ends of the 90 % interval,
     ``*_lower_bound`` is at the machine's theoretical limits and ``*_upper_bound`` without any overlap.
-    ``modelled_share`` is the share of the step's seconds outside of measured tables.
+    ``modelled_share`` is the share of the step's seconds outside of measured tables. ``memory_needed_bytes`` has
+    the most fragmentation and context of any stage: it is what has to be within ``memory_limit_bytes``.
     """
 
     step_seconds: float
@@ -155,6 +157,7 @@ class Prediction:
     peak_memory_bytes_per_device: float
     peak_memory_bytes_low: float
     peak_memory_bytes_high: float
+    memory_needed_bytes: float
     peak_allocated_bytes: float
     peak_reserved_bytes: float
     memory_limit_bytes: float

@@ -4,7 +4,7 @@ Notation (this file only)::
 
     M  device memory visible to frameworks                                            [byte]
     s  fragmentation: reserved over allocated bytes of what comes and goes             [1]
-    u  half-width of the interval of allocated memory                                  [1]
+    u  share by which fragmentation may exceed s                                       [1]
     w  workspace that PyTorch gives cuBLAS once for each stream, by architecture      [byte]
 """
 
@@ -17,7 +17,7 @@ from autoplan.schema.job import Job
 
 
 class Overheads(NamedTuple):
-    """Fragmentation and CUDA context, central and at the upper end of the interval."""
+    """Fragmentation and CUDA context, central and at the upper ends of their ranges."""
 
     fragmentation: float
     context: float
@@ -35,7 +35,7 @@ def overheads_of(job: Job) -> Overheads:
     Leaves out: communicators, see costs/memory/footprint.py.
     Source: the stack's file.
     """
-    policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.memory.value
+    policy, upper = job.stack.memory, 1.0 + job.stack.uncertainty.fragmentation.value
     share, context = policy.allocator_fragmentation, policy.cuda_context
     most = max(share.value, min(share.value * upper, share.high))
     return Overheads(share.value, context.value, most, context.high)
@@ -51,6 +51,26 @@ def memory_limit_bytes(job: Job) -> float:
     usable = usable_bytes(job) * (1.0 - job.limits.memory_headroom)
     limit = job.limits.peak_memory
     return usable if limit is None else min(usable, limit)
+
+
+def reported_memory_bytes(job: Job, peak: float, needed: float) -> tuple[float, float]:
+    """Return the 90 % interval of the peak memory that a run reports [byte], of what is predicted.
+
+    Runs report what their allocator has cached beside what they need, and hold what nobody wrote down: the
+    upper end is far from ``peak``, but no run reports more than the device has. ``needed`` is what has to be
+    free for the layout to fit, and does not depend on the interval.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> [round(x / 2**30, 1) for x in reported_memory_bytes(job, 20.0 * 2**30, 21.0 * 2**30)]
+    [18.0, 30.0]
+    >>> reported_memory_bytes(job, 70.0 * 2**30, 71.0 * 2**30)[1] == usable_bytes(job)
+    True
+
+    Source: peak memory of published runs over what is predicted, publications weighing alike.
+    """
+    spread = job.stack.uncertainty
+    reported = min(peak * (1.0 + spread.memory_higher.value), usable_bytes(job))
+    return peak * (1.0 - spread.memory_lower.value), max(needed, reported)
 
 
 def usable_bytes(job: Job) -> float:

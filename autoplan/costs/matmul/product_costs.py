@@ -48,7 +48,7 @@ class LiveTensor:
 class NeededMemory:
     """Bytes of a device at one event: allocated, reserved at most, in total, and what must fit.
 
-    ``needed`` is the end of the 90 % interval that the fit rule asks for, ``limit`` usable memory less the
+    ``needed`` is what the fit rule asks for, with fragmentation, ``limit`` usable memory less the
     headroom.
     """
 

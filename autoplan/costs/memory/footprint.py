@@ -51,8 +51,8 @@ class Footprint:
     ``persistent`` is S; ``none`` and ``recomputed`` are saved activations of a layer and microbatch by the
     layer's recompute mode; ``block`` is what one recompute unit recomputes. ``before``, ``last``, ``next``,
     ``second``, ``late`` and ``update`` are maxima of transient memory over the events of a phase (see
-    ``timeline``). ``share`` and ``framework`` are central values, ``high_*`` those at the upper end of the
-    90 % interval, ``high_limit`` is the memory limit for that end.
+    ``timeline``). ``share`` and ``framework`` are central values, ``high_*`` those at the upper ends of their
+    ranges, ``high_limit`` is the memory limit for those.
     """
 
     persistent: Linear
@@ -183,7 +183,7 @@ class _DeviceNumbers(TypedDict):
 
 
 def _device_numbers(scope: Scope) -> _DeviceNumbers:
-    """Return fragmentation and framework memory, central and at the upper end of the interval."""
+    """Return fragmentation and framework memory, central and at the upper ends of their ranges."""
     job, others = scope.job, communicator_bytes(scope) + rollout_bytes(scope.job)
     overheads = overheads_of(job)
     central = job.limits.memory_confidence == "central"
@@ -327,7 +327,7 @@ def stage_memory(footprint: Footprint, layers: Array, recomputed: ByMode) -> Arr
 
 
 def stage_needed(footprint: Footprint, layers: Array, recomputed: ByMode) -> Array:
-    """Return the memory that must be within the limit [byte]: upper end of the interval, or central value.
+    """Return the memory that must be within the limit [byte]: with upper ends, or central values.
 
     >>> stage = Footprint.uniform(1.0, none=10.0, high_fragmentation=3.0)
     >>> float(stage_needed(stage, 3, {}))  # (1 + 3 x 1) + 35 x 3 + 1
@@ -344,7 +344,7 @@ def stage_needed(footprint: Footprint, layers: Array, recomputed: ByMode) -> Arr
 def stage_fits(
     footprint: Footprint, layers: Array, recomputed: ByMode, limit: Array | float
 ) -> tuple[Array, Array]:
-    """Return the memory of a stage [byte], and 1 where it is within ``limit`` and its upper end too.
+    """Return the memory of a stage [byte], and 1 where it is within ``limit``, with upper ends too.
 
     >>> stage = Footprint.uniform(1.0, none=10.0, high_limit=40.0)
     >>> [[float(x) for x in stage_fits(stage, 3, {}, limit)] for limit in (40.0, 39.0)]  # 4 + 35 + 1
@@ -356,7 +356,7 @@ def stage_fits(
 
 
 def _transient_limit(footprint: Footprint, layers: Array) -> Array:
-    """Return the largest D whose upper end of the interval is within its limit."""
+    """Return the largest D which is within its limit with upper ends."""
     outside = footprint.high_framework + footprint.persistent.at(layers)
     transient: Array = (footprint.high_limit - outside) / footprint.high_fragmentation
     return transient

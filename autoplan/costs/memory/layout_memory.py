@@ -314,7 +314,7 @@ def _stage(
     total = reserved + level.framework
     policy = job.stack.memory
     fragmentation_low = max(
-        1.0, policy.allocator_fragmentation.low * (1.0 - job.stack.uncertainty.memory.value)
+        1.0, policy.allocator_fragmentation.low * (1.0 - job.stack.uncertainty.fragmentation.value)
     )
     framework_low = level.framework - policy.cuda_context.value + policy.cuda_context.low
     return StageMemory(

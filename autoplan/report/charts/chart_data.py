@@ -21,7 +21,7 @@ from autoplan.report.render.terminal import spread
 
 @dataclass(frozen=True, slots=True)
 class EventBar:
-    """Memory of one event by category; ``high`` is the upper end of the interval, at the peak only."""
+    """Memory of one event by category; ``high`` is with fragmentation, at the peak only."""
 
     event: str
     parts: tuple[tuple[str, float], ...]
@@ -49,7 +49,7 @@ def _bar(stage: StageMemory, event: EventMemory) -> EventBar:
 
 
 def scale_bytes(predicted: Prediction) -> float:
-    """Return the largest value on the axis of a chart [byte]: peak, upper end or limit."""
+    """Return the largest value on the axis of a chart [byte]: peak, with fragmentation, or limit."""
     highest = (max(stage.total, stage.total_high) for stage in predicted.memory.stages)
     return max(predicted.memory_limit_bytes, *highest)
 

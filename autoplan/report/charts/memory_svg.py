@@ -98,7 +98,7 @@ def _legend(svg: ET.Element, limit: float) -> None:
         x += 17 + 7 * len(name) + 14
     add_line(svg, (x, 66), (x + 16, 66), "interval")
     add_line(svg, (x + 16, 61), (x + 16, 71), "interval")
-    add_text(svg, (x + 22, 70), "upper end of the 90 % interval")
+    add_text(svg, (x + 22, 70), "with fragmentation")
     add_line(svg, (x + 222, 58), (x + 222, 74), "limit")
     add_text(svg, (x + 229, 70), f"limit {limit / GIB:,.1f} GiB")
 
@@ -121,7 +121,7 @@ def _panel(panel: ET.Element, stage: StageMemory, scale: _Scale) -> None:
 
 
 def _event(row: ET.Element, bar: EventBar, scale: _Scale) -> None:
-    """Draw the bar of one event, with the upper end of the interval at the peak."""
+    """Draw the bar of one event, with fragmentation at the peak."""
     worst = " worst" if bar.high is not None else ""
     add_text(row, (_LABELS - 8, 12), bar.event, f"end{worst}")
     reached = 0.0

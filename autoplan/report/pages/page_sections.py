@@ -70,7 +70,7 @@ def _limit_rows(limits: Mapping[str, Any], predicted: Mapping[str, Any]) -> Iter
     limit = predicted["memory_limit_bytes"]
     for name, field in (
         ("peak memory of a device", "peak_memory_bytes_per_device"),
-        ("peak memory, upper end of the 90 % interval", "peak_memory_bytes_high"),
+        ("memory needed, with fragmentation", "memory_needed_bytes"),
     ):
         cells = number_cell(predicted[field], format_bytes(predicted[field]))
         yield (

@@ -28,7 +28,7 @@ from autoplan.units import format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
 
-#: Mark of a plan that fits only at the centre of its 90 % memory interval.
+#: Mark of a plan that fits only without a margin for fragmentation.
 CENTRE_ONLY: Final = "?"
 
 _LARGEST_EXACT: Final = 10**12
@@ -258,19 +258,19 @@ def _gap(share: float) -> str:
 
 
 def risk_sentence(front: Front) -> str:
-    """Return the sentence on plans whose memory interval exceeds the limit; empty if none."""
+    """Return the sentence on plans that exceed the limit with the most fragmentation; empty if none."""
     risky = sum(only_at_centre(plan.predicted) for plan in front.plans)
     if not risky:
         return ""
     return (
-        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only at the centre of the 90 %"
-        " interval; limits.memory_confidence: upper excludes them"
+        f"memory: {number_words(risky, 'plan')} marked {CENTRE_ONLY} fit only without a margin for"
+        " fragmentation; limits.memory_confidence: upper excludes them"
     )
 
 
 def only_at_centre(predicted: Prediction) -> bool:
-    """Return whether the centre of a layout's memory interval fits and its upper end does not."""
-    return predicted.memory.fits_at_centre and predicted.peak_memory_bytes_high > predicted.memory_limit_bytes
+    """Return whether a layout fits, but not with the most fragmentation and context."""
+    return predicted.memory.fits_at_centre and predicted.memory_needed_bytes > predicted.memory_limit_bytes
 
 
 def _percent(share: float) -> str:
@@ -380,12 +380,15 @@ def _derived_node(job: Job) -> list[str]:
 
 def _intervals(job: Job, predicted: Sequence[Prediction]) -> str:
     uncertainty = job.stack.uncertainty
-    time = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
+    less = _percents([1.0 - x.step_seconds_low / x.step_seconds for x in predicted])
+    more = _percents([x.step_seconds_high / x.step_seconds - 1.0 for x in predicted])
     priced = _percents([1.0 - x.modelled_share for x in predicted])
     note = f"; {uncertainty.time.note}" if uncertainty.time.note else ""
+    lower, higher = _percent(uncertainty.memory_lower.value), _percent(uncertainty.memory_higher.value)
     return (
-        f"90 % intervals: step time within {time} ({uncertainty.time.kind}; {priced} of it from measured"
-        f" tables{note}), memory within {_percent(uncertainty.memory.value)} ({uncertainty.memory.kind})"
+        f"90 % intervals: step time {less} less and {more} more ({uncertainty.time.kind}; {priced} of it from"
+        f" measured tables{note}), memory that a run reports {lower} less and {higher} more, as far as the"
+        f" device has it ({uncertainty.memory_higher.kind})"
     )
 
 
@@ -400,16 +403,16 @@ def _percents(shares: Sequence[float]) -> str:
 
 
 def fits_sentence(predicted: Prediction) -> str:
-    """Return whether a layout fits its devices, and by how much at the centre and the upper end."""
+    """Return whether a layout fits its devices, and by how much: at its peak, and with fragmentation."""
     peak, limit = predicted.peak_memory_bytes_per_device, predicted.memory_limit_bytes
-    high = predicted.peak_memory_bytes_high
+    high = predicted.memory_needed_bytes
     use = f"{format_bytes(peak)} of {format_bytes(limit)} per device"
     if high <= limit:
-        return f"fits: {use}, up to {format_bytes(high)}, {format_bytes(limit - high)} free"
-    over = f"{format_bytes(high - limit)} over the limit at the upper end of the 90 % interval"
+        return f"fits: {use}, {format_bytes(high)} with fragmentation, {format_bytes(limit - high)} free"
+    over = f"{format_bytes(high - limit)} over the limit with fragmentation"
     if predicted.memory.fits_at_centre:
         verdict = "fits" if predicted.fits else "does not fit"
-        return f"{verdict}: only the centre of the 90 % interval is within the limit: {use}, {over}"
+        return f"{verdict}: only without its margin for fragmentation: {use}, {over}"
     return f"does not fit: {use}, {format_bytes(peak - limit)} over the limit, {over}"
 
 

@@ -107,6 +107,12 @@ class UncertaintySpec(Frozen):
         description="rate of one rank's sends between the nodes of a pipeline on the slowest networks: the"
         " interval reaches to it; left out: as collectives",
     )
-    memory: SourcedShare = Field(
-        description="of allocated memory; what the allocator and the framework add has ranges of its own"
+    fragmentation: SourcedShare = Field(
+        description="by which fragmentation may exceed its value: a layout fits where it does with that"
+    )
+    memory_lower: SourcedShare = Field(
+        description="by which runs report less peak memory of a device than is predicted"
+    )
+    memory_higher: SourcedShare = Field(
+        description="by which they report more, as far as the device has it: caches of the allocator among it"
     )

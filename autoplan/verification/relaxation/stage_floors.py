@@ -51,7 +51,7 @@ class ChosenRecompute:
     """Numbers of stages whose layers choose their recompute, broadcast to [C, p, P]; bytes and seconds.
 
     ``outside`` is persistent and framework memory, ``share`` the fragmentation of transient memory, ``most``
-    the D of the upper end of the interval. ``least`` are seconds that every mix adds; ``save`` and ``cost``
+    the D of the upper end of fragmentation. ``least`` are seconds that every mix adds; ``save`` and ``cost``
     are bytes and seconds of each recompute mode of a layer, ``rate`` and ``saveable`` the least seconds per
     byte and all bytes that can be saved.
     """

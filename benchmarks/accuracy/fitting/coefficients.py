@@ -109,9 +109,13 @@ def _serves(kind: _Kind, entry: str, where: str, outcome: Outcome) -> bool:
     return name == entry and (of_memory(where) or outcome.error is not None)
 
 
+#: Uncertainties of memory, beside those of time.
+_OF_MEMORY: Final = {f"uncertainty.{name}" for name in ("fragmentation", "memory_lower", "memory_higher")}
+
+
 def of_memory(where: str) -> bool:
     """Return whether the number at ``where`` is one of memory, not of time."""
-    return where.startswith("memory.") or where == "uncertainty.memory"
+    return where.startswith("memory.") or where in _OF_MEMORY
 
 
 def flag_of(rows: int, groups: int, sources: int) -> str:

@@ -52,7 +52,7 @@ def test_the_interval_is_at_least_that_of_an_unknown_stack(name):
         known = [each.value for each in both if each is not None]
         assert (number.value if number else None) == max(known, default=None)
         assert number is None or number.source in assumed.sources
-    assert assumed.uncertainty.memory == own.memory
+    assert assumed.uncertainty.fragmentation == own.fragmentation
 
 
 def test_a_node_without_a_usual_stack_is_priced_by_analytic():

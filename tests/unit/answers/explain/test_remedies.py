@@ -258,7 +258,7 @@ def test_a_job_that_judges_by_the_centre_is_judged_by_it(job):
     predicted = evaluate(by_centre, "tp=2").predicted
 
     assert judged(by_centre, "tp=2") == predicted.peak_memory_bytes_per_device
-    assert judged(job, "tp=2") == predicted.peak_memory_bytes_high
+    assert judged(job, "tp=2") == predicted.memory_needed_bytes
     (remedy, *_) = explain(by_centre, "tp=2").remedies
     saved = predicted.peak_memory_bytes_per_device - remedy.plan.predicted.peak_memory_bytes_per_device
     assert remedy.saved_bytes == pytest.approx(saved)

@@ -312,19 +312,20 @@ def test_no_middle_layer_holds_more_than_the_moments(data):
         assert total <= stage.allocated * (1 + 1e-9)
 
 
-def test_a_layout_fits_by_the_upper_end_of_its_interval():
-    """Between the centre and the upper end a layout fits only where the job judges by the centre."""
+def test_a_layout_fits_by_what_it_needs_with_fragmentation():
+    """Between its peak and its peak with fragmentation a layout fits only where the job judges by the centre."""
     job = load_job("llama3-8b-8x-a100")
     p = autoplan.evaluate(job, "tp=2,dp=4").predicted
-    limit = (p.peak_memory_bytes_per_device + p.peak_memory_bytes_high) / 2
+    limit = (p.peak_memory_bytes_per_device + p.memory_needed_bytes) / 2
     upper = replace(job, limits=Limits(peak_memory=limit))
     central = replace(job, limits=Limits(peak_memory=limit, memory_confidence="central"))
     careful, bold = (autoplan.evaluate(j, "tp=2,dp=4").predicted for j in (upper, central))
 
-    assert p.peak_memory_bytes_low < p.peak_memory_bytes_per_device < p.peak_memory_bytes_high
+    assert p.peak_memory_bytes_low < p.peak_memory_bytes_per_device < p.memory_needed_bytes
+    assert p.memory_needed_bytes < p.peak_memory_bytes_high <= p.memory_limit_bytes
     assert (careful.fits, careful.memory.fits_at_centre) == (False, True)
     assert (bold.fits, bold.memory.fits_at_centre) == (True, True)
-    assert all(plan.predicted.peak_memory_bytes_high <= limit for plan in autoplan.plan(upper).plans)
+    assert all(plan.predicted.memory_needed_bytes <= limit for plan in autoplan.plan(upper).plans)
 
 
 def test_collectives_of_a_step_by_hand():

@@ -236,7 +236,7 @@ def test_bars_and_limits_are_those_of_the_document(job, layout):
     ]
     assert page.rows["predicted against limits"][1:3] == [
         [predicted["peak_memory_bytes_per_device"], limit],
-        [predicted["peak_memory_bytes_high"], limit],
+        [predicted["memory_needed_bytes"], limit],
     ]
     bars = re.findall(r'<svg class="stack".*?</svg>', text)
     scale = max(limit, *(s["total_high"] for s in stages))
