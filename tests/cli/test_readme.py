@@ -202,8 +202,8 @@ def blind_sentence():
     found = [x for stem in BLIND[1:] for x in predicted_blind(folder / f"{stem}.csv")]
     median, mean, covered, _ = spread_of(found)
     return (
-        f"- Publications that nobody here had met, predicted before anything was changed for them: {len(found)} runs,\n"
-        f"  {median} off in the median, {mean} in the mean, {covered} inside the 90 % interval.\n"
+        f"- Publications that nobody here had met, predicted before anything was changed for them: "
+        f"{len(found)} runs,\n  {median} off in the median, {mean} in the mean, {covered} inside the 90 % interval.\n"
     )
 
 
@@ -399,7 +399,7 @@ def reported_figures():
 
 
 def fits_figures():
-    """Return how many runs ran and ran out of memory, by the share of the limit that they are said to need."""
+    """Return how many runs ran and ran out of memory, by the share of the limit that each needs."""
     ends = (0.0, 0.8, 0.9, 0.95, 1.0, 1.05, 1.2, 1.5, float("inf"))
     needed = [
         (x.predicted.memory_needed_bytes / x.predicted.memory_limit_bytes, x.ran)
@@ -654,7 +654,7 @@ def test_figures_are_those_of_the_benchmarks(document):
 
 @pytest.mark.slow
 def test_the_interval_of_memory_is_that_of_published_runs():
-    """Ends and coverage are computed over every file of runs, not chosen; which layouts fit does not hang on them."""
+    """Ends and coverage are computed over every file of runs, not chosen."""
     from autoplan.catalog import stack
     from benchmarks.accuracy.scores import reported_memory
 

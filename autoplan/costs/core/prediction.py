@@ -139,8 +139,9 @@ class Prediction:
 
     Seconds and bytes are central values; ``*_low`` and ``*_high`` are the ends of the 90 % interval,
     ``*_lower_bound`` is at the machine's theoretical limits and ``*_upper_bound`` without any overlap.
-    ``modelled_share`` is the share of the step's seconds outside of measured tables. ``memory_needed_bytes`` has
-    the most fragmentation and context of any stage: it is what has to be within ``memory_limit_bytes``.
+    ``modelled_share`` is the share of the step's seconds outside of measured tables.
+    ``memory_needed_bytes`` has the most fragmentation and context of any stage: it is what has to be within
+    ``memory_limit_bytes``.
     """
 
     step_seconds: float

@@ -313,7 +313,7 @@ def test_no_middle_layer_holds_more_than_the_moments(data):
 
 
 def test_a_layout_fits_by_what_it_needs_with_fragmentation():
-    """Between its peak and its peak with fragmentation a layout fits only where the job judges by the centre."""
+    """Between its peak and that with fragmentation a layout fits only where the job judges by the centre."""
     job = load_job("llama3-8b-8x-a100")
     p = autoplan.evaluate(job, "tp=2,dp=4").predicted
     limit = (p.peak_memory_bytes_per_device + p.memory_needed_bytes) / 2
