@@ -24,9 +24,8 @@ def header_lines(target: Target, job: Job, plan: Plan, command: str) -> tuple[st
     memory = format_bytes(predicted.peak_memory_bytes_per_device)
     fits = "" if predicted.fits else ", which does not fit"
     step = f"{format_seconds(predicted.step_seconds)} (90 % interval {low} to {high})"
-    devices = "1 device" if job.cluster.devices == 1 else f"{job.cluster.devices} devices"
     lines = (
-        f"{job.model.name} on {devices} of {job.cluster.node.name}: {plan.layout_string}",
+        f"{job.model.name} on {job.cluster.devices_words} of {job.cluster.node.name}: {plan.layout_string}",
         f"predicted step time {step}, memory {memory} per device{fits}",
         f"for {target.framework} {target.version} ({target.check})",
         f"made by autoplan {__version__}: {command}",

@@ -168,7 +168,7 @@ def question_sentences(front: Front) -> list[str]:
 
 def _where(job: Job, of: Job) -> str:
     """Return what tells ``job`` apart from the other choices of the job ``of``."""
-    size = f"{job.cluster.devices} devices, batch {job.workload.global_batch_size:,}"
+    size = f"{job.cluster.devices_words}, batch {job.workload.global_batch_size:,}"
     if job.program is None:
         return size
     name = program_name(job.program, of)

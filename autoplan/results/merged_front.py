@@ -198,7 +198,7 @@ def question_words(job: Job, jobs: Sequence[Job]) -> str:
     if job.program is not None and len({other.program for other in jobs}) > 1:
         parts.append(job.program.words)
     if len({other.cluster.devices for other in jobs}) > 1:
-        parts.append(f"{job.cluster.devices} devices")
+        parts.append(job.cluster.devices_words)
     if len({other.workload.global_batch_size for other in jobs}) > 1:
         parts.append(f"a batch of {job.workload.global_batch_size:,}")
     return ", ".join(parts)

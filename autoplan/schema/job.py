@@ -331,6 +331,11 @@ class Cluster:
         """Number of nodes that the devices take."""
         return -(-self.devices // self.node.devices)
 
+    @property
+    def devices_words(self) -> str:
+        """The devices in words: "1 device", "8 devices"."""
+        return "1 device" if self.devices == 1 else f"{self.devices:,} devices"
+
 
 @dataclass(frozen=True, slots=True)
 class JobFile:

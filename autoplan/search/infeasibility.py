@@ -172,7 +172,7 @@ def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]
     """
     if not space.groups:
         rules = "; ".join(conflicting_rules(job))
-        return (f"no layout of {job.cluster.devices} devices satisfies all of these rules: {rules}",)
+        return (f"no layout of {job.cluster.devices_words} satisfies all of these rules: {rules}",)
     limit = memory_limit_bytes(job)
     layout = smallest_layout(job, space, even=even_only(job))
     predicted = predict(job, layout)
@@ -200,5 +200,5 @@ def _state_sentence(job: Job, memory: StageMemory) -> str:
     state = memory.parameters + memory.gradients + memory.optimizer
     return (
         f"of these, parameters, gradients and optimizer state are {format_bytes(state)} "
-        f"({job.model.name} on {job.cluster.devices} devices)"
+        f"({job.model.name} on {job.cluster.devices_words})"
     )

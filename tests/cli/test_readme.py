@@ -203,7 +203,8 @@ def blind_sentence():
     median, mean, covered, _ = spread_of(found)
     return (
         f"- Publications that nobody here had met, predicted before anything was changed for them: "
-        f"{len(found)} runs,\n  {median} off in the median, {mean} in the mean, {covered} inside the 90 % interval.\n"
+        f"{len(found)} runs,\n"
+        f"  {median} off in the median, {mean} in the mean, {covered} inside the 90 % interval.\n"
     )
 
 

@@ -109,7 +109,7 @@ def test_each_choice_says_what_was_looked_at(several, run, tmp_path):
     file.write_text(json.dumps(several[1]))
     told = " ".join(run("verify", file).stdout.split())
 
-    for words in ("1 devices, a batch of 4", "2 devices, a batch of 4", "2 devices, a batch of 8"):
+    for words in ("1 device, a batch of 4", "2 devices, a batch of 4", "2 devices, a batch of 8"):
         assert f"{words}: " in told
 
 
@@ -229,7 +229,7 @@ OVER_DEVICES = {
     ),
     "another step of an answer": (
         change(("answers", 1, "plans", 0, "step_seconds"), lambda x: x * 0.99),
-        "1 devices, a batch of 8: plan 1: predicted.step_seconds is stated as",
+        "1 device, a batch of 8: plan 1: predicted.step_seconds is stated as",
     ),
     "a plan of an answer gone": (
         lambda d: d["answers"][3]["plans"].pop(0),
@@ -249,11 +249,11 @@ OVER_DEVICES = {
     ),
     "another status of an answer": (
         change(("answers", 0, "certificate", "status"), "infeasible"),
-        "1 devices, a batch of 4: status infeasible with",
+        "1 device, a batch of 4: status infeasible with",
     ),
     "another hash of an answer": (
         change(("answers", 0, "certificate", "job_hash"), "sha256:0"),
-        "1 devices, a batch of 4: the certificate is for the job sha256:0",
+        "1 device, a batch of 4: the certificate is for the job sha256:0",
     ),
 }
 

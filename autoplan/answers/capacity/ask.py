@@ -191,9 +191,7 @@ def _nothing_runs(job: ServingJob) -> list[str]:
         or [rejection.reason for rejection in engine_units(job).rejected[:_MOST_REASONS]]
         or ["the degrees of `search` do not fill the devices"]
     )
-    return [
-        f"no layout of the search space can run on {job.cluster.devices} devices: {why}" for why in broken
-    ]
+    return [f"no layout of the search space can run on {job.cluster.devices_words}: {why}" for why in broken]
 
 
 def _knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKnob]:

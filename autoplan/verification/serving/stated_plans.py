@@ -136,7 +136,7 @@ def _layouts(
     if len(texts) != len(stated.engines):
         wrong.append(f"{name} has {len(texts)} layouts and {len(stated.engines)} groups of engines")
     if sum(layout.devices for layout in layouts) > job.cluster.devices:
-        wrong.append(f"{name} takes more than the {job.cluster.devices} devices")
+        wrong.append(f"{name} takes more than the {job.cluster.devices_words}")
     return layouts, wrong
 
 
