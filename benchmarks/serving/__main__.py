@@ -14,17 +14,20 @@ from autoplan.catalog import serving_intervals
 from autoplan.schema.yaml.writer import file_text
 from benchmarks.accuracy.recorded import changes, load_figures, render_changes, save_figures
 from benchmarks.command import parser_of, run
+from benchmarks.serving.conformal import device_factor, spreads_of
 from benchmarks.serving.engine_fitting.engine_fits import fit_engines, left_out_errors, left_out_shares
 from benchmarks.serving.engine_fitting.engine_numbers import family_of, write_fits
 from benchmarks.serving.engine_fitting.step_responses import NUMBERS, Response, responses, sampled
-from benchmarks.serving.outcomes import ServedOutcome, outcomes_of_files, row_of
+from benchmarks.serving.outcomes import FITTED, ServedOutcome, outcomes_of_files, row_of
 from benchmarks.serving.served_runs import ServedRun, read_served_runs
-from benchmarks.serving.served_summary import device_factor, figures_of, render, spreads_of, summary_of
+from benchmarks.serving.served_summary import figures_of, render, summary_of
 
 __all__ = ["DEFAULT_RUNS", "main"]
 
 _DATA: Final = Path(__file__).parent / "data"
-DEFAULT_RUNS: Final = (_DATA / "served_runs.yaml", _DATA / "served_runs_2.yaml")
+DEFAULT_RUNS: Final = tuple(_DATA / name for name in FITTED)
+#: Runs that no fit of an engine sees; intervals do.
+UNSEEN_RUNS: Final = tuple(_DATA / f"served_runs_{number}.yaml" for number in (3, 4, 5))
 RECORDED: Final = Path(__file__).parent / "recorded.yaml"
 #: The figures of a fixed sample of runs, which tests compare.
 RECORDED_SAMPLE: Final = RECORDED.with_name("recorded_sample.yaml")
@@ -110,10 +113,11 @@ def _save_spreads(outcomes: Sequence[ServedOutcome]) -> None:
     if factor is not None:
         wider = spec.unmeasured_device.model_copy(update={"value": round(factor, 2)})
         spec = spec.model_copy(update={"unmeasured_device": wider})
-    met = [x for x in outcomes if x.skipped is None]
+    everything = [*outcomes, *outcomes_of_files(UNSEEN_RUNS)]
+    met = [x for x in everything if x.skipped is None]
     spec = spec.model_copy(
         update={
-            "spreads": tuple(spreads_of(outcomes, spec)),
+            "spreads": tuple(spreads_of(everything, spec)),
             "models": tuple(sorted({f"{x.model[0]}x{x.model[1]}" for x in met})),
             "devices": tuple(sorted({x.device for x in met})),
         }

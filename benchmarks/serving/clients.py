@@ -1,33 +1,39 @@
-"""Clients of measured runs: prompts that an earlier run of a session sent, and answers that end early.
+"""Clients of measured runs: prompts that an earlier run sent, and the lengths of prompts and answers.
 
 Notation (this file only)::
 
     n  tokens of a prompt      h  tokens of it that the prefix cache has             [1]
-    m  mean tokens of an answer, M  most tokens of one                               [1]
-    k  rate of the exponential distribution of answers, cut at M                     [1]
+    m  mean tokens of a prompt or an answer, M  most tokens of one                   [1]
+    k  rate of the exponential distribution of lengths, cut at M                     [1]
 
 Clients that draw prompts from a fixed seed send the same ones in each run, and shorter prompts are the
 beginnings of longer ones. A server that keeps them computes what it has not seen.
 
 Source: vllm benchmarks/datasets.py, RandomDataset: DEFAULT_SEED = 0, tokens (offset + index + 0, 1, ...) mod
 the vocabulary; vllm-project/vllm issues 52884 and 54227 have measured what it does to a sweep; vllm
-benchmarks/serve.py sends the first prompt once before each run.
+benchmarks/serve.py sends the first prompt once before each run. vllm benchmarks/datasets.py,
+is_valid_sequence, and sglang bench_serving.py, sample_sharegpt_requests: prompts of ShareGPT have at most
+1,024 tokens, and 2,048 with their answers.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, expm1
 from statistics import fmean
 
 import numpy as np
 
+from autoplan.costs.serving.queueing.request_load import RequestLoad
 from benchmarks.serving.served_jobs import facts_of_runs
 from benchmarks.serving.served_runs import ServedRun
 
-__all__ = ["PromptCache", "early_ends", "hit_rate"]
+__all__ = ["PromptCache", "hit_rate", "with_told_lengths"]
+
+#: Most tokens of a prompt of ShareGPT, and of one with its answer.
+_PROMPT, _BOTH = 1024, 2048
 
 
 class PromptCache:
@@ -99,22 +105,39 @@ def hit_rate(run: ServedRun, engines: int, capacity: int) -> float:
     return 0.0
 
 
-def early_ends(run: ServedRun, requests: int, seed: int = 0) -> tuple[int, ...]:
-    """Return the tokens of answers that end where the model ends them; empty where all are alike.
+def with_told_lengths(run: ServedRun, load: RequestLoad, seed: int = 0) -> RequestLoad:
+    """Return a load whose prompts and answers are as long as the client of a run had them.
 
-    A row has their mean m alone, and its client the most, M. Of all distributions over 1 to M with that mean
-    the one that assumes least, exp(-k x) cut at M, is taken (maximum entropy; Jaynes 1957).
+    Conversations of ShareGPT differ in both; answers end where the model ends them. A row has the mean alone,
+    and its client the most, M. Of all distributions over 1 to M with that mean the one that assumes least,
+    exp(-k x) cut at M, is taken (maximum entropy; Jaynes 1957).
     """
-    matches = (re.search(entry["rows"], run.id) for entry in facts_of_runs("early_ends"))
-    most = next((int(match["most"]) for match in matches if match), 0)
-    mean = run.workload.output_len or 1
+    told, requests = (run.client.lengths if run.client else None) or "", len(load)
+    most, inputs, outputs = _most_of_answers(run), run.workload.input_len or 1, run.workload.output_len or 1
+    if told.startswith("ShareGPT"):
+        load = replace(load, inputs=_spread(inputs, _PROMPT, requests, seed + 1) or load.inputs)
+        most = most or _BOTH - max(load.inputs)
+    return replace(load, outputs=_spread(outputs, most, requests, seed) or load.outputs)
+
+
+def _most_of_answers(run: ServedRun) -> int:
+    """Return the most tokens of an answer that ends where the model ends it; 0 where answers are alike."""
+    for entry in facts_of_runs("early_ends"):
+        match = re.search(entry["rows"], run.id)
+        if match:
+            return int(entry.get("most") or match["most"])
+    return 0
+
+
+def _spread(mean: int, most: int, requests: int, seed: int) -> tuple[int, ...]:
+    """Return lengths with a mean, M at most; empty where all are alike."""
     if not 1 < mean < most:
         return ()
     parts = (np.arange(requests) + 0.5) / requests
     rate = _rate(mean / most)
     shares = parts if abs(rate) < 1e-6 else -np.log1p(parts * expm1(-rate)) / rate
-    answers = np.maximum(1, np.rint(shares * most)).astype(np.int64)
-    return tuple(np.random.default_rng(seed).permutation(answers).tolist())
+    lengths = np.maximum(1, np.rint(shares * most)).astype(np.int64)
+    return tuple(np.random.default_rng(seed).permutation(lengths).tolist())
 
 
 def _rate(mean: float) -> float:

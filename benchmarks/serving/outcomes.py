@@ -19,9 +19,11 @@ from benchmarks.serving.served_predictions import predicted
 from benchmarks.serving.served_runs import METRICS, ServedRun, mode_of, publication_of, read_served_runs
 from benchmarks.skips import EXPECTED, Skipped, skipped_by
 
-__all__ = ["ServedOutcome", "outcomes_of_files", "residual", "row_of"]
+__all__ = ["FITTED", "ServedOutcome", "outcomes_of_files", "residual", "row_of", "width_of"]
 
 _PROCESSES: Final = 2
+#: Files of runs that fits of engines see.
+FITTED: Final = ("served_runs.yaml", "served_runs_2.yaml")
 #: Rows that one process prices in less time than several take to start.
 _FEW: Final = 100
 
@@ -41,6 +43,10 @@ class ServedOutcome:
     publication: str = ""
     #: Layers and hidden size of the model.
     model: tuple[int, int] = (0, 0)
+    #: Whether the model has experts, fits of engines see the run, and its engine's version is assumed.
+    experts: bool = False
+    fitted: bool = True
+    assumed: bool = False
     #: Devices, degrees of parallelism, clients, and nominal tokens of a prompt and of an answer.
     devices: int = 1
     layout: str = ""
@@ -59,7 +65,7 @@ class ServedOutcome:
 def outcomes_of_files(files: Path | Sequence[Path], *, sample: int | None = None) -> list[ServedOutcome]:
     """Return the outcomes of the runs of ``files``, in order, or of a fixed ``sample`` of them."""
     paths = [files] if isinstance(files, Path) else list(files)
-    rows = [row for path in paths for row in read_served_runs(path)]
+    rows = [(*row, path.name in FITTED) for path in paths for row in read_served_runs(path)]
     if sample:
         rows = fixed_sample(rows, sample, itemgetter(0))
     if len(rows) < _FEW:
@@ -68,16 +74,18 @@ def outcomes_of_files(files: Path | Sequence[Path], *, sample: int | None = None
         return list(pool.map(_outcome, rows, chunksize=16))
 
 
-def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
-    name, run = row
+def _outcome(row: tuple[str, ServedRun | Skipped, bool]) -> ServedOutcome:
+    name, run, fitted = row
     if isinstance(run, Skipped):
-        return ServedOutcome(name, skipped=str(run), category=run.category)
+        return ServedOutcome(name, skipped=str(run), category=run.category, fitted=fitted)
     known: dict[str, Any] = {
         "device": run.hardware.gpu,
         "source": _source(name),
         "group": run.group or name,
         "publication": publication_of(run),
         "model": (run.model.layers, run.model.hidden),
+        "experts": run.model.experts is not None,
+        "fitted": fitted,
         "measured": run.figures,
         "was_saturated": run.saturated,
         "kernels_measured": engine_kernels_origin(run.hardware.gpu)[0],
@@ -89,7 +97,7 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
     }
     try:
         mode = mode_of(run)
-        engine = str(engine_of(run))
+        engine = engine_of(run)
         served = predicted(run)
     except Skipped as reason:
         return ServedOutcome(name, skipped=str(reason), category=reason.category, **known)
@@ -99,7 +107,8 @@ def _outcome(row: tuple[str, ServedRun | Skipped]) -> ServedOutcome:
     return ServedOutcome(
         name,
         mode=mode,
-        engine=engine,
+        engine=str(engine),
+        assumed=engine.version_assumed,
         values=served.values,
         saturated=served.saturated,
         fits=served.fits,
@@ -125,6 +134,12 @@ def residual(outcome: ServedOutcome, metric: str) -> float | None:
     return log(measured / value) if value and measured else None
 
 
+def width_of(outcome: ServedOutcome, spec: IntervalSpec) -> float:
+    """Return how wide the interval of a run is by its device and the version of its engine [1]."""
+    width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
+    return width * (spec.assumed_version.value if outcome.assumed else 1.0)
+
+
 def row_of(outcome: ServedOutcome, spec: IntervalSpec) -> dict[str, Any]:
     """Return the JSON row of an outcome: each prediction with the ends of its 90 % interval.
 
@@ -132,10 +147,11 @@ def row_of(outcome: ServedOutcome, spec: IntervalSpec) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"id": outcome.id}
     unmet = unmet_parts(spec, outcome.model, outcome.device)
-    width, _ = widening(spec, measured=outcome.kernels_measured, engine=None, unmet=unmet)
+    width = width_of(outcome, spec) * widening(spec, measured=True, engine=None, unmet=unmet)[0]
     for metric in METRICS:
         value = outcome.values.get(metric)
-        spread = spread_of(spec, cast("SpreadLoad", outcome.mode or "all"), metric)
+        load = cast("SpreadLoad", outcome.mode or "all")
+        spread = spread_of(spec, load, metric, experts=outcome.experts)
         interval = interval_of(value, spread, width) if value is not None and spread is not None else None
         row[f"predicted_{metric}"] = value
         row[f"predicted_{metric}_low"] = interval.low if interval else None

@@ -154,8 +154,19 @@ def try_step(name: str, step: StepFacts | None) -> None:
 
 
 def engine_of(run: ServedRun) -> Engine:
-    """Return the engine of a run as its file describes it. Raises Skipped for an unknown one."""
-    return _engine(_engine_name(run))
+    """Return the engine of a run as its file describes it. Raises Skipped for an unknown one.
+
+    A version that is older than all that the file knows is assumed to run like the first of them.
+    """
+    name = _engine_name(run)
+    engine = _engine(name)
+    return replace(engine, version_assumed=True) if _is_older(run, name) else engine
+
+
+def _is_older(run: ServedRun, name: str) -> bool:
+    """Whether the release that a run tells comes before the version that it is priced as."""
+    told, version = _QUALIFIED.search((run.layout.framework or "").lower()), name.partition("@")[2]
+    return told is not None and _numbers(told[1])[:2] < _numbers(version)[:2]
 
 
 def _engine_name(run: ServedRun) -> str:

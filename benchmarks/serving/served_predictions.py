@@ -41,7 +41,7 @@ from autoplan.schema.serving.request_lengths import (
 )
 from autoplan.schema.serving.serving_spec import ServingJob
 from benchmarks.serving.bench_runs import BenchFacts, bench_sizes, bench_tokens_per_second, captured_sizes
-from benchmarks.serving.clients import early_ends, hit_rate
+from benchmarks.serving.clients import hit_rate, with_told_lengths
 from benchmarks.serving.served_jobs import (
     ServedJob,
     bench_of,
@@ -210,8 +210,7 @@ def _rounds_of_clients(run: ServedRun, job: ServingJob, clients: int, own: int) 
     most = own * max(3, _SIMULATED // own)
     simulated = max(own, min(ceil(_rounds(run, clients) * own), most))
     away = CLIENT_SECONDS + _front_end(run, job)
-    load = replace(drawn_load(_loop(run, own), simulated), client_seconds=away)
-    return replace(load, outputs=early_ends(run, len(load)) or load.outputs)
+    return with_told_lengths(run, replace(drawn_load(_loop(run, own), simulated), client_seconds=away))
 
 
 def _loop_values(
@@ -291,7 +290,10 @@ def _open(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     )
     requests = ceil(((run.client and run.client.requests) or _OPEN_REQUESTS) / parts)
     rules, busy = _rules(run, served), served.layout.adp * _busy(run, served)
-    loads = [replace(drawn_load(workload, requests, seed), front_end_busy=busy) for seed in _SEEDS]
+    loads = [
+        with_told_lengths(run, replace(drawn_load(workload, requests, seed), front_end_busy=busy), seed)
+        for seed in _SEEDS
+    ]
     draws = [_values(run, simulate(load, rules, iteration), parts) for load in loads]
     values = {metric: _mean([one[metric] for one in draws]) for metric in METRICS}
     for metric in (METRICS[0], METRICS[3]):
@@ -326,11 +328,13 @@ def _at_once(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     """
     parts = served.layout.replicas * served.layout.adp
     requests = ceil((run.workload.batch or 1) / parts)
-    inputs, outputs = run.workload.input_len or 1, run.workload.output_len or 1
-    busy, sizes = parts * _busy(run, served), ((inputs,) * requests, (outputs,) * requests)
-    result = simulate(
-        RequestLoad(*sizes, (0.0,) * requests, front_end_busy=busy), _rules(run, served), iteration
+    workload = ServingWorkload(
+        input_tokens=_lengths(run, run.workload.input_len or 1),
+        output_tokens=_lengths(run, run.workload.output_len or 1),
     )
+    load = with_told_lengths(run, drawn_load(workload, requests))
+    load = replace(load, front_end_busy=parts * _busy(run, served))
+    result = simulate(load, _rules(run, served), iteration)
     values = _values(run, result, parts)
     # One loop of events parses the templates of all requests that are there before it goes on with one.
     front = _front_end(run, served.job) + parts * requests * template_seconds(run)

@@ -6,26 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp
 from statistics import fmean, median
-from typing import Any, Final, cast
+from typing import Any
 
 import numpy as np
 
-from autoplan.catalog import serving_intervals
-from autoplan.costs.serving.served_intervals import widening
-from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
+from benchmarks.serving.conformal import coverage_of
 from benchmarks.serving.outcomes import ServedOutcome, residual
 from benchmarks.serving.served_choices import offline_order, slo_picks
 from benchmarks.serving.served_runs import METRICS
 
-__all__ = ["device_factor", "figures_of", "render", "spreads_of", "summary_of"]
+__all__ = ["figures_of", "render", "summary_of"]
 
-#: Fewer runs than this have no spread of their own.
-_LEAST_RUNS: Final = 15
-#: Most runs that one publication counts for in a load; runs that closed loops add to open ones.
-_MOST_OF_ONE: Final = 10.0
-_CLOSED_RUNS: Final = 60.0
-#: Publications from which on a load has a spread of its own alone.
-_ENOUGH: Final = 4
 Key = tuple[str, str]
 
 
@@ -44,7 +35,7 @@ def summary_of(outcomes: Sequence[ServedOutcome]) -> dict[str, Any]:
         "slo_picks": _by_all(slo_picks, outcomes),
         "offline_order": _by_all(offline_order, outcomes),
         "saturation": _saturation(outcomes),
-        "coverage": _coverage(outcomes),
+        "coverage": coverage_of(outcomes),
     }
 
 
@@ -95,123 +86,6 @@ def _saturation(outcomes: Iterable[ServedOutcome]) -> dict[str, float | None]:
         "found": fmean(saturated) if saturated else None,
         "false": fmean(false) if false else None,
     }
-
-
-def spreads_of(
-    outcomes: Iterable[ServedOutcome], spec: IntervalSpec, without: str | None = None
-) -> list[SpreadSpec]:
-    """Return the spread of each mode and metric, and of all modes together, but for one publication.
-
-    Publications weigh alike up to ten runs of a load, so that none decides alone. A residual counts over the
-    widening of its device, and all are wider by what is not known of another publication. An open loop has
-    few runs: its quantiles lie between theirs and those of closed loops. Of fewer than four publications a
-    load has quantiles that reach as far towards those of all loads as publications are missing.
-    """
-    weighted: dict[Key, list[tuple[float, float]]] = defaultdict(list)
-    publications: dict[Key, set[str]] = defaultdict(set)
-    sizes = Counter((x.publication, x.mode) for x in outcomes)
-    for outcome in outcomes:
-        if outcome.publication == without:
-            continue
-        width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
-        for metric in METRICS:
-            value = residual(outcome, metric)
-            if value is not None:
-                weight = min(1.0, _MOST_OF_ONE / sizes[outcome.publication, outcome.mode])
-                weighted[outcome.mode, metric].append((value / width, weight))
-                weighted["all", metric].append((value / width, weight))
-                publications[outcome.mode, metric].add(outcome.publication)
-    wider = spec.other_publication.value
-    found = {
-        key: (wider * _quantile(values, 0.05), wider * _quantile(values, 0.95), len(values))
-        for key, values in sorted(weighted.items())
-        if len(values) >= _LEAST_RUNS
-    }
-    missing = {key: max(0.0, 1.0 - len(publications[key]) / _ENOUGH) for key in found if key[0] != "all"}
-    ends = {key: _towards_all(key, _towards_closed(key, found), found, missing) for key in found}
-    return [_spread(key, ends[key], found[key][2]) for key in found]
-
-
-def _spread(key: Key, ends: tuple[float, float], runs: int) -> SpreadSpec:
-    load, metric = cast("SpreadLoad", key[0]), cast("ServedMetric", key[1])
-    return SpreadSpec(load=load, metric=metric, low=round(ends[0], 4), high=round(ends[1], 4), runs=runs)
-
-
-def _towards_closed(key: Key, found: Mapping[Key, tuple[float, float, int]]) -> tuple[float, float]:
-    """Return quantiles, those of an open loop as the mean with closed loops that count for sixty runs."""
-    low, high, runs = found[key]
-    closed = found.get(("closed loop", key[1]))
-    if key[0] != "open loop" or closed is None:
-        return low, high
-    own = runs / (runs + _CLOSED_RUNS)
-    return own * low + (1 - own) * closed[0], own * high + (1 - own) * closed[1]
-
-
-def _towards_all(
-    key: Key,
-    ends: tuple[float, float],
-    found: Mapping[Key, tuple[float, float, int]],
-    missing: Mapping[Key, float],
-) -> tuple[float, float]:
-    """Return quantiles that reach to those of all loads by the share of publications that is missing."""
-    share, everything = missing.get(key, 0.0), found.get(("all", key[1]))
-    if everything is None:
-        return ends
-    low, high = (own + share * (other - own) for own, other in zip(ends, everything[:2], strict=True))
-    return min(ends[0], low), max(ends[1], high)
-
-
-def device_factor(outcomes: Sequence[ServedOutcome]) -> float | None:
-    """Return how much wider residuals are on devices without measured kernels: the median over figures."""
-    widths: list[dict[Key, float]] = []
-    for measured in (True, False):
-        weighted: dict[Key, list[tuple[float, float]]] = defaultdict(list)
-        sizes = Counter(x.group for x in outcomes)
-        for outcome in (x for x in outcomes if x.kernels_measured is measured):
-            for metric in METRICS:
-                value = residual(outcome, metric)
-                if value is not None:
-                    weighted[outcome.mode, metric].append((value, min(1.0, 10.0 / sizes[outcome.group])))
-        widths.append(
-            {
-                key: _quantile(values, 0.95) - _quantile(values, 0.05)
-                for key, values in weighted.items()
-                if len(values) >= _LEAST_RUNS
-            }
-        )
-    ratios = [widths[1][key] / widths[0][key] for key in widths[1] if key in widths[0]]
-    return median(ratios) if ratios else None
-
-
-def _quantile(values: list[tuple[float, float]], share: float) -> float:
-    ordered = sorted(values)
-    total, reached = sum(weight for _, weight in ordered), 0.0
-    for value, weight in ordered:
-        reached += weight
-        if reached >= share * total:
-            return value
-    return ordered[-1][0]
-
-
-def _coverage(outcomes: Sequence[ServedOutcome]) -> list[dict[str, Any]]:
-    """Return the share of runs within their interval, where each publication is judged by the others."""
-    inside: dict[Key, list[bool]] = defaultdict(list)
-    spec = serving_intervals()
-    for publication in sorted({x.publication for x in outcomes}):
-        spreads: dict[Key, SpreadSpec] = {
-            (x.load, x.metric): x for x in spreads_of(outcomes, spec, without=publication)
-        }
-        for outcome in (x for x in outcomes if x.publication == publication):
-            width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
-            for metric in METRICS:
-                value = residual(outcome, metric)
-                spread = spreads.get((outcome.mode, metric)) or spreads.get(("all", metric))
-                if value is not None and spread is not None:
-                    inside[outcome.mode, metric].append(width * spread.low <= value <= width * spread.high)
-    return [
-        {"of": mode, "metric": metric, "n": len(covered), "share": fmean(covered)}
-        for (mode, metric), covered in sorted(inside.items())
-    ]
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -269,8 +143,11 @@ def render(summary: Mapping[str, Any]) -> str:
             for x in summary[title]
         ]
     lines += _render_choices(summary)
-    lines += ["", "90 % intervals by the other publications"]
-    lines += [f"{x['of']:44} {x['metric']:30} {x['n']:5} {x['share']:6.1%}" for x in summary["coverage"]]
+    lines += ["", f"{'90 % intervals by the other publications':75} {'n':>5} inside half-width"]
+    lines += [
+        f"{x['of']:44} {x['metric']:30} {x['n']:5} {x['share']:6.1%} {x['width']:10.2f}"
+        for x in summary["coverage"]
+    ]
     saturation = summary["saturation"]
     if saturation["found"] is not None:
         lines.append(f"saturated: {saturation['found']:.0%} of {saturation['n']} found")

@@ -1,6 +1,7 @@
 """The benchmark of measured serving runs: its rows, what it skips, and its intervals."""
 
 import json
+from dataclasses import replace
 from math import exp
 
 import pytest
@@ -8,11 +9,11 @@ import pytest
 from autoplan.catalog import serving_intervals
 from benchmarks.serving import served_jobs
 from benchmarks.serving.__main__ import DEFAULT_RUNS, main
-from benchmarks.serving.outcomes import ServedOutcome
-from benchmarks.serving.served_jobs import engine_name
+from benchmarks.serving.conformal import coverage_of, spreads_of
+from benchmarks.serving.outcomes import ServedOutcome, width_of
+from benchmarks.serving.served_jobs import engine_name, engine_of
 from benchmarks.serving.served_predictions import predicted
 from benchmarks.serving.served_runs import METRICS, RunEngine, ServedRun, read_served_runs
-from benchmarks.serving.served_summary import spreads_of
 from benchmarks.skips import Skipped
 from tests.support.serving_runs import RUN
 
@@ -171,9 +172,48 @@ def test_a_load_of_few_publications_leans_on_all_loads(publications, share):
     """Errors of 0.8 and of 0.2: each publication that is missing of four takes a quarter of the way."""
     runs = [*loads("closed loop", 0.8, 4), *loads("static", 0.2, publications)]
     spec = serving_intervals()
-    spreads = {x.load: x for x in spreads_of(runs, spec)}
+    spreads = {x.load: x for x in spreads_of(runs, spec) if x.model is None}
     wider = spec.other_publication.value
 
     assert spreads["all"].high == pytest.approx(0.8 * wider)
     assert spreads["static"].high == pytest.approx((0.2 + share * 0.6) * wider)
     assert spreads["static"].low == pytest.approx(0.2 * wider)
+
+
+@pytest.mark.parametrize(("publications", "share"), [(4, 0.6), (10, 0.0)])
+def test_models_with_experts_have_a_spread_that_leans_on_all_models(publications, share):
+    """Errors of 0.6 with experts, 0.1 without: each publication missing of ten takes a tenth of the way."""
+    with_experts = [replace(x, experts=True) for x in loads("closed loop", 0.6, publications)]
+    dense = [replace(x, publication=f"dense-{x.publication}") for x in loads("closed loop", 0.1, 10)]
+    spec = serving_intervals()
+    spreads = {x.model: x for x in spreads_of([*with_experts, *dense], spec) if x.load == "closed loop"}
+    wider = spec.other_publication.value
+
+    assert spreads[None].low == pytest.approx(0.1 * wider)
+    assert spreads["experts"].low == pytest.approx((0.6 - share * 0.5) * wider)
+    assert spreads["dense"].high == pytest.approx(0.1 * wider)
+
+
+def test_runs_that_no_fit_sees_are_not_widened_again():
+    """Their errors are those of another publication as they are; coverage names them apart."""
+    seen = loads("static", 0.2, 4) * 2
+    unseen = [replace(x, fitted=False) for x in seen]
+    ends = [spreads_of(runs, serving_intervals())[0].high for runs in (seen, unseen)]
+    found = {x["of"]: x for x in coverage_of(unseen)}
+
+    assert ends[0] == pytest.approx(serving_intervals().other_publication.value * ends[1])
+    assert found["static, no fit sees"]["share"] == found["static"]["share"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "assumed"), [("SGLang 0.4.2", True), ("SGLang 0.5.8", False), ("vLLM", True)]
+)
+def test_a_version_that_no_file_knows_is_assumed(framework, assumed):
+    """Older than all that are known, or not told: the interval is wider by as much as a plan's."""
+    layout = {**RUN["layout"], "framework": framework}
+    run = ServedRun.model_validate({**RUN, "layout": layout})
+    spec = serving_intervals()
+
+    assert engine_of(run).version_assumed is assumed
+    wide = width_of(ServedOutcome("x", assumed=assumed), spec)
+    assert wide == (spec.assumed_version.value if assumed else 1.0)

@@ -5,10 +5,11 @@ from statistics import fmean
 import pytest
 
 from autoplan.catalog import load_entry
+from autoplan.costs.serving.queueing.request_load import RequestLoad
 from benchmarks.serving.__main__ import DEFAULT_RUNS
-from benchmarks.serving.clients import PromptCache, early_ends, hit_rate
+from benchmarks.serving.clients import PromptCache, hit_rate, with_told_lengths
 from benchmarks.serving.served_jobs import served_job
-from benchmarks.serving.served_runs import ServedRun, read_served_runs
+from benchmarks.serving.served_runs import RunClient, ServedRun, read_served_runs
 from tests.support.serving_runs import RUN
 
 
@@ -60,7 +61,8 @@ def test_a_sweep_of_a_fixed_seed_finds_its_shorter_prompts():
 def test_answers_that_end_early_have_the_mean_of_their_row_and_no_more_than_their_most(mean):
     """Below half of the most they are denser at the short end, above it at the long one."""
     load = {**RUN["workload"], "output_len": mean}
-    answers = early_ends(run_named("dstack-pd-1p1d-2048-128-c32", workload=load), 512)
+    run = run_named("dstack-pd-1p1d-2048-128-c32", workload=load)
+    answers = with_told_lengths(run, RequestLoad((9,) * 512, (mean,) * 512)).outputs
 
     assert fmean(answers) == pytest.approx(mean, rel=0.02)
     assert min(answers) >= 1
@@ -70,7 +72,22 @@ def test_answers_that_end_early_have_the_mean_of_their_row_and_no_more_than_thei
 
 def test_answers_of_runs_that_ignore_the_end_are_all_alike():
     """A row without such a fact has the lengths that it tells."""
-    assert early_ends(run_named("x"), 8) == ()
+    load = RequestLoad((9,) * 8, (7,) * 8)
+
+    assert with_told_lengths(run_named("x"), load) == load
+
+
+def test_conversations_of_sharegpt_differ_in_both_lengths():
+    """Means of the row, prompts of 1,024 tokens at most and 2,048 with their answers, most of them short."""
+    run = run_named("x", workload={**RUN["workload"], "input_len": 220, "output_len": 200})
+    run = run.model_copy(update={"client": RunClient(lengths="ShareGPT (means)")})
+    load = with_told_lengths(run, RequestLoad((220,) * 512, (200,) * 512))
+
+    assert fmean(load.inputs) == pytest.approx(220, rel=0.02)
+    assert fmean(load.outputs) == pytest.approx(200, rel=0.02)
+    assert max(load.inputs) <= 1024
+    assert max(x + y for x, y in zip(load.inputs, load.outputs, strict=True)) <= 2048
+    assert sorted(load.outputs)[256] < 150
 
 
 def test_a_row_of_several_runs_has_the_mean_of_their_shares():

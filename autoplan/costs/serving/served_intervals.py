@@ -36,18 +36,27 @@ _EACH: Final[ServedMetric] = "time_per_output_token_seconds"
 _RATE: Final[ServedMetric] = "output_tokens_per_second"
 
 
-def spread_of(spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric) -> SpreadSpec | None:
+def spread_of(
+    spec: IntervalSpec, load: SpreadLoad, metric: ServedMetric, *, experts: bool | None = None
+) -> SpreadSpec | None:
     """Return the spread of a figure under a load, else that of all loads; None where there is neither.
+
+    ``experts``: that of models with experts or of others, where a load has it; None: that of both.
 
     >>> spec = load_entry("intervals", "serving")
     >>> spread_of(spec, "closed loop", "time_per_output_token_seconds").load
     'closed loop'
+    >>> dense = spread_of(spec, "closed loop", "time_per_output_token_seconds", experts=False)
+    >>> dense.high < spread_of(spec, "closed loop", "time_per_output_token_seconds", experts=True).high
+    True
 
-    Leaves out: that errors differ between engines, models and devices.
+    Leaves out: that errors differ between engines and devices.
     Source: the entry.
     """
-    spreads = {(spread.load, spread.metric): spread for spread in spec.spreads}
-    return spreads.get((load, metric)) or spreads.get(("all", metric))
+    kind = None if experts is None else "experts" if experts else "dense"
+    spreads = {(spread.load, spread.metric, spread.model): spread for spread in spec.spreads}
+    keys = (load, metric, kind), (load, metric, None), ("all", metric, kind), ("all", metric, None)
+    return next((spreads[key] for key in keys if key in spreads), None)
 
 
 Unmet = tuple[Literal["model", "device"], ...]
@@ -78,6 +87,8 @@ class Distance:
     gaps: tuple[float, float] = (0.0, 0.0)
     #: Whether the model has linear attention, of which no run was measured.
     linear: bool = False
+    #: Whether the model has experts; None: not known.
+    experts: bool | None = None
 
 
 def widening(
@@ -196,7 +207,7 @@ def served_intervals(
     kind = "disaggregated" if pools else _LOADS[load]
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:
-        spread = spread_of(spec, kind, metric)
+        spread = spread_of(spec, kind, metric, experts=far.experts)
         gap = far.gaps[0] if metric == _FIRST else far.gaps[1]
         return None if value is None or spread is None else interval_of(value, spread, width, gap)
 
@@ -206,9 +217,16 @@ def served_intervals(
     rates = interval(_RATE, rate)
     if load == "closed loop" and request is not None and latency and rate:
         rates = Interval(rate * latency / request.high, rate * latency / request.low)
-    runs = spread_of(spec, kind, _EACH)
-    basis = f"90 % intervals from {runs.runs} measured runs, load: {runs.load}" if runs else ""
+    basis = _basis(spread_of(spec, kind, _EACH, experts=far.experts))
     return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
+
+
+def _basis(spread: SpreadSpec | None) -> str:
+    """Return the runs behind the times per token as text."""
+    if spread is None:
+        return ""
+    models = {"dense": " of models without experts", "experts": " of models with experts", None: ""}
+    return f"90 % intervals from {spread.runs} measured runs{models[spread.model]}, load: {spread.load}"
 
 
 def job_intervals(
@@ -247,6 +265,7 @@ def job_intervals(
             unmet_parts(spec, (model.layers, model.hidden_size), job.cluster.device.name),
             simulation_gaps(simulations),
             linear=model.linear_attention is not None,
+            experts=model.moe is not None,
         ),
     )
 

@@ -14,6 +14,8 @@ from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
 #: Loads that measured runs had; all: whatever the load.
 SpreadLoad = Literal["closed loop", "open loop", "offline", "all at once", "static", "disaggregated", "all"]
+#: Models whose errors differ: with experts, and all others.
+SpreadModel = Literal["dense", "experts"]
 ServedMetric = Literal[
     "time_to_first_token_seconds",
     "time_per_output_token_seconds",
@@ -30,6 +32,9 @@ class SpreadSpec(Frozen):
 
     load: SpreadLoad = Field(description="how requests came")
     metric: ServedMetric = Field(description="the figure")
+    model: SpreadModel | None = Field(
+        default=None, description="models with experts, or others; left out: both"
+    )
     low: Logarithm = Field(description="5 % quantile of the logarithm of measured over predicted")
     high: Logarithm = Field(description="95 % quantile of it")
     runs: int = Field(ge=1, le=1_000_000_000, description="measured runs")
@@ -66,13 +71,13 @@ class IntervalSpec(Frozen):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        keys = [(spread.load, spread.metric) for spread in self.spreads]
+        keys = [(spread.load, spread.metric, spread.model) for spread in self.spreads]
         unseen = self.other_publication, self.other_model, self.other_device
         factors = self.unmeasured_device, self.assumed_version, *unseen
         named = {self.source, *(factor.source for factor in factors)}
         wrong = [f"sources lacks {name!r}" for name in sorted(named - set(self.sources))]
         if len(set(keys)) != len(keys):
-            wrong.append("spreads has a load and figure twice")
+            wrong.append("spreads has a load, figure and model twice")
         wrong += [f"{s.load}, {s.metric}: low is above high" for s in self.spreads if s.low > s.high]
         if wrong:
             raise ValueError("; ".join(wrong))

@@ -16,6 +16,9 @@ from autoplan.schema.base import (
     SourcedShare,
 )
 
+#: Formats of weights whose products quantize what they read.
+FusedFormat = Literal["fp8", "nvfp4"]
+
 
 class SourcedRatio(Sourced):
     """A sourced number without unit."""
@@ -233,9 +236,9 @@ class StepFacts(Frozen):
     )
     pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
     largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
-    fuses_quantization: bool = Field(
-        default=False,
-        description="whether norms and activations quantize the inputs of fp8 and nvfp4 products",
+    fuses_quantization: tuple[FusedFormat, ...] = Field(
+        default=(),
+        description="formats of weights whose inputs norms and activations quantize, not a kernel of its own",
     )
     fuses_norms: bool = Field(
         default=False,

@@ -108,7 +108,7 @@ def kernel_prices(
 
     >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
     >>> kernel_prices(job, kernels_for(h100), engine_kernels_for(h100)).fuses_quantization
-    False
+    ('fp8',)
     """
     step = _step_facts(job)
     tables = None if measured is None else MeasuredKernels(*measured, step.kernels, step.triton_experts)

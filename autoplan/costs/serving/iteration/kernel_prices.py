@@ -56,8 +56,8 @@ class KernelPrices:
     cluster: Cluster
     measured: MeasuredKernels | None
     kernels: KernelSpec
-    #: Whether norms and activations quantize what products read, which sweeps of products include.
-    fuses_quantization: bool = False
+    #: Formats whose inputs norms and activations quantize; sweeps of products include it.
+    fuses_quantization: tuple[WeightFormat, ...] = ()
 
     @property
     def bandwidth(self) -> float:
@@ -104,9 +104,8 @@ class KernelPrices:
         on = self.measured.measured_on
         wide, deep = max(n, table.outputs[0]), max(k, table.inner[0])
         seconds = table_gemm_seconds(np.maximum(m, 1.0), wide, deep, table, on)
-        if self.fuses_quantization:
-            written = 3.0 * m * k / on.memory.bandwidth.value if weights in {"fp8", "nvfp4"} else 0.0
-            quantized = self.measured.quantization(table, on) + written
+        if weights in self.fuses_quantization:
+            quantized = self.measured.quantization(table, on) + 3.0 * m * k / on.memory.bandwidth.value
             seconds = np.maximum(seconds - quantized, seconds / 4)
         else:
             seconds = self._in_graph(seconds, m, (wide, deep), table)

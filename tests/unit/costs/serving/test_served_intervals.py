@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoplan.catalog import load_serving_job, serving_intervals
-from autoplan.costs.serving.served_intervals import interval_of, served_intervals, spread_of, widening
+from autoplan.costs.serving.served_intervals import (
+    Distance,
+    interval_of,
+    served_intervals,
+    spread_of,
+    widening,
+)
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
 from autoplan.schema.serving.engine_facts import SourcedRatio
@@ -18,10 +24,11 @@ SPEC = serving_intervals()
 FIGURES = (0.4, 0.02, 5.4, 900.0)
 
 
-def intervals(load="closed loop", *, measured=True, engine=None):
+def intervals(load="closed loop", *, measured=True, engine=None, experts=None):
     """Return the intervals of ``FIGURES``."""
     engine = engine or load_serving_job("llama3-70b-8x-h100").engine
-    return served_intervals(SPEC, load, FIGURES, measured=measured, engine=engine)
+    far = Distance(experts=experts)
+    return served_intervals(SPEC, load, FIGURES, measured=measured, engine=engine, distance=far)
 
 
 @pytest.mark.parametrize("load", ["closed loop", "open loop", "maximum"])
@@ -90,10 +97,20 @@ def test_the_benchmark_prints_the_intervals_of_plans():
     each = plan.time_per_output_token
     metric = "time_per_output_token_seconds"
     met = {"model": (job.model.layers, job.model.hidden_size), "device": job.cluster.device.name}
+    assert job.model.moe is None
     row = row_of(ServedOutcome("x", mode="closed loop", values={metric: each}, **met), SPEC)
 
     assert row[f"predicted_{metric}_low"] == pytest.approx(plan.intervals.time_per_output_token.low)
     assert row[f"predicted_{metric}_high"] == pytest.approx(plan.intervals.time_per_output_token.high)
+
+
+def test_models_with_experts_are_less_sure_in_a_closed_loop():
+    """Their times per token reach farther above, and the answer says whose runs stand behind it."""
+    dense, experts = (intervals(experts=x) for x in (False, True))
+
+    assert experts.time_per_output_token.high > dense.time_per_output_token.high
+    assert "of models with experts" in experts.reasons[0]
+    assert "of models without experts" in dense.reasons[0]
 
 
 def test_an_entry_with_a_figure_twice_is_refused():

@@ -66,6 +66,23 @@ def test_kernels_that_others_hold_are_not_launched(model, stack, layout, sparse,
     )
 
 
+@pytest.mark.parametrize(
+    ("stack", "weights", "fused"),
+    [("vllm@0.16", "fp8", True), ("sglang@0.5.8", "fp8", False), ("vllm@0.16", "fp8-block", False)],
+)
+def test_compiled_norms_quantize_what_products_in_fp8_read(stack, weights, fused):
+    """Less by what a sweep of products has for it: the smallest above that of 16 bits, and the bytes."""
+    _, prices, _ = scoped("llama3-8b", "dgx-h100", stack, tp=1, weights=weights)
+    apart = replace(prices, fuses_quantization=())
+    matrix, m = Matrix(28672, 4096, weights), np.array([64.0])
+    measured = prices.measured
+    table = measured.gemm(weights)
+    saved = measured.quantization(table, measured.measured_on) + 3 * 64 * 4096 / 3.35e12
+    less = apart.product(m, matrix) - prices.product(m, matrix)
+
+    assert float(less[0]) == pytest.approx(saved if fused else 0.0, rel=1e-3)
+
+
 @pytest.mark.parametrize(("model", "hardware", "stack", "layout"), JOBS)
 @pytest.mark.parametrize("requests", [16, 64, 256])
 def test_weights_that_are_read_take_less_than_three_reads(model, hardware, stack, layout, requests):
