@@ -308,6 +308,29 @@ def left_out_table(named_errors):
     return markdown(["left out together", "n", "median", "mean", "p90", "worst", "bias", "covered"], rows)
 
 
+def distance_figures():
+    """Return what intervals hold of runs that no fit has seen, by what a slow host would add to their steps."""
+    from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
+    from benchmarks.accuracy.fitting.widths import weights_of
+    from benchmarks.accuracy.outcomes import publication
+
+    found = [x for name in ("source", "unseen") for x in load_left_out(KEPT / f"{name}.csv")]
+    bounds = {"by less than 10 %": (0.0, 0.1), "by 10 to 50 %": (0.1, 0.5), "by more": (0.5, float("inf"))}
+    classes = {
+        f"dense, longer {name}": [x for x in found if not x.experts and low <= x.slow_share < high]
+        for name, (low, high) in bounds.items()
+    }
+    rows = []
+    for name, members in {**classes, "experts": [x for x in found if x.experts], "all": found}.items():
+        alike = sum(weights_of(members)[[x.covered for x in members]]) / sum(weights_of(members))
+        ends = [statistics.median(x.ends[side] for x in members) for side in (0, 1)]
+        shares = percent(statistics.mean(x.covered for x in members)), percent(alike)
+        publications = len({publication(x.source) for x in members})
+        rows.append([name, len(members), publications, *shares, *(f"{x:.2f}" for x in ends)])
+    head = ["on a slow machine", "runs", "publications", "inside", "publications alike"]
+    return markdown([*head, "lower end, median", "upper end"], rows)
+
+
 def fit_figures():
     """Return the coefficients that are fitted on runs, with all of them and without each publication."""
     from benchmarks.accuracy.fitting.fit_values import FIT_VALUES, left_out_ranges, load_fit_values
@@ -336,7 +359,7 @@ def blind_figures():
     folder = DEFAULT_RUNS[0].parent
     rows = [
         [f"{stem}, {name}", len(found), *spread_of(found)]
-        for stem in ("training_2", "training_3", "training_4", "training_5", "training_6", "strangers")
+        for stem in ("training_2", "training_3", "training_4", "training_5", "training_6", "training_7", "strangers")
         for name, found in (
             ("blind", predicted_blind(folder / "blind" / f"{stem}.csv")),
             ("now", predicted_now(folder / f"{stem}.yaml")),
@@ -536,6 +559,7 @@ FIGURES_OF = {
     "accuracy": accuracy_figures,
     "stacks": stack_figures,
     "coverage": coverage_figures,
+    "distance": distance_figures,
     "pairs": pair_figures,
     "parts": part_figures,
     "coefficients": coefficient_figures,
