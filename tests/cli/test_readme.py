@@ -309,7 +309,7 @@ def left_out_table(named_errors):
 
 
 def distance_figures():
-    """Return what intervals hold of runs that no fit has seen, by what a slow host would add to their steps."""
+    """Return what intervals hold of runs that no fit has seen, by what a slow machine would add."""
     from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
     from benchmarks.accuracy.fitting.widths import weights_of
     from benchmarks.accuracy.outcomes import publication
@@ -359,7 +359,7 @@ def blind_figures():
     folder = DEFAULT_RUNS[0].parent
     rows = [
         [f"{stem}, {name}", len(found), *spread_of(found)]
-        for stem in ("training_2", "training_3", "training_4", "training_5", "training_6", "training_7", "strangers")
+        for stem in (*(f"training_{number}" for number in range(2, 8)), "strangers")
         for name, found in (
             ("blind", predicted_blind(folder / "blind" / f"{stem}.csv")),
             ("now", predicted_now(folder / f"{stem}.yaml")),
