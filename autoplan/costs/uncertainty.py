@@ -145,8 +145,9 @@ def slow_machine(job: Job, machine: Machine) -> Machine:
     """Return ``machine`` with a slow host and the slowest libraries, to which the interval reaches.
 
     Host time differs between processors, and between programs on one stack by what they do beside launches:
-    checks, logs, hooks; so does an optimizer step on the host, by cores, their binding and memory channels. Kernels that are small beside their launches say how much of a step hangs on it, also
-    where the predicted host is just early enough.
+    checks, logs, hooks; so does an optimizer step on the host, by cores, their binding and memory channels.
+    Kernels that are small beside their launches say how much of a step hangs on it, also where the predicted
+    host is just early enough.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> machine, factor = machine_of(job), job.stack.uncertainty.slow_host
