@@ -47,7 +47,7 @@ from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_width
 from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MACHINE_SHARE, MachineCalibration, MachineRun
-from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+from autoplan.schema.base import SourcedFactor
 
 #: Runs that the note of a width names.
 _NAMED_RUNS: Final = 3

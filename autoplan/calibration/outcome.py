@@ -140,9 +140,11 @@ def calibrated_stack(
             "note": reason.strip(", ") or None,
         }
         changed = with_number(changed, ("uncertainty", "slower"), **ratio)
+    # The host whose steps were measured is no other one.
+    uncertainty = changed.uncertainty.model_copy(update={"slow_host": None})
     title = stack.title if stack.name.endswith(SUFFIX) else f"{stack.title}, calibrated"
     sources = {**stack.sources, key: source}
-    update = {"name": _name(stack.name), "title": title, "sources": sources}
+    update = {"name": _name(stack.name), "title": title, "sources": sources, "uncertainty": uncertainty}
     return changed.model_copy(update=update)
 
 

@@ -164,7 +164,9 @@ class _Origin:
         """Return the host: memory by the number of devices, and the link by the slot."""
         host = self.relative.node.host
         memory: SourcedBytes = self._taken(host.memory, self.share)
-        return Host(memory=memory, link_bandwidth=self._by_slot(host.link_bandwidth))
+        link = self._by_slot(host.link_bandwidth)
+        launches = self._taken(host.launch_factor) if host.launch_factor else None
+        return Host(memory=memory, link_bandwidth=link, launch_factor=launches)
 
     def network(self) -> Network:
         """Return the network: a network card for each device, or one for the node."""

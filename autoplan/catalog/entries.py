@@ -212,7 +212,7 @@ def stack_if_assumed(name: str) -> StackSpec:
     usual, unknown = stack(name), stack(_UNKNOWN_STACK)
     certain, least, sources = usual.uncertainty, unknown.uncertainty, dict(usual.sources)
     wider = {}
-    for part in ("time", "time_modelled", "slower"):
+    for part in ("time", "time_modelled", "slower", "slow_host"):
         number, usual_value = getattr(least, part), getattr(certain, part)
         if number is not None and (usual_value is None or number.value > usual_value.value):
             wider[part] = number.model_copy(update={"source": _ASSUMED_SOURCE})

@@ -54,6 +54,7 @@ from autoplan.costs.uncertainty import (
     half_widths,
     modelled_compute,
     slow_link_seconds,
+    slow_machine,
     unmeasured,
     within_tables,
 )
@@ -167,6 +168,7 @@ class _Prices:
     bubble: Array
     lower: Array
     upper: Array
+    slow: Array
     modelled: Array
     tensor_span: Array
     machine: Machine
@@ -178,7 +180,8 @@ class _Prices:
         """Return the prices of ``groups`` of layouts on ``machine``, one of each depth after the other."""
         candidates = [Candidates.of(layouts) for layouts in groups]
         modelled = unmeasured(job, machine)
-        machines = [machine, ideal(machine, job), serial(machine), *([modelled] if modelled else [])]
+        slow = slow_machine(job, machine)
+        machines = [machine, ideal(machine, job), serial(machine), slow, *([modelled] if modelled else [])]
         # By group: the times of a layer of each type on each of the machines.
         blocks = zip(*(block_times(job, candidates, each) for each in machines), strict=True)
         return [
@@ -196,8 +199,8 @@ class _Prices:
     ) -> _Prices:
         """Return the prices of ``layouts``, which are ``candidates`` and what their stages hold.
 
-        ``machines`` are the machine, those of the bounds and, if any kernel was measured, the unmeasured one;
-        ``blocks`` has for each of them the times of a layer of each type.
+        ``machines`` are the machine, those of the bounds, a slow one and, if any kernel was
+        measured, the unmeasured one; ``blocks`` has for each of them the times of a layer of each type.
         """
         counts, types, machine = StageCounts.of(layouts), _layer_types(job), machines[0]
         stage_layers = layers_by_type(types, candidates, counts)
@@ -215,15 +218,15 @@ class _Prices:
         pipeline = _pipeline(stages, counts, job, candidates)
         step = pipeline + end.total.max(axis=-1)
         memory, events = [x.memory for x in type_stages], [of_type for of_type, _ in timelines]
-        bounds = [
+        lower, upper, slowest = (
             _step(
                 mixed_stages_of(price_layer_types(job, candidates, other, memory, times), stage_layers),
                 counts,
                 job,
                 candidates,
             )
-            for other, times in zip(machines[1:3], blocks[1:3], strict=True)
-        ]
+            for other, times in zip(machines[1:4], blocks[1:4], strict=True)
+        )
         return _Prices(
             job=job,
             layouts=layouts,
@@ -236,9 +239,10 @@ class _Prices:
             step=step,
             bubble=bubble_seconds(both, m, pipeline),
             # Rounding may take the step past a bound by a unit in the last place.
-            lower=np.minimum(bounds[0], step),
-            upper=np.maximum(bounds[1], step),
-            modelled=modelled_compute(job, candidates, blocks[0], blocks[3] if len(blocks) > 3 else ()),
+            lower=np.minimum(lower, step),
+            upper=np.maximum(upper, step),
+            slow=np.maximum(slowest, step),
+            modelled=modelled_compute(job, candidates, blocks[0], blocks[4] if len(blocks) > 4 else ()),
             tensor_span=_span(tensor_group(candidates)),
             model_flops=model_flops_per_step(job),
             memory=memory_predictions(scope, counts, memory, events),
@@ -254,15 +258,16 @@ class _Prices:
         time = self.time(row)
         modelled = self._modelled_share(row, time)
         faster, slower = half_widths(modelled, job.stack.uncertainty, experts=job.model.moe is not None)
-        tokens = job.step_tokens
+        slow, tokens = float(self.slow[row]), job.step_tokens
         moved = time.tp_exposed + time.cp_exposed + time.ep_exposed + time.pp_exposed + time.dp_exposed
         return Prediction(
             step_seconds=seconds,
             step_seconds_low=max(float(self.lower[row]), seconds * (1.0 - faster)),
-            step_seconds_high=seconds * (1.0 + slower) + slow_link_seconds(job, layout, moved, self.machine),
+            step_seconds_high=seconds * slower + slow + slow_link_seconds(job, layout, moved, self.machine),
             step_seconds_lower_bound=float(self.lower[row]),
             step_seconds_upper_bound=float(self.upper[row]),
             modelled_share=modelled,
+            slow_share=slow / seconds - 1.0,
             tokens_per_second=tokens / seconds,
             tokens_per_second_per_device=tokens / seconds / layout.devices,
             model_flops_utilization=self.model_flops / (seconds * layout.devices * self.machine.peak_flops),

@@ -141,6 +141,37 @@ def half_widths(
     return min(width, _MOST_BELOW), slower * width
 
 
+def slow_machine(job: Job, machine: Machine) -> Machine:
+    """Return ``machine`` with a slow host and the slowest libraries, to which the interval reaches.
+
+    Host time differs between processors, and between programs on one stack by what they do beside launches:
+    checks, logs, hooks; so does an optimizer step on the host, by cores, their binding and memory channels.
+    Kernels that are small beside their launches say how much of a step hangs on it, also where the predicted
+    host is just early enough.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> machine, factor = machine_of(job), job.stack.uncertainty.slow_host
+    >>> bool(slow_machine(job, machine).host_launch == factor.value * machine.host_launch)
+    True
+
+    Leaves out: that one host launches the kernels of several devices.
+    Source: least interval score of published runs left out of the fit, as for ``half_width``.
+    """
+    factor, slowest = job.stack.uncertainty.slow_host, job.kernels.slowest_share
+    times = factor.value if factor else 1.0
+    slow = replace(
+        machine,
+        host_launch=times * machine.host_launch,
+        cpu_optimizer_bandwidth=machine.cpu_optimizer_bandwidth / times,
+    )
+    if slowest is None:
+        return slow
+    names = ("gemm", "attention_forward", "attention_backward")
+    rates = {name: getattr(machine, name) for name in names}
+    slower = {name: replace(rate, peak=slowest.value * rate.peak) for name, rate in rates.items()}
+    return replace(slow, **slower)
+
+
 def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine: Machine) -> float:
     """Return what a step may take longer on the slowest links of its kind [s].
 

@@ -115,6 +115,12 @@ class SourcedShare(Sourced):
     value: Share = Field(description="share with its unit, such as 82 %")
 
 
+class SourcedFactor(Sourced):
+    """A sourced ratio that may exceed one."""
+
+    value: float = Field(ge=0, le=1e6, strict=False, description="a ratio without a unit")
+
+
 class SourcedWatts(Sourced):
     """A sourced power."""
 

@@ -17,6 +17,7 @@ from autoplan.schema.base import (
     SourcedBandwidth,
     SourcedBytes,
     SourcedCount,
+    SourcedFactor,
     SourcedFlopRate,
     SourcedSeconds,
     SourcedWatts,
@@ -197,6 +198,11 @@ class Host(Frozen):
     memory: SourcedBytes = Field(description="main memory of the whole node")
     link_bandwidth: SourcedBandwidth = Field(
         description="what one device copies from or to host memory, one direction"
+    )
+    launch_factor: SourcedFactor | None = Field(
+        default=None,
+        description="time in which its processors launch a kernel over that of the hosts for which stacks"
+        " tell theirs (`host_launch`); left out: 1",
     )
 
 

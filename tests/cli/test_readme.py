@@ -191,7 +191,7 @@ def accuracy_figures():
 
 
 #: Files of runs that were predicted before anything was changed for them.
-BLIND = ("training_2", "training_3", "training_4", "training_5", "training_6", "strangers")
+BLIND = (*(f"training_{number}" for number in range(2, 8)), "strangers")
 
 
 def blind_sentence():
@@ -326,6 +326,29 @@ def left_out_table(named_errors):
         for name, x in named_errors
     ]
     return markdown(["left out together", "n", "median", "mean", "p90", "worst", "bias", "covered"], rows)
+
+
+def distance_figures():
+    """Return what intervals hold of runs that no fit has seen, by what a slow machine would add."""
+    from benchmarks.accuracy.fitting.kept import KEPT, load_left_out
+    from benchmarks.accuracy.fitting.widths import weights_of
+    from benchmarks.accuracy.outcomes import publication
+
+    found = [x for name in ("source", "unseen") for x in load_left_out(KEPT / f"{name}.csv")]
+    bounds = {"by less than 10 %": (0.0, 0.1), "by 10 to 50 %": (0.1, 0.5), "by more": (0.5, float("inf"))}
+    classes = {
+        f"dense, longer {name}": [x for x in found if not x.experts and low <= x.slow_share < high]
+        for name, (low, high) in bounds.items()
+    }
+    rows = []
+    for name, members in {**classes, "experts": [x for x in found if x.experts], "all": found}.items():
+        alike = sum(weights_of(members)[[x.covered for x in members]]) / sum(weights_of(members))
+        ends = [statistics.median(x.ends[side] for x in members) for side in (0, 1)]
+        shares = percent(statistics.mean(x.covered for x in members)), percent(alike)
+        publications = len({publication(x.source) for x in members})
+        rows.append([name, len(members), publications, *shares, *(f"{x:.2f}" for x in ends)])
+    head = ["on a slow machine", "runs", "publications", "inside", "publications alike"]
+    return markdown([*head, "lower end, median", "upper end"], rows)
 
 
 def fit_figures():
@@ -602,6 +625,7 @@ FIGURES_OF = {
     "accuracy": accuracy_figures,
     "stacks": stack_figures,
     "coverage": coverage_figures,
+    "distance": distance_figures,
     "pairs": pair_figures,
     "parts": part_figures,
     "coefficients": coefficient_figures,

@@ -99,19 +99,20 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
 
     A job that names its stack has the interval of that stack. The steps of a run on the machine determine the
     numbers that differ between machines, which cause the share m of a prediction's variance: its width falls
-    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``). Stack and kernel
-    curves that are calibrated were measured already.
+    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``); its host and
+    libraries are no others then. Stack and kernel curves that are calibrated were measured already.
     """
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted
     step = predicted.step_seconds
     below, above = step - predicted.step_seconds_low, predicted.step_seconds_high - step
     named: tuple[float, float] | None = None
     share, experts = predicted.modelled_share, job.model.moe is not None
-    links = above - step * half_widths(share, job.stack.uncertainty, experts=experts)[1]
+    slow = step * predicted.slow_share
+    links = above - slow - step * half_widths(share, job.stack.uncertainty, experts=experts)[1]
     if job.stack_assumed:
         uncertainty = stack_named(job.stack.name).uncertainty
         below, above = (width * step for width in half_widths(share, uncertainty, experts=experts))
-        above += links
+        above += slow + links
         named = (step - below, step + above)
     links_left = tuple(link_choices(front))
     if any("calibrated" in name for name in (job.stack.name, job.kernels.name)):

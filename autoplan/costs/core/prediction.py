@@ -139,7 +139,8 @@ class Prediction:
 
     Seconds and bytes are central values; ``*_low`` and ``*_high`` are the ends of the 90 % interval,
     ``*_lower_bound`` is at the machine's theoretical limits and ``*_upper_bound`` without any overlap.
-    ``modelled_share`` is the share of the step's seconds outside of measured tables.
+    ``modelled_share`` is the share of the step's seconds outside of measured tables, ``slow_share`` what the
+    step takes longer on a slow host and with the slowest libraries, over it (``uncertainty.slow_machine``).
     ``memory_needed_bytes`` has the most fragmentation and context of any stage: it is what has to be within
     ``memory_limit_bytes``.
     """
@@ -150,6 +151,7 @@ class Prediction:
     step_seconds_lower_bound: float
     step_seconds_upper_bound: float
     modelled_share: float
+    slow_share: float
     tokens_per_second: float
     tokens_per_second_per_device: float
     model_flops_utilization: float

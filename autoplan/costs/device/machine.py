@@ -29,7 +29,7 @@ from autoplan.errors import UnsupportedError
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
 from autoplan.schema.costmodel.measured_tables import GemmTable
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
-from autoplan.schema.hardware import DeviceSpec
+from autoplan.schema.hardware import DeviceSpec, Host
 from autoplan.schema.job import Cluster, Job
 from autoplan.schema.precision import NARROW, Precision
 
@@ -170,7 +170,7 @@ def machine_of(job: Job) -> Machine:
         memory_bound_launch=memory_bound.launch.value,
         cache_bytes=job.cluster.device.l2_cache.value if job.cluster.device.l2_cache else 0.0,
         cache_speedup=memory_bound.cache_speedup.value if memory_bound.cache_speedup else 1.0,
-        host_launch=job.stack.host_launch.value,
+        host_launch=job.stack.host_launch.value * _launch_factor(job.cluster.node.host),
         host_link=job.cluster.node.host.link_bandwidth.value,
         host_copy=job.cluster.node.host.link_bandwidth.value * _copy_share(job.stack),
         cpu_optimizer_bandwidth=_host_optimizer_bandwidth(job.stack),
@@ -178,6 +178,11 @@ def machine_of(job: Job) -> Machine:
         overlap=_overlap(job.stack),
         element_bytes=4 if job.precision == "fp32" else 2,
     )
+
+
+def _launch_factor(host: Host) -> float:
+    """Return the time of a launch on ``host`` over that of the hosts for which stacks tell theirs [1]."""
+    return 1.0 if host.launch_factor is None else host.launch_factor.value
 
 
 def _host_optimizer_bandwidth(stack: StackSpec) -> float:

@@ -80,6 +80,9 @@ from autoplan.schema.recompute import listed_modes
 
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.
 _BACKWARD_KERNELS = 2
+#: Kernels of eager attention in forward less one, with a softmax that is fused with scale and mask, or not.
+_FUSED_SOFTMAX_KERNELS = 4
+_EAGER_SOFTMAX_KERNELS = 7
 #: Host time of a collective over that of a kernel launch: besides the launch it records and waits for CUDA
 #: events. An estimate: runs of small models (benchmarks/accuracy) distinguish 4 from 0, but not from 8.
 _COLLECTIVE_LAUNCHES = 4
@@ -253,12 +256,25 @@ def _launch_seconds(
 
     The host launches them one by one; a device that is faster idles.
     """
-    kernels = job.stack.block.kernels + expert_kernels(job, candidates) + adapter_kernels(job)
-    kernels = kernels + linear_kernels(job.model)
+    dense = job.stack.block.kernels + _eager_kernels(job)
+    kernels = dense + expert_kernels(job, candidates) + adapter_kernels(job) + linear_kernels(job.model)
     hooks = _hook_launches(job, candidates)
     forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
     backward = _BACKWARD_KERNELS * kernels + hooks + _COLLECTIVE_LAUNCHES * calls.backward.number
     return forward * machine.host_launch, backward * machine.host_launch
+
+
+def _eager_kernels(job: Job) -> int:
+    """Return the kernels of eager attention in forward beside the one that fused attention has [1].
+
+    Source: NVIDIA/Megatron-LM megatron/core/transformer/dot_product_attention.py: scores, a fused softmax,
+    dropout, context and its copy; huggingface/transformers models/llama/modeling_llama.py,
+    eager_attention_forward: scores, scale, mask, cast, softmax, cast, context and its copy.
+    """
+    block = job.stack.block
+    if block.attention != "eager":
+        return 0
+    return _FUSED_SOFTMAX_KERNELS if block.fused_softmax else _EAGER_SOFTMAX_KERNELS
 
 
 def _hook_launches(job: Job, candidates: Candidates) -> Array:

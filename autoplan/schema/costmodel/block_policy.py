@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare
-from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare, SourcedFactor
 
 
 class BlockPolicy(Frozen):
@@ -20,7 +19,11 @@ class BlockPolicy(Frozen):
     attention_share: PositiveShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"
     )
-    kernels: int = Field(ge=1, le=500, description="kernels of a layer's forward, all counted")
+    kernels: int = Field(
+        ge=1,
+        le=500,
+        description="kernels of a layer's forward, one for attention; an eager one has more",
+    )
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
     fused_rope: bool = Field(

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, PositiveBandwidth, SourcedShare
-from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+from autoplan.schema.base import Frozen, PositiveBandwidth, SourcedFactor, SourcedShare
 
 #: Loads that measured runs had; all: whatever the load.
 SpreadLoad = Literal["closed loop", "open loop", "offline", "all at once", "static", "disaggregated", "all"]
@@ -96,6 +95,11 @@ class UncertaintySpec(Frozen):
     )
     slower_with_experts: SourcedFactor | None = Field(
         default=None, description="the same of models with experts; left out: as of others"
+    )
+    slow_host: SourcedFactor | None = Field(
+        default=None,
+        description="host time of a launch where hosts and programs are slow, over ``host_launch``: the"
+        " interval reaches further up by what a step takes longer there; left out: 1",
     )
     order: SourcedShare | None = Field(
         default=None,

@@ -11,7 +11,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from autoplan.schema.base import Frozen, PositiveShare, Sourced, SourcedFlopRate, SourcedSeconds, SourcedWatts
+from autoplan.schema.base import (
+    Frozen,
+    PositiveShare,
+    Sourced,
+    SourcedFactor,
+    SourcedFlopRate,
+    SourcedSeconds,
+    SourcedWatts,
+)
 from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable
 from autoplan.schema.hardware import sourced_numbers
 
@@ -22,12 +30,6 @@ class SourcedSize(Sourced):
     """A sourced extent in elements, such as the width at which a curve reaches half of its ceiling."""
 
     value: float = Field(ge=0, le=1e9, strict=False, description="a number of elements, rows or tokens")
-
-
-class SourcedFactor(Sourced):
-    """A sourced ratio that may exceed one."""
-
-    value: float = Field(ge=0, le=1e6, strict=False, description="a ratio without a unit")
 
 
 class GemmCurve(Frozen):
@@ -166,6 +168,11 @@ class KernelSpec(CostModel):
     )
     memory_bound: MemoryBoundCurve = Field(description="memory-bound operations")
     collectives: Collectives = Field(description="collective operations")
+    slowest_share: SourcedFactor | None = Field(
+        default=None,
+        description="rate of products and attention under the slowest releases of the device's libraries over"
+        " these curves, to which the interval of a training step reaches; left out: 1",
+    )
     engine_share: SourcedFactor | None = Field(
         default=None,
         description="rate of inference engines' kernels over these curves, where no kernels of engines were"

@@ -25,12 +25,13 @@ from autoplan.schema.base import (
     PositiveShare,
     Sourced,
     SourcedBytes,
+    SourcedFactor,
     SourcedSeconds,
     SourcedShare,
 )
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.interval_spec import UncertaintySpec
-from autoplan.schema.costmodel.kernel_spec import CostModel, Name, SourcedFactor
+from autoplan.schema.costmodel.kernel_spec import CostModel, Name
 from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Optimizer, Precision

@@ -15,7 +15,14 @@ __all__ = ["KEPT", "load_left_out", "save_left_out"]
 #: One file for each key of ``leaving.KEYS``, and ``unseen.csv``.
 KEPT: Final = Path(__file__).parents[1] / "data" / "left_out"
 
-_TYPES: Final = {"seen": int, "measured": float, "predicted": float, "modelled_share": float}
+_TYPES: Final = {
+    "seen": int,
+    "measured": float,
+    "predicted": float,
+    "modelled_share": float,
+    "slow_share": float,
+    "experts": "True".__eq__,
+}
 
 
 def save_left_out(found: Sequence[LeftOut], path: Path) -> None:

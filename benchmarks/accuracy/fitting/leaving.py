@@ -18,6 +18,7 @@ from autoplan.catalog.entries import assumed_stack, stack_if_assumed
 from autoplan.catalog.relatives import relatives_kernels
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_widths
+from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from benchmarks.accuracy.fitting.shared import SharedFitter
@@ -96,6 +97,8 @@ class LeftOut:
     measured: float
     predicted: float
     modelled_share: float
+    slow_share: float
+    experts: bool = False
 
     @property
     def error(self) -> float:
@@ -103,12 +106,28 @@ class LeftOut:
         return self.predicted / self.measured - 1.0
 
     @property
+    def uncertainty(self) -> UncertaintySpec:
+        """That of the stack that priced the run."""
+        name, assumed, _ = self.priced_by.partition(_ASSUMED)
+        return (stack_if_assumed(name) if assumed else stack(name)).uncertainty
+
+    @property
+    def ratio_of_experts(self) -> float | None:
+        """Width above over the one below of a run of experts; None where it is that of other runs."""
+        ratio = self.uncertainty.slower_with_experts if self.experts else None
+        return ratio.value if ratio else None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Ends of the interval that the pricing stack gives, over the prediction."""
+        below, above = half_widths(self.modelled_share, self.uncertainty, experts=self.experts)
+        return 1.0 - below, 1.0 + above + self.slow_share
+
+    @property
     def covered(self) -> bool:
         """Whether the measured step time lies in the interval that the pricing stack gives."""
-        name, assumed, _ = self.priced_by.partition(_ASSUMED)
-        priced_by = stack_if_assumed(name) if assumed else stack(name)
-        below, above = half_widths(self.modelled_share, priced_by.uncertainty)
-        return -below <= self.measured / self.predicted - 1.0 <= above
+        low, high = self.ends
+        return low <= self.measured / self.predicted <= high
 
 
 def _same(observation: Observation) -> Job:
@@ -195,6 +214,8 @@ def _predicted(observation: Observation, key: Key, fitted: Fitted, others: Seque
         measured=observation.seconds,
         predicted=found.step_seconds,
         modelled_share=found.modelled_share,
+        slow_share=found.slow_share,
+        experts=job.model.moe is not None,
     )
 
 

@@ -6,8 +6,10 @@ Notation (this file only)::
     x     share of the step that no measured table prices                     [1]
     w     width below, hypot(a, b x), see ``autoplan.costs.uncertainty``            [1]
     r     width above over w                                                  [1]
+    s     what the step takes longer on a slow machine, over it               [1]
+    u     width above, r w + s; of experts whose stack has an r of their own, with that one
 
-Chosen is what has the least interval score, (1 + r) w + 2/(1 - 0.9) max(0, 1 - w - y, y - 1 - r w) on average
+Chosen is what has the least interval score, w + u + 2/(1 - 0.9) max(0, 1 - w - y, y - 1 - u) on average
 (Gneiting and Raftery 2007, section 6.2): narrow intervals are good, and each miss costs twenty times what it
 misses by. Errors of one publication go together, and a plan is for a machine that nobody published, so that
 publications weigh alike, those with ten runs or more: one run of fewer weighs as one of ten.
@@ -49,14 +51,15 @@ class Widths:
     covered: float
 
 
-def score(y: Array, w: Array, slower: float = 1.0, weights: Array | None = None) -> float:
-    """Return the mean interval score of intervals 1 - w to 1 + slower w for ``y``.
+def score(y: Array, w: Array, above: Array | None = None, weights: Array | None = None) -> float:
+    """Return the mean interval score of intervals 1 - w to 1 + above for ``y``; left out, above is w.
 
     >>> score(np.array([1.0, 1.3]), np.array([0.2, 0.2]))  # 0.4, and 0.4 + 20 x 0.1
     1.4
     """
-    beyond = np.maximum(0.0, np.maximum(1.0 - w - y, y - 1.0 - slower * w))
-    scores = (1.0 + slower) * w + 2.0 / (1.0 - _COVERED) * beyond
+    above = w if above is None else above
+    beyond = np.maximum(0.0, np.maximum(1.0 - w - y, y - 1.0 - above))
+    scores = w + above + 2.0 / (1.0 - _COVERED) * beyond
     return round(float(np.average(scores, weights=weights)), 12)
 
 
@@ -68,25 +71,45 @@ def weights_of(found: Sequence[LeftOut]) -> Array:
 
 def widths_of(found: Sequence[LeftOut]) -> Widths:
     """Return the widths with the least score; of equal ones the narrowest."""
-    y, share = _ratios(found)
-    weights = weights_of(found)
-    tried = product(_GRID, (0.0, *_GRID), _SLOWER)
-    least = min((score(y, np.hypot(a, b * share), r, weights), a, b, r) for a, b, r in tried)
+    runs, weights = _Runs.of(found), weights_of(found)
+    tried = [(runs.below(a, b), a, b) for a, b in product(_GRID, (0.0, *_GRID))]
+    least = min(
+        (score(runs.ratio, w, runs.above(w, r), weights), a, b, r) for (w, a, b), r in product(tried, _SLOWER)
+    )
     return widths_at(found, *least[1:])
 
 
 def widths_at(found: Sequence[LeftOut], time: float, time_modelled: float, slower: float) -> Widths:
     """Return the widths a, b and r with their score, and the share of the runs inside."""
-    y, share = _ratios(found)
-    w = np.hypot(time, time_modelled * share)
-    inside, weights = (y >= 1.0 - w) & (y <= 1.0 + slower * w), weights_of(found)
+    runs, weights = _Runs.of(found), weights_of(found)
+    w = runs.below(time, time_modelled)
+    above = runs.above(w, slower)
+    inside = (runs.ratio >= 1.0 - w) & (runs.ratio <= 1.0 + above)
     covered = float(np.average(inside, weights=weights))
-    return Widths(time, time_modelled, slower, score(y, w, slower, weights), covered)
+    return Widths(time, time_modelled, slower, score(runs.ratio, w, above, weights), covered)
 
 
-def _ratios(found: Sequence[LeftOut]) -> tuple[Array, Array]:
-    """Return y and x of every run."""
-    return (
-        np.array([x.measured / x.predicted for x in found]),
-        np.array([x.modelled_share for x in found]),
-    )
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """y, x and s of every run, and the r of experts where their stack has one, else 0."""
+
+    ratio: Array
+    modelled: Array
+    slow: Array
+    experts: Array
+
+    @staticmethod
+    def of(found: Sequence[LeftOut]) -> _Runs:
+        values = [
+            (x.measured / x.predicted, x.modelled_share, x.slow_share, x.ratio_of_experts or 0.0)
+            for x in found
+        ]
+        return _Runs(*np.array(values).T)
+
+    def below(self, time: float, time_modelled: float) -> Array:
+        width: Array = np.hypot(time, time_modelled * self.modelled)
+        return width
+
+    def above(self, below: Array, slower: float) -> Array:
+        width: Array = np.where(self.experts > 0.0, self.experts, slower) * below + self.slow
+        return width

@@ -136,7 +136,7 @@ def test_names_are_unique_across_folders():
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_number_has_unit_kind_and_source(folder):
-    """What carries a kind in a file is a text with a unit, or a count, and has a source."""
+    """What carries a kind in a file is a text with a unit, or a count or ratio, and has a source."""
 
     def numbers(data):
         for value in data.values():
@@ -149,7 +149,7 @@ def test_every_number_has_unit_kind_and_source(folder):
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
         for number in numbers(data):
             assert number["source"] in data["sources"]
-            assert isinstance(number["value"], int) or " " in number["value"]
+            assert isinstance(number["value"], int | float) or " " in number["value"]
 
 
 def test_every_source_is_used():

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.catalog import load_job
+from autoplan.catalog import kernels_for, load_entry, load_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernels import smooth_maximum
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.layer_time import layer_times
+from autoplan.costs.predict import predict
+from autoplan.costs.uncertainty import half_widths, slow_machine
 from autoplan.schema.layout import parse_layout
+from benchmarks.policies import with_block
 
 SECONDS = st.floats(0, 1e3)
 
@@ -50,3 +53,49 @@ def test_a_collective_takes_the_host_as_long_as_four_kernels(layout, collectives
     slow = replace(machine_of(job), host_launch=1.0)
     kernels = job.stack.block.kernels + 4 * collectives
     assert layer_times(job, one, slow).forward[0] == pytest.approx(kernels, rel=1e-3)
+
+
+@pytest.mark.parametrize(("fused", "more"), [(True, 4), (False, 7)])
+def test_eager_attention_has_more_kernels_to_launch(fused, more):
+    """Scores, softmax, dropout, context and its copy for one kernel; or scale, mask and two casts beside."""
+    job = load_job("llama3-8b-8x-a100")
+    one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
+    slow = replace(machine_of(job), host_launch=1.0)
+    eager = replace(job, stack=with_block(job.stack, attention="eager", fused_softmax=fused))
+    times = [layer_times(x, one, slow) for x in (job, eager)]
+    assert times[1].forward[0] - times[0].forward[0] == pytest.approx(more, rel=1e-3)
+    assert times[1].backward[0] - times[0].backward[0] == pytest.approx(2 * more, rel=1e-3)
+
+
+def test_a_slower_processor_launches_later():
+    """Grace takes 2.7 times as long as the hosts for which stacks tell their launches."""
+    job = load_job("llama3-8b-8x-a100")
+    grace = replace(job.cluster, node=load_entry("node", "gb200-nvl72"))
+    launches = [machine_of(x).host_launch for x in (job, replace(job, cluster=grace))]
+    assert launches[1] / launches[0] == pytest.approx(2.7)
+
+
+def test_the_interval_reaches_to_a_slow_host():
+    """Above are the widths, and what the step takes longer where launches take eight times as long."""
+    job, layout = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
+    launch = job.stack.host_launch
+    late = replace(
+        job,
+        stack=job.stack.model_copy(
+            update={"host_launch": launch.model_copy(update={"value": 8 * launch.value})}
+        ),
+    )
+    here, there = predict(job, layout), predict(late, layout)
+    _, above = half_widths(here.modelled_share, job.stack.uncertainty)
+    assert here.slow_share == pytest.approx(there.step_seconds / here.step_seconds - 1)
+    assert here.step_seconds_high == pytest.approx(here.step_seconds * (1 + above + here.slow_share))
+
+
+def test_the_slowest_libraries_take_products_and_attention_at_half_the_rate():
+    """MI325X: half of the rate, and an optimizer on the host at an eighth."""
+    job = replace(load_job("llama3-8b-8x-a100"), kernels=kernels_for("mi325x"))
+    fast = machine_of(job)
+    slow = slow_machine(job, fast)
+    for part in ("gemm", "attention_forward", "attention_backward"):
+        assert getattr(slow, part).peak == pytest.approx(getattr(fast, part).peak / 2)
+    assert slow.cpu_optimizer_bandwidth == pytest.approx(fast.cpu_optimizer_bandwidth / 8)

@@ -16,7 +16,7 @@ from autoplan.costs.layer.layer_time import attention_kernel_seconds, layer_time
 from autoplan.costs.layer.tensor_parallel import tensor_exposed, tensor_seconds
 from autoplan.costs.network.tensor_calls import tensor_calls
 from autoplan.costs.stage.mixed_stages import price_with_parts
-from autoplan.schema.costmodel.kernel_spec import SourcedFactor
+from autoplan.schema.base import SourcedFactor
 from autoplan.schema.layout import parse_layout
 from benchmarks.policies import with_block
 
