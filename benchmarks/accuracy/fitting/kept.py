@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ __all__ = ["KEPT", "load_left_out", "save_left_out"]
 #: One file for each key of ``leaving.KEYS``, and ``unseen.csv``.
 KEPT: Final = Path(__file__).parents[1] / "data" / "left_out"
 
-_TYPES: Final = {
+_TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "seen": int,
     "measured": float,
     "predicted": float,

@@ -17,7 +17,6 @@ publications weigh alike, those with ten runs or more: one run of fewer weighs a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -28,12 +27,11 @@ import numpy as np
 from autoplan.costs.core.candidates import Array
 from benchmarks.accuracy.fitting.leaving import LeftOut
 from benchmarks.accuracy.outcomes import publication
+from benchmarks.accuracy.scores import publication_weights
 
 __all__ = ["Widths", "score", "weights_of", "widths_at", "widths_of"]
 
 _COVERED: Final = 0.9
-#: Runs of a publication from which on it weighs no more.
-_MOST_RUNS: Final = 10
 #: Widths are even per cents: runs do not tell them apart any finer. More than 100 % would say nothing.
 _GRID: Final = tuple(percent / 100.0 for percent in range(2, 101, 2))
 #: Ratios of the width above to the one below that are tried.
@@ -65,8 +63,7 @@ def score(y: Array, w: Array, above: Array | None = None, weights: Array | None 
 
 def weights_of(found: Sequence[LeftOut]) -> Array:
     """Return the weight of every run [1]: publications of ten runs and more weigh alike."""
-    runs = Counter(publication(x.source) for x in found)
-    return np.array([min(1.0, _MOST_RUNS / runs[publication(x.source)]) for x in found])
+    return publication_weights([publication(x.source) for x in found])
 
 
 def widths_of(found: Sequence[LeftOut]) -> Widths:
