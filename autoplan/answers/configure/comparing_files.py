@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from autoplan.answers.configure.ask import missing_part, read_text
+from autoplan.answers.configure.ask import read_text
 from autoplan.catalog import stack as stack_named
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.option_jobs import read_options
@@ -28,6 +28,7 @@ from autoplan.launch.configuration import (
     LaunchFile,
     Written,
 )
+from autoplan.launch.expressible import missing_part
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all

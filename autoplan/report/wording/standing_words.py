@@ -6,11 +6,14 @@ The sentence on plans that the cost model cannot tell apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.results.explanation import Difference, Standing
 from autoplan.results.front import OrderNoise
 from autoplan.units import format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.results.explanation import Difference, Standing
 
 
 def standing_sentence(standing: Standing) -> str:
