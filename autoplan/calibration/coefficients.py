@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from autoplan.records import record
 from autoplan.schema.base import Frozen, NumberKind, Sourced
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
@@ -33,7 +34,7 @@ PRIOR_WIDTHS: Final[dict[NumberKind, float]] = {
 _MARGIN: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Coefficient:
     """A sourced number of a stack or of kernels, with its valid range.
 

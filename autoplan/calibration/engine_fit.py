@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, exp, inf, isfinite, isinf, log
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,7 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.errors import Problem, SpecError
+from autoplan.records import record
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.request_lengths import RangeLength
 
@@ -55,7 +56,7 @@ _MOST_TOKENS: Final = 10_000_000
 _MOST_DRAWN: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientResult:
     """One run of a client: its load, the lengths of its requests, and what it measured [s] or [1/s].
 
@@ -252,7 +253,7 @@ _MOST_REQUESTS: Final = 2048
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineRun:
     """A measured run with the engine that ran it: its scheduler and the price of its iterations.
 
@@ -268,7 +269,7 @@ class EngineRun:
     step: StepFacts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineFit:
     """Factors of scale and host time, deviations that are left over those of the priors, and the interval.
 

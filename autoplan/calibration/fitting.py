@@ -8,7 +8,7 @@ coefficient that affects no observation stays at its prior mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from autoplan.calibration.coefficients import (
 from autoplan.calibration.least_squares import STEP, LeastSquares, Minimum, Scatter, minimise
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.predict import Steps
+from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -39,7 +40,7 @@ Initial: TypeAlias = Callable[[Coefficient, str], float]
 _FEW_ROWS: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Observation:
     """A measured step: the job and layout that ran, and its seconds.
 
@@ -52,7 +53,7 @@ class Observation:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Estimate:
     """Estimated shift of one coefficient of one file.
 
@@ -67,7 +68,7 @@ class Estimate:
     narrowed: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fit:
     """Fitted coefficients; ``scatter`` is the residual scatter of the observations, a share."""
 
@@ -168,7 +169,7 @@ def _groups(observations: Sequence[Observation]) -> list[list[int]]:
     return list(groups.values())
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Batch:
     """Rows of one job and pipeline-parallel size, priced together."""
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.errors import UnsupportedError
+from autoplan.records import record
 
 Residuals: TypeAlias = Callable[[Array], Array]
 
@@ -39,7 +40,7 @@ _MAX_ITERATIONS: Final = 20
 _MAX_EVALUATIONS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scatter:
     """Prior of the scatter of measurements.
 
@@ -51,7 +52,7 @@ class Scatter:
     huber: float = 0.10
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeastSquares:
     """Residuals and their Jacobian as functions of z, bounds of z, and the weight of rows (1 or 0)."""
 
@@ -63,7 +64,7 @@ class LeastSquares:
     scatter: Scatter = Scatter()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Minimum:
     """Solution z, its residuals, Jacobian and scatter, and the standard deviation of each shift."""
 

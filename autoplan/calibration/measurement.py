@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
+
+from autoplan.records import record
 
 # What an allocator's record says of a device's memory, against the prediction.
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryMeasurement:
     """Memory of a device at its measured peak [byte].
 
@@ -27,7 +29,7 @@ class MemoryMeasurement:
     out_of_memory: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CategoryComparison:
     """Bytes of a category at the measured and at the predicted peak."""
 
@@ -36,7 +38,7 @@ class CategoryComparison:
     predicted: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryComparison:
     """The measured memory of a device against that predicted for ``stage`` [byte].
 
@@ -53,7 +55,7 @@ class MemoryComparison:
     categories: tuple[CategoryComparison, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeasuredParts:
     """Seconds of one step on one device; the parts add up to the step.
 
@@ -98,7 +100,7 @@ class MeasuredParts:
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GroupTraffic:
     """Seconds of a step in which communication of a part runs, and those that no compute hides."""
 
@@ -107,7 +109,7 @@ class GroupTraffic:
     exposed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CollectiveTiming:
     """Collectives of one kind in a step: how many, and how long one takes [s].
 
@@ -124,7 +126,7 @@ class CollectiveTiming:
     total_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelShare:
     """Kernels of one name in a step [s], whatever runs concurrently."""
 
@@ -134,7 +136,7 @@ class KernelShare:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceMeasurement:
     """What a trace says of one device: all its steps, and the parts of the one of median length.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from autoplan.catalog.entries import assumed_stack, loaded, stack
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
+from autoplan.records import record
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
@@ -39,7 +40,7 @@ def rules_of(way: ProgramWay) -> tuple[RuleSpec, ...]:
     raise UnsupportedError(f"more than {_MOST_STEPS} ways are like each other")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Runs:
     """The job as ways run it, and what the other ways lack."""
 

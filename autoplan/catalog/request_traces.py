@@ -30,6 +30,7 @@ from typing import Final
 
 from autoplan.catalog.roots import open_file, read_file
 from autoplan.errors import Problem, SpecError, UnsupportedError
+from autoplan.records import record
 from autoplan.schema.serving.request_lengths import (
     Length,
     RecordedRequests,
@@ -66,7 +67,7 @@ def _milliseconds(text: str) -> float:
     return float(text) / 1e3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _TraceFormat:
     """What a trace calls the tokens of a prompt, those of an answer, and when a request came."""
 
@@ -168,7 +169,7 @@ def _requests_between(path: Path, ends: tuple[float, float], _state: tuple[int, 
         return _Reading(str(path), *ends).read(iter(lambda: text.readline(_LONGEST_LINE), ""))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Record:
     """A request as a line of the file has it; ``time`` is None where the file has no times."""
 
@@ -211,8 +212,8 @@ class _Reading:
             form, records = _MOONCAKE, _json_records(lines, self.problems, self.path)
         else:
             form, records = self._table(lines)
-        for record in records:
-            if self._is_full(record.line) or not self._take(record, form):
+        for entry in records:
+            if self._is_full(entry.line) or not self._take(entry, form):
                 break
         if not self.requests and not self.problems:
             part = f" from {self.start:g} s on" if self.start else ""

@@ -11,14 +11,15 @@ as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precisio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LaunchFile:
     """A file to read: what the user calls it, its text, and what is said about it.
 
@@ -41,7 +42,7 @@ class LaunchFile:
     launcher: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written:
     """A value, and where it stands.
 
@@ -60,7 +61,7 @@ class Written:
 Values = Mapping[str, Written]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Configuration:
     """What a launch file says.
 
@@ -84,7 +85,7 @@ class Configuration:
     way: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileEdit:
     """One edit of a file: the words that stand there, with their line, and what to write instead.
 
@@ -100,7 +101,7 @@ class FileEdit:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Improvement:
     """A layout that differs from the file's in ``changes`` choices, and the edits that make it."""
 
@@ -109,7 +110,7 @@ class Improvement:
     edits: tuple[FileEdit, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileComparison:
     """The layout of a file with its prediction, the fastest plan, and improvements, the fewest changes first.
 

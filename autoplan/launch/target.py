@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile
+from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -15,7 +16,7 @@ from autoplan.schema.layout import Layout
 Check = Literal["accepted by the framework's parser", "names checked"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EmittedFile:
     """One file: its name, without a folder, and its text."""
 
@@ -23,7 +24,7 @@ class EmittedFile:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emission:
     """What is emitted for a target: its files, the main one first.
 
@@ -39,7 +40,7 @@ class Emission:
     by_arguments: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartedProgram:
     """What a launcher starts: the target of a framework, what is emitted for it, and the training program.
 
@@ -53,7 +54,7 @@ class StartedProgram:
     image: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlannedRun:
     """A layout to emit: its job, of one number of devices and one batch, and the lines of the header comment.
 
@@ -80,7 +81,7 @@ class InexpressibleError(UnsupportedError):
         super().__init__(part)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """A framework or a launcher, in the directions that it supports.
 

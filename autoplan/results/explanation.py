@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction, StageMemory, TimePrediction
+from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -15,7 +16,7 @@ Place = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Difference:
     """One part of a step's time in two plans [s]."""
 
@@ -29,7 +30,7 @@ class Difference:
         return self.own_seconds - self.other_seconds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Standing:
     """Comparison of a layout with the front, and the plan that it is compared with, if any.
 
@@ -45,7 +46,7 @@ class Standing:
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refusal:
     """A layout that cannot run: the rules that it breaks, and the nearest layout that breaks none."""
 
@@ -55,7 +56,7 @@ class Refusal:
     facts: JobFacts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contrast:
     """The fastest layout with one choice changed; without one, ``plan`` is None and ``why`` the reason."""
 
@@ -66,7 +67,7 @@ class Contrast:
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Choice:
     """The fastest plan of a job, and the fastest layout of every other choice."""
 
@@ -84,7 +85,7 @@ def differences(prediction: Prediction, other: Prediction) -> tuple[Difference, 
     return tuple(sorted(taken, key=lambda part: -part.lost_seconds))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remedy:
     """A change that saves memory: saving, slowdown, and whether the layout fits with it.
 
@@ -101,7 +102,7 @@ class Remedy:
     change: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BottleneckShare:
     """Seconds of a step that one class of work takes, their share of it, and what would shorten them.
 
@@ -114,7 +115,7 @@ class BottleneckShare:
     bound: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Explanation:
     """A layout with its prediction, and its remedies: first those that make it fit, the fastest first.
 

@@ -9,10 +9,11 @@ Plans whose step times are closer than the cost model can tell apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from autoplan.costs.core.prediction import JobFacts
+from autoplan.records import record
 from autoplan.results.merged_front import at_batch, choice_key
 from autoplan.results.plan import Plan, StackStep
 from autoplan.schema.costmodel.stack import StackSpec
@@ -72,7 +73,7 @@ P = TypeVar("P")
 C = TypeVar("C", bound=Proof)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rejection:
     """How many layouts fell to one reason, the first that applies; with the front they make the space.
 
@@ -87,14 +88,14 @@ class Rejection:
     kind: RejectionKind = "rule"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Change(Generic[P]):
     """A change of a job that makes a plan possible, and the best ``plan`` with it."""
 
     plan: P = field(kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ParetoFront(Generic[J, P, C]):
     """The Pareto-optimal plans of a job of any kind; empty when nothing is feasible.
 
@@ -121,7 +122,7 @@ class ParetoFront(Generic[J, P, C]):
         return self.feasible
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Edit:
     """One edit of a job file: key, present value and new value as YAML."""
 
@@ -133,7 +134,7 @@ class Edit:
         return f"{self.key}: {self.after} instead of {self.before}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Suggestion(Change[Plan]):
     """The smallest sufficient change of one kind: its edits, and the fastest plan with them."""
 
@@ -142,7 +143,7 @@ class Suggestion(Change[Plan]):
     devices: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Certificate:
     """What is proven about a front.
 
@@ -179,7 +180,7 @@ class Certificate:
     fastest_gap: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Front(ParetoFront[Job, Plan, Certificate]):
     """The plans of a training job, fastest first.
 
@@ -217,7 +218,7 @@ class Front(ParetoFront[Job, Plan, Certificate]):
         return min(self.plans, key=lambda plan: plan.predicted.step_seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OrderNoise:
     """Plans within ``share`` of the fastest step, by their number on the front, from 1.
 

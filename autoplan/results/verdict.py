@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
+
+from autoplan.records import record
 
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """One claim of an answer: whether it holds, with details, or why it was not checked.
 
@@ -44,7 +46,7 @@ def shortened(checks: Sequence[Check]) -> tuple[Check, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """All checks of one saved answer."""
 
@@ -74,7 +76,7 @@ class Verdict:
         return self.outcome == "verified"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerComparison:
     """The differences between the answers in two files, a sentence for each field."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.records import record
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -317,7 +318,7 @@ class JobSpec(Frozen):
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cluster:
     """The devices of a job: ``devices`` in all, on nodes that hold ``node.devices`` each."""
 
@@ -331,7 +332,7 @@ class Cluster:
         return -(-self.devices // self.node.devices)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobFile:
     """The file that a job was read from: its text, and the folder that relative paths in it start from.
 
@@ -348,7 +349,7 @@ class JobFile:
     assumed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChosenProgram:
     """What a job is run by: a program in one of its ways, with the launch target that writes it.
 
@@ -374,7 +375,7 @@ class ChosenProgram:
         return f"{self.name}/{self.way}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 

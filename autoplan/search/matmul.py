@@ -26,12 +26,13 @@ from autoplan.costs.matmul.grids import GridAxis, Grids, Terms, scheme_name
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory
 from autoplan.costs.matmul.transfers import rounds_of, sent_bytes, sent_messages, transfers_of
+from autoplan.records import record
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.job import Job
 from autoplan.schema.precision import SchemeName
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChosenScheme:
     """Index of the best of all ``candidates`` and its time [s]; None and infinite where none is feasible.
 
@@ -66,7 +67,7 @@ def choose_scheme(priced: PricedSchemes, limit: float, allowed: Collection[Schem
 GridKey = tuple[SchemeName, int, int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SchemeQuestion:
     """A product on several devices: where operands are, the job that prices it, and its machine."""
 
@@ -145,7 +146,7 @@ _WIDTH: Final = 1e-6
 _MOST_CANDIDATES: Final = 8_000
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChoiceFlip:
     """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
 
@@ -161,7 +162,7 @@ class ChoiceFlip:
     seconds: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _FlipSpace:
     """The candidates of a question, those looked at, and the schemes ``allowed``."""
 
@@ -248,7 +249,7 @@ def _chooser(
     return best
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BreakEven:
     """Neighbouring numbers of rows: with ``one`` a single device is as fast, with ``several`` all are faster.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from autoplan.records import record
 from autoplan.schema.serving.engine_stack import EngineSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CalibratedNumber:
     """One number before and after; ``left`` is its deviation over that of its prior."""
 
@@ -17,7 +16,7 @@ class CalibratedNumber:
     left: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CalibratedFigure:
     """One measured figure [s] or [1/s]: shipped, calibrated, and by a fit without this run."""
 
@@ -32,7 +31,7 @@ class CalibratedFigure:
     left_out: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingCalibration:
     """The engine's file with a machine's own numbers; ``interval``: width of intervals over the shipped."""
 

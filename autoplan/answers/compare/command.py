@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,7 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
 from autoplan.commands.typed_options import option
+from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison
@@ -113,7 +114,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         raise typer.Exit(interrupted.exit_code)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AskedComparison:
     """What a command line says of the layouts to compare."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
@@ -15,6 +15,7 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.predict import Steps
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
+from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
@@ -143,7 +144,7 @@ _DIGITS: Final = 2
 _MOST_STEPS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Domain:
     """The values of one knob: ``points`` to begin with, ascending, and ``middle``, one between two.
 
@@ -252,7 +253,7 @@ def layouts_priced(job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequen
     return _each_once(side)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Group:
     """Layouts of equal pipeline depth, which are priced at once, and their numbers among all."""
 
@@ -327,7 +328,7 @@ _SIDE: Final = 1.05
 _NOISE_ROUNDS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Question:
     """One knob to solve: its values, the function that prices them, and whether a band is wanted, too.
 
@@ -493,7 +494,7 @@ _DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "
 _EVERY_ZERO: Final = (0, 1, 2, 3)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayoutKind:
     """A kind of layouts: the degrees that are above one, and the ZeRO stages allowed."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from autoplan.records import record
 from autoplan.results.explanation import Difference, differences
 from autoplan.results.front import OrderNoise, order_noise
 from autoplan.results.plan import Plan
@@ -27,7 +27,7 @@ KnobName = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Knob:
     """A number of the job or of its hardware that is varied, with its present value.
 
@@ -39,7 +39,7 @@ class Knob:
     dimension: Dimension | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnobSide:
     """The layouts priced at one ``value``: steps [s] and whether they fit, in their order.
 
@@ -53,7 +53,7 @@ class KnobSide:
     winner: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Crossing:
     """A value at which the winner changes, and the layouts priced on either side of it.
 
@@ -73,7 +73,7 @@ class Crossing:
     microbatches: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnobRange:
     """What the verdict is between the ``least`` and the ``most`` value of a knob: where it changes.
 
@@ -98,7 +98,7 @@ class KnobRange:
 # Layouts of engines side by side, and the loads between which each is best.
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ComparedEngines:
     """One layout, its name, and its job on the devices that it takes."""
 
@@ -107,7 +107,7 @@ class ComparedEngines:
     plan: ServingPlan
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BestAtLoads:
     """Loads in a row at which the layout at a place is best; None where none holds the limits."""
 
@@ -116,7 +116,7 @@ class BestAtLoads:
     layout: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineComparison:
     """Layouts of a serving job side by side.
 
@@ -156,7 +156,7 @@ class EngineComparison:
         return Decision(left[0], None, tied=tuple(left))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decision:
     """The place of the layout to pick, and the objective by which it wins; None: limits leave no other.
 
@@ -168,7 +168,7 @@ class Decision:
     tied: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisDegree:
     """An axis of the mesh and its degree."""
 
@@ -176,7 +176,7 @@ class AxisDegree:
     degree: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorSplit:
     """How the tensors of one kind are spread: split over some axes, copied over others.
 
@@ -188,7 +188,7 @@ class TensorSplit:
     copied: tuple[AxisDegree, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CollectiveTraffic:
     """Messages of one operation at one place of a step, on the stage that sends most.
 
@@ -216,7 +216,7 @@ class CollectiveTraffic:
         return self.sent_bytes * self.calls_per_layer / self.calls
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisSeconds:
     """Communication of one axis in a step: in all and exposed [s]."""
 
@@ -230,7 +230,7 @@ class AxisSeconds:
         return max(0.0, self.total_seconds - self.exposed_seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ComparedLayout:
     """One of the layouts that are compared; ``name`` is what the user calls it.
 
@@ -245,7 +245,7 @@ class ComparedLayout:
     latency_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnsolvedKind:
     """A kind of layout that was asked for and has none, and why."""
 
@@ -253,7 +253,7 @@ class UnsolvedKind:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayoutComparison:
     """Layouts of ``job`` in the order in which they were asked for, and where their order changes.
 

@@ -8,7 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -30,6 +30,7 @@ from autoplan.costs.serving.served_layouts import (
 )
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
+from autoplan.records import record
 from autoplan.results.serving.serving_explanation import EngineParts, LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 from autoplan.rules.serving_limit_rules import (
@@ -99,7 +100,7 @@ _NEAR: Final = 0.02
 _MOST: Final = 4096.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Bracket:
     """The largest load that holds and the smallest that does not, with the sentence on the latter."""
 

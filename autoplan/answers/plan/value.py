@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autoplan.records import record
 
 __all__ = ["LinkChoice", "NarrowerIntervals"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkChoice:
     """Another layout is the fastest where copies between devices go at another rate that hosts have.
 
@@ -22,7 +22,7 @@ class LinkChoice:
     fastest_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NarrowerIntervals:
     """The 90 % interval of the fastest plan's step [s] after what narrows it; None where that does not help.
 

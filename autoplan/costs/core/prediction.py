@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
 
+from autoplan.records import record
+
 #: Categories of allocated memory; ``framework`` is added to them.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
 
@@ -42,7 +44,7 @@ PART_OF_AXIS: Final[dict[MeshAxis, str]] = {
 _bytes_of = attrgetter(*CATEGORIES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EventMemory:
     """Allocated bytes at one event of the memory timeline, by category."""
 
@@ -60,7 +62,7 @@ class EventMemory:
         return float(sum(_bytes_of(self)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageMemory:
     """Bytes of a device of one stage at its peak, by category, and at all events of its memory timeline.
 
@@ -87,7 +89,7 @@ class StageMemory:
     events: tuple[EventMemory, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemoryPrediction:
     """Memory of the stage with the highest peak by category, and of every stage.
 
@@ -113,7 +115,7 @@ class MemoryPrediction:
         return max(self.stages, key=lambda stage: stage.total)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimePrediction:
     """Breakdown of a step's seconds on the slowest stage; the parts add up to the step.
 
@@ -132,7 +134,7 @@ class TimePrediction:
     overhead: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prediction:
     """Prediction of a layout's step time and peak memory.
 
@@ -163,7 +165,7 @@ class Prediction:
     time: TimePrediction
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayerType:
     """A type of layers: with experts or dense, with a sliding window shorter than a sequence or without.
 
@@ -175,7 +177,7 @@ class LayerType:
     linear: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class JobFacts:
     """What follows from a job whatever its layout.
 
@@ -188,7 +190,7 @@ class JobFacts:
     memory_limit_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Communication:
     """Messages of one kind that a rank of ``stage`` takes part in during one step.
 
@@ -221,7 +223,7 @@ PREDICTED_PART: Final = "autoplan part"
 Phase = Literal["forward", "backward", "weight gradient", "bubble", "end of step"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepSlice:
     """A piece of a step in which a stage has one part of its time: start and length [s].
 
@@ -237,7 +239,7 @@ class StepSlice:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepTimeline:
     """A step as slices, stage by stage in the order of time [s].
 
@@ -312,7 +314,7 @@ class AttentionKernel(KernelWork):
     keys: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayerProducts:
     """Products and fused attention of a layout's layers, and the roofs of its device [FLOP/s, byte/s]."""
 
@@ -327,7 +329,7 @@ class LayerProducts:
         return self.peak_flops / self.hbm_bandwidth
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MeshExtent:
     """An axis of the device mesh: its degree, and the ranks between neighbours along it."""
 
@@ -344,7 +346,7 @@ class MeshExtent:
         return rank // self.stride % self.degree
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AxisTraffic:
     """Bytes that a device of ``stage`` sends in a step for the groups of one axis, by link [byte].
 
@@ -359,7 +361,7 @@ class AxisTraffic:
     network_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RankPlacement:
     """Ranks of a layout on the nodes of its machine, and what its links carry.
 

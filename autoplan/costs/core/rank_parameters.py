@@ -13,7 +13,7 @@ Counts, not bytes. Arrays have one row a candidate.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,12 +28,13 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
+from autoplan.records import record
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Part:
     """Parameters of one part of the model on one rank, of shape [C, 1].
 
@@ -52,7 +53,7 @@ class Part:
     quantized: Array
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Weights:
     """Parameters of a layer, of the embedding and of the head on one rank; ``table`` is V h / t."""
 

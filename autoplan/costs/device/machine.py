@@ -21,11 +21,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
+from autoplan.records import record
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
 from autoplan.schema.costmodel.measured_tables import GemmTable
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
@@ -51,7 +52,7 @@ _LINEAR_ATTENTION_SHARE: Final = 0.25
 VECTOR_SHARE: Final = 12.21 / 19.5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rate:
     """Rate of a kernel by shape: ``peak`` [FLOP/s] times the efficiency of a measured table; ``launch`` [s].
 
@@ -66,7 +67,7 @@ class Rate:
     beyond: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Links:
     """The fabric inside a node and the network between nodes.
 
@@ -91,7 +92,7 @@ class Links:
     trees: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Overlap:
     """Which communication overlaps with compute, and the slowdown of compute by it (``interference``)."""
 
@@ -107,7 +108,7 @@ class Overlap:
     interference: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 

@@ -28,7 +28,7 @@ Bytes of one rank, shape [C, 1] or [C, p].
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypedDict
 
 import numpy as np
@@ -50,10 +50,11 @@ from autoplan.costs.memory.model_states import gradients_persist, model_states_o
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
+from autoplan.records import record
 from autoplan.schema.recompute import FULL
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GatherBuffers:
     """Unsharded parameters and reduce-scatter buffers in memory during backward.
 
@@ -201,7 +202,7 @@ def _reductions(scope: Scope, untied: float) -> _Reductions:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SavedActivations:
     """Saved activations of one microbatch on the device, and microbatches in flight, shape [C, p].
 
@@ -259,7 +260,7 @@ _NO_BYTES: Final = np.zeros(())
 _NOTHING: Final = Linear(_NO_BYTES, _NO_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Stage:
     """Arguments that all events share."""
 
@@ -431,7 +432,7 @@ def _head_unreduced(stage: _Stage) -> Array:
     return unreduced
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _LayerBackward:
     """What the events of the backward of layers share [byte]; ``transient``: 1 where gradients are freed."""
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
+
+from autoplan.records import record
 
 Kind = Literal["F", "B", "W"]
 
@@ -38,7 +39,7 @@ class Slot(NamedTuple):
     end: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Trace:
     """What each stage did when: one row of slots a stage, in the order of time."""
 
@@ -176,7 +177,7 @@ _ORDERS: Final[dict[str, _Order]] = {
 # The events.
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pipe:
     """The stages as they run: seconds of a chunk by kind and stage, and the ends known so far."""
 

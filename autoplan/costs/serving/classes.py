@@ -13,7 +13,7 @@ number of its tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 
 from autoplan.costs.core.serving.iteration import Iteration
@@ -23,10 +23,11 @@ from autoplan.costs.serving.queueing.length_moments import LengthMoments, length
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
+from autoplan.records import record
 from autoplan.schema.serving.request_lengths import RequestClass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClassTimes:
     """Mean times of the requests of one class [s]."""
 

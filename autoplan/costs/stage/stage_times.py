@@ -17,7 +17,7 @@ reports all use these functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ from autoplan.costs.core.candidates import Array, ByMode, Linear, taken
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
+from autoplan.records import record
 from autoplan.schema.recompute import MODES, in_order
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stages:
     """Cost coefficients of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 
@@ -60,14 +61,14 @@ class Stages:
     def uniform(cls, value: Any, **others: Any) -> Stages:  # noqa: ANN401 - numbers or arrays
         """Return coefficients that all are ``value``, except ``others``: for examples."""
         recompute = {mode.name: others.pop(mode.name, value) for mode in MODES}
-        return cls(**dict.fromkeys(cls.__slots__, value) | {"recompute": recompute} | others)
+        return cls(**dict.fromkeys((x.name for x in fields(cls)), value) | {"recompute": recompute} | others)
 
     def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the coefficients at ``index`` of [C, p]."""
         return taken(self, index)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StageParts:
     """Breakdown of a stage's seconds per microbatch, forward plus backward, shape [C, p] or [C, 1].
 
@@ -117,7 +118,7 @@ def stage_weight(stages: Stages, layers: Array) -> Array:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndOfStep:
     """Per-step time of a stage after its last backward [s]: exposed reduction and optimizer step."""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any, Final
 
 import yaml
 
 from autoplan.catalog.roots import shipped_text
+from autoplan.records import record
 
 _FOLDER: Final = ("specs", "interfaces")
 #: Types whose rows of a table may leave it out.
@@ -22,7 +23,7 @@ _USUAL: Final = "text"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binding:
     """A key or argument of a framework.
 
@@ -44,7 +45,7 @@ class Binding:
         return next((ours for ours, name in self.names.items() if name == theirs), None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interface:
     """The bindings of a framework, by group, with the other tables of its file.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from autoplan.catalog.model_names import published_format
@@ -25,6 +25,7 @@ from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_ll
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_options, vllm_v0_options
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission
+from autoplan.records import record
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.request_lengths import LogNormalLength
@@ -41,7 +42,7 @@ _WRITERS: Mapping[str, Callable[[EngineSettings, WrittenArguments], None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineGroupToServe:
     """Engines that are alike, as many as the replicas of their layout; ``role`` of one of two pools."""
 
@@ -49,7 +50,7 @@ class EngineGroupToServe:
     role: PoolRole | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServedRun:
     """Engines to start: their job, what the user names besides, and the lines of the header comment.
 
@@ -74,7 +75,7 @@ class ServedRun:
         return argument_list(engine.name, engine.version)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineTarget:
     """What engines are emitted for: an engine's own command, or what runs its containers.
 
@@ -90,7 +91,7 @@ class EngineTarget:
     check: str = "names checked"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineConfiguration:
     """What serve commands or their file say.
 
@@ -112,7 +113,7 @@ class EngineConfiguration:
     search: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineFile:
     """A file to read; ``sibling_text`` returns the text of a file that it names, or None."""
 

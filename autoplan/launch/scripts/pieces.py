@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from autoplan.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Unknown:
     """Why a value is not known; ``name`` is the variable to set, where one is not set.
 
@@ -22,7 +23,7 @@ class Unknown:
     elsewhere: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """Known text of one line, or an unknown part. ``quoted`` pieces are not split into words."""
 
@@ -41,7 +42,7 @@ _SIGN: Final = re.compile(r"\\[\s\S]|&&|\|\||[;|&\n'\"]|[^\\;|&\n'\"]+|\\")
 BREAK: Final = Piece("", 0, quoted=True)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Word:
     """A word of a command: its text as far as it is known, its line, and why it is not known."""
 

@@ -7,9 +7,11 @@ page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, Literal
+
+from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
@@ -26,7 +28,7 @@ ColumnKind = Literal["number", "text", "layout", "verdict", "bar"]
 NOTHING: Final = "-"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """An empty line of a terminal; pages space by themselves."""
 
@@ -35,14 +37,14 @@ class Gap:
 GAP: Final = Gap()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heading:
     """The title of what follows."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sentence:
     """A sentence, or several of which each begins a line."""
 
@@ -52,7 +54,7 @@ class Sentence:
     strong: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayoutLine:
     """A layout on one line at any width, so that it can be copied; ``label`` says what it is."""
 
@@ -61,7 +63,7 @@ class LayoutLine:
     indent: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TypedLines:
     """Lines as they are typed or stand in a file, such as a command: never broken."""
 
@@ -69,7 +71,7 @@ class TypedLines:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Items:
     """A list of sentences."""
 
@@ -77,7 +79,7 @@ class Items:
     tone: Tone = "quiet"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FactRow:
     """A name with its value, one text or several side by side."""
 
@@ -87,14 +89,14 @@ class FactRow:
     name_tone: Tone = "quiet"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Facts:
     """Names and texts side by side."""
 
     rows: tuple[FactRow, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     """One table column: head and cells, each of one line or more, and what the cells are.
 
@@ -116,7 +118,7 @@ class Column:
         return max(len(line) for line in lines)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DataTable:
     """Columns side by side; row ``strong`` stands out, and the first column names rows that are ``named``.
 
@@ -133,7 +135,7 @@ class DataTable:
     named: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShareBar:
     """A share as a bar after its name and numbers; what is ``free`` is shaded."""
 
@@ -143,7 +145,7 @@ class ShareBar:
     free: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShareBars:
     """Bars below each other, of which the whole takes ``columns`` of a terminal."""
 
@@ -153,7 +155,7 @@ class ShareBars:
     aligned: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Beside:
     """Blocks beside others where the terminal is wide enough, else below them."""
 
@@ -164,7 +166,7 @@ class Beside:
 Piece = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Picture:
     """A picture made of letters, row by row; pages draw the same as SVG (``report.pages.pictures``)."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.records import record
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LayoutCapacity:
     """A layout with its capacity."""
 
@@ -18,7 +17,7 @@ class LayoutCapacity:
     predicted: CapacityPrediction
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CapacityKnob:
     """One change of settings, and what the caches hold with it.
 
@@ -37,7 +36,7 @@ class CapacityKnob:
         return self.predicted.fits
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CapacityAnswer:
     """The capacity of a job under one layout, that of the other layouts, and the knobs."""
 

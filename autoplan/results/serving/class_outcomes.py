@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -14,12 +14,13 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedClass,
     ServedPrediction,
 )
+from autoplan.records import record
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
 Values: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClassOutcome:
     """One class of requests under a plan; times are those of the slowest engines that get it.
 
@@ -51,7 +52,7 @@ def class_outcomes(plan: ServingPlan) -> tuple[ClassOutcome, ...]:
     return tuple(_outcome([part for part in served if part.has(name)], name) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Serving:
     """What serves whole requests: engines that are alike, or both pools, with their part of all requests."""
 
@@ -111,7 +112,7 @@ def _slowest(times: list[Distribution]) -> Distribution | None:
     if not times:
         return None
     return Distribution(
-        *(max(getattr(distribution, key) for distribution in times) for key in Distribution.__slots__)
+        *(max(getattr(distribution, x.name) for distribution in times) for x in fields(Distribution))
     )
 
 

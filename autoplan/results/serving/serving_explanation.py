@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from autoplan.costs.core.serving.step_parts import IterationParts
+from autoplan.records import record
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineParts:
     """Where the time of one group of engines goes, under the load that a plan gives it.
 
@@ -35,7 +34,7 @@ class EngineParts:
         return "queue" if self.waits_for else self.decode.bound
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitSlack:
     """One limit of a job: how near the best plan comes, and what the best plan without the limit gains.
 
@@ -51,7 +50,7 @@ class LimitSlack:
     plan: ServingPlan | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingContrast:
     """The best plan with one choice forced; without one, ``plan`` is None and ``why`` the reason."""
 
@@ -63,7 +62,7 @@ class ServingContrast:
     loss: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadFlip:
     """A load up to which something holds, and what comes after it, both solved.
 
@@ -78,7 +77,7 @@ class LoadFlip:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingExplanation:
     """Why the best plan of a serving job by its first objective is the best."""
 
@@ -99,7 +98,7 @@ class ServingExplanation:
         return max(self.limits, key=lambda limit: (limit.gain or 0.0, limit.share), default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingRefusal:
     """A layout that cannot run: the rules that it breaks."""
 
@@ -108,7 +107,7 @@ class ServingRefusal:
     rules: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingStanding:
     """One layout against the front of its job.
 

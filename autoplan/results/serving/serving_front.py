@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
@@ -13,6 +12,7 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
     SimulatedPrediction,
 )
+from autoplan.records import record
 from autoplan.results.front import Change, ParetoFront, Status
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
@@ -22,7 +22,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 SERVING_THINNING: Final = 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EngineGroup:
     """Engines of a plan that are alike: their layout, share of the load, and prediction."""
 
@@ -36,7 +36,7 @@ class EngineGroup:
     classes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingPlan:
     """Engines that serve a job together.
 
@@ -234,7 +234,7 @@ def loss(best: ServingPlan, other: ServingPlan, objective: ServingObjective) -> 
     return second / first - 1 if objective in _LESS_IS_BETTER else 1 - second / first
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolComparison:
     """The best plan with pools for prefill and decode, and the best whose engines do both.
 
@@ -253,7 +253,7 @@ class PoolComparison:
         return self.pools is not None and (self.both is None or (self.gain or 0.0) > 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FormatComparison:
     """The best plan by ``objective`` of engines of unlike formats, where it beats those of one format."""
 
@@ -263,7 +263,7 @@ class FormatComparison:
     gain: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingCertificate:
     """What is proven about a front of serving plans.
 
@@ -300,7 +300,7 @@ class ServingCertificate:
     cost_model_hash: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingChange(Change[ServingPlan]):
     """One change of a serving job: ``key`` is the key of the job file and ``value`` its new value."""
 
@@ -309,7 +309,7 @@ class ServingChange(Change[ServingPlan]):
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
     """The plans of a serving job.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.errors import LayoutError
+from autoplan.records import record
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 
 _LIMIT: Final = 1_000_000
@@ -81,7 +82,7 @@ class EngineLayout:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DisaggregatedLayout:
     """Engines that prefill and engines that decode."""
 

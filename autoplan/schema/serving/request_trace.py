@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
+from autoplan.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class RequestTrace:
     """Requests of a trace in the order of their arrival."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.records import record
 from autoplan.schema.base import Frozen, Seconds
 from autoplan.schema.job import Cluster, HardwareName, JobFile, OwnRule, RuleSpec
 from autoplan.schema.job_choices import PriceSpec, distinct
@@ -102,7 +103,7 @@ class ServingSpec(Frozen):
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServingJob:
     """A serving job with all names resolved."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from autoplan.errors import Problem, SpecError
+from autoplan.records import record
 
 Plain: TypeAlias = "str | int | float | bool | dict[str, Plain] | tuple[Plain, ...] | None"
 Path: TypeAlias = tuple[str | int, ...]
@@ -15,7 +16,7 @@ Path: TypeAlias = tuple[str | int, ...]
 _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lines:
     """Lines of a mapping or list: its own, those of its keys, and those of its values."""
 
@@ -24,7 +25,7 @@ class Lines:
     below: Mapping[str | int, Lines | int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Document:
     """A parsed YAML text: ``name`` for messages, plain ``value``, and ``lines``."""
 

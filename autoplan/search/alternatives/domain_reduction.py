@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import inf
 
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.deadline import check_deadline
+from autoplan.records import record
 from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
@@ -41,7 +42,7 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 _ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenCandidate:
     """A candidate that may have the fastest layout: its alternatives under the current memory limit.
 
@@ -60,7 +61,7 @@ class OpenCandidate:
     before_cut: Alternatives | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReducedDomains:
     """Candidates with the alternatives of steps within ``ceiling`` ticks, and an incumbent.
 

@@ -17,13 +17,14 @@ Variables and constraints of one candidate in the constraint model: its stages, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from autoplan.deadline import check_deadline
+from autoplan.records import record
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
@@ -39,7 +40,7 @@ from autoplan.search.space.priced_candidates import Schedule
 Expression: TypeAlias = cp_model.LinearExprT
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CandidateVariables:
     """Variables of one candidate, and linear expressions of them."""
 
@@ -174,7 +175,7 @@ class SolverStoppedError(Exception):
     """The solver reached its work limit without a feasible layout; earlier solutions stay valid."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Solution:
     """The best layout of a model: its candidate, its alternative of each stage, and the proven bound."""
 
@@ -185,7 +186,7 @@ class Solution:
     bound_ticks: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _ConstraintModel:
     """The CP-SAT model, the variables of its candidates, and its objective."""
 
@@ -385,7 +386,7 @@ def _similar_layouts(
             yield swapped
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Result:
     """Result of one solve: its layout, its lower bound on the objective, its work."""
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
+from autoplan.records import record
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
@@ -41,7 +42,7 @@ def _microseconds(option: Option, name: str) -> int:
     return ceil(times_of(option).get(name, 0.0) * _TIME)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Allocation:
     """Counts of options, and the values of the objectives, each to be small."""
 
@@ -49,7 +50,7 @@ class Allocation:
     values: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AllocationProblem:
     """The options among which to choose, and what the choice must hold."""
 

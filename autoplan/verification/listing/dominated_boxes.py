@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from autoplan.records import record
 
 #: Relative tolerance of steps: rounding to the solver's ticks.
 _SAME: Final = 1e-6
@@ -23,7 +24,7 @@ _MEMORY_TICKS: Final = 2**16
 _SAME_TICKS: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Box:
     """Layouts with at most ``memory_bytes`` and a step below ``step_seconds``."""
 

@@ -7,14 +7,15 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from autoplan.records import record
 
 #: What keeps an engine from starting.
 Shortage = Literal["loading the weights", "no room for the cache", "longest request", "CUDA graphs"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WeightBytes:
     """Weights of one device by part [byte]."""
 
@@ -33,7 +34,7 @@ class WeightBytes:
         return self.attention + self.mlp + self.experts + self.embeddings + self.other + self.draft
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceMemoryUse:
     """Memory of a device of one stage by what takes it [byte].
 
@@ -68,7 +69,7 @@ class DeviceMemoryUse:
         return self.device - self.taken
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CachePool:
     """What the cache of one group of devices holds; with stages, of the stage that holds the least."""
 
@@ -84,7 +85,7 @@ class CachePool:
     largest_context: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CapacityPrediction:
     """Capacity of one engine under a layout."""
 

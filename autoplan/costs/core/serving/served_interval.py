@@ -7,10 +7,10 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autoplan.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Interval:
     """The ends of a 90 % interval."""
 
@@ -18,7 +18,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServedIntervals:
     """Intervals of the figures of a plan, None for one that it has not; ``reasons`` say what they rest on."""
 

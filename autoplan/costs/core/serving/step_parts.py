@@ -7,14 +7,15 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+from autoplan.records import record
 
 #: What a part of an iteration waits for.
 Resource = Literal["memory bandwidth", "compute", "network", "host"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IterationPart:
     """One part of an iteration [s]."""
 
@@ -23,7 +24,7 @@ class IterationPart:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IterationParts:
     """An iteration of so many decodes and tokens of prompts, by part."""
 

@@ -12,7 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, inf
 
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
@@ -28,6 +28,7 @@ from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
+from autoplan.records import record
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Rounds of a search for a rate.
@@ -35,7 +36,7 @@ _ROUNDS = 60
 _CLOSE = 1e-5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EnginePair:
     """x prefill engines and y decode engines, and the transfer of a prompt between them."""
 
@@ -101,7 +102,7 @@ def _wait(load: float, served: float) -> float:
     return inf if load >= 1 else load / (1 - load) * served / 2
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Times:
     """Mean times of a request at some rate [s]."""
 

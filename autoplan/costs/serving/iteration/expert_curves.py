@@ -10,13 +10,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of
 from autoplan.costs.serving.least_times import least_seconds
+from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import ExpertTable
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.weight_formats import WeightFormat
@@ -24,7 +25,7 @@ from autoplan.schema.serving.weight_formats import WeightFormat
 Sharding = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpertLayer:
     """A kind of layer of experts, and how a device shares it."""
 

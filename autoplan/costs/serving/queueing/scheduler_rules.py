@@ -8,12 +8,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
+from autoplan.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class CachedPrefix:
     """What the prefix cache has of the prompts of one class of requests."""
 
@@ -23,7 +25,7 @@ class CachedPrefix:
     hit_rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockPool:
     """The blocks of one cache, and what a request takes of them."""
 
@@ -67,7 +69,7 @@ class BlockPool:
         return self.blocks - self.groups * (self.shared_tokens // self.block_tokens) - self.prefix_blocks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SchedulerRules:
     """How one engine, or one of its attention data-parallel ranks, fills its iterations."""
 

@@ -12,7 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, erf, exp, floor, inf, pi, sqrt
 from typing import Final
 
@@ -25,13 +25,14 @@ from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
+from autoplan.records import record
 
 #: Rounds of the clients that a loop of alike requests runs, and those that do not count.
 _SHORTAGE_ROUNDS: Final = 12
 _WARM: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CacheShortage:
     """A cache that holds L requests on average, and requests whose needs vary."""
 
@@ -81,7 +82,7 @@ class CacheShortage:
         return (1.0 - erf(self.score(wanted) / sqrt(2.0))) / 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AlikeRun:
     """Means of a run of clients whose requests are all alike [s] or [1/s]."""
 
@@ -383,7 +384,7 @@ def _alike_at_the_edge(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _LoopState:
     """Latency with D requests decoding, and the number of clients at which that many decode."""
 
@@ -393,7 +394,7 @@ class _LoopState:
     mixture: StepMixture
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _ClosedLoop:
     """A closed loop, whose number of decodes is the unknown."""
 

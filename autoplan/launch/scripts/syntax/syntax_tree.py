@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autoplan.records import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class Literal:
     """Text as written, on one line; ``quoted`` text is not split into words."""
 
@@ -14,7 +16,7 @@ class Literal:
     quoted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parameter:
     """An expansion ``${name[index]operator argument}``; ``length`` stands for ``${#name}``."""
 
@@ -29,7 +31,7 @@ class Parameter:
     indirect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arithmetic:
     """An arithmetic expansion ``$((text))``, whose text has expansions of its own."""
 
@@ -38,7 +40,7 @@ class Arithmetic:
     quoted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommandText:
     """A substitution of a command or a process, which is never executed."""
 
@@ -51,7 +53,7 @@ WordPart = Literal | Parameter | Arithmetic | CommandText
 ShellWord = tuple[WordPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """``name=value`` or ``name[index]=value``, of a word or of an array; ``append`` stands for ``+=``."""
 
@@ -77,7 +79,7 @@ class HereDocument:
     text: ShellWord = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SimpleCommand:
     """A command: assignments before it, its words, its here-document, and the file that it writes."""
 
@@ -89,7 +91,7 @@ class SimpleCommand:
     appends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArithmeticCommand:
     """``((text))``."""
 
@@ -97,7 +99,7 @@ class ArithmeticCommand:
     text: ShellWord
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatementList:
     """Statements in order; ``joints`` says what stands before each: ``;``, ``&&``, ``||`` or ``|``.
 
@@ -111,7 +113,7 @@ class StatementList:
     subshell: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IfClause:
     """Conditions with what follows each, and what follows where none holds."""
 
@@ -120,7 +122,7 @@ class IfClause:
     otherwise: StatementList | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """A word, and statements by patterns."""
 
@@ -129,7 +131,7 @@ class Case:
     branches: tuple[tuple[tuple[ShellWord, ...], StatementList], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loop:
     """A loop over words, or as long as a condition holds; ``name`` is its variable.
 
@@ -144,7 +146,7 @@ class Loop:
     until: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FunctionDefinition:
     """A function."""
 

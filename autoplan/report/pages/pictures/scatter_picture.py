@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from xml.etree import ElementTree as ET
 
+from autoplan.records import record
 from autoplan.report.charts.chart_data import Axis, round_values
 from autoplan.report.pages.page_frame import readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
@@ -43,7 +44,7 @@ _DARK: Final = """
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScatterAxis:
     """What an axis says: its title, how a value reads, and its unit as a number of base units.
 
@@ -59,7 +60,7 @@ class ScatterAxis:
     limit: tuple[float, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScatterPoint:
     """A point: its values, the fragment that it leads to, and what it says.
 
@@ -168,7 +169,7 @@ _GAP: Final = 10.0
 Box = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PointLabel:
     """What is written next to a point, and where the point lies."""
 

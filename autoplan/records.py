@@ -51,7 +51,7 @@ def _initialiser(kind: Any) -> Callable[..., None]:  # noqa: ANN401 - any record
     """Return ``__init__`` of the fields of ``kind``, those that only have names last."""
     values: dict[str, Any] = {"_set": _set, "_missing": MISSING}
     arguments, body = ["self"], []
-    for x in sorted(fields(kind), key=lambda x: x.kw_only):
+    for x in sorted(fields(kind), key=lambda x: bool(x.kw_only)):
         if x.kw_only and "*" not in arguments:
             arguments.append("*")
         values[f"_{x.name}"] = x.default if x.default_factory is MISSING else x.default_factory
@@ -86,11 +86,11 @@ def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda x: tuple(getattr(x, name) for name in names)
 
 
-def _equal(self: Any, other: object) -> bool:  # noqa: ANN401
+def _equal(self: Any, other: Any) -> Any:  # noqa: ANN401 - or NotImplemented
     if other.__class__ is not self.__class__:
         return NotImplemented
     values = self.__record_values__
-    return bool(values(self) == values(other))
+    return values(self) == values(other)
 
 
 def _hashed(self: Any) -> int:  # noqa: ANN401
