@@ -52,7 +52,7 @@ _MARGIN = 1e-6
 #: Bounds are exact for steps up to this factor above the least bound of a batch. The factor is applied
 #: repeatedly until the incumbent lies within it.
 _LOOKAHEAD = 2.0
-#: Step limits, as multiples of a candidate's bound, that are solved for in turn under the user's own rules.
+#: Step limits, as multiples of a candidate's bound, that are solved for in turn under the user's rules.
 _STEP_GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
 #: Share of a step that is shorter than half a tick.
 _HALF_A_TICK = 1e-12
@@ -249,7 +249,7 @@ class _CandidateOpening:
         limit: float,
         best: float,
     ) -> OpenCandidate:
-        """Return a candidate that has rules of the user's own about its stages, with its fastest layout.
+        """Return a candidate that has user's rules about its stages, with its fastest layout.
 
         The primal heuristic may break these rules, and the bound relaxes them. So the solver runs with ever
         longer step limits, which keeps the domains small. A proven optimum is a bound of the candidate at
@@ -405,7 +405,7 @@ class BestFirstSearch:
             if relaxation.step_seconds[i] > best * (1 + _MARGIN):
                 break
             if lower > best * (1 + _MARGIN):
-                # Its bound was proven under the user's own rules, which the relaxation leaves out.
+                # Its bound was proven under the user's rules, which the relaxation leaves out.
                 continue
             relaxed = float(relaxation.stage_sum[i]), float(relaxation.tail[i])
             candidate = OpenCandidate(

@@ -344,7 +344,7 @@ class _Pricer:
     job: Job
     file: LaunchFile
     framework: str
-    own: Plan
+    run: Plan
     priced: list[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     seen: set[Layout] = field(default_factory=set)
@@ -355,7 +355,7 @@ class _Pricer:
 
     def price(self, group: tuple[_Change, ...]) -> None:
         """Add the layout that a group makes, if it can run and the framework can express it."""
-        target, run = find_target(self.framework), self.own
+        target, run = find_target(self.framework), self.run
         layout = _changed(self.job, run.layout, group)
         if layout is None or layout in self.seen or layout == run.layout:
             return
@@ -396,12 +396,12 @@ def _edited_keys(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
 
 def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
     """Return a file after its edits, and after those of the files of keys that were read with it."""
-    own = [edit for edit in edits if not edit.file]
-    if any(edit.path for edit in own):
-        edited = _edited_keys(file, own)
+    inside = [edit for edit in edits if not edit.file]
+    if any(edit.path for edit in inside):
+        edited = _edited_keys(file, inside)
     else:
         text, words = file.text, list(file.arguments)
-        for edit in own:
+        for edit in inside:
             text = text.replace(edit.before, edit.after, 1) if edit.before else text
             words += [] if edit.before else edit.after.split()
         edited = replace(file, text=text, arguments=tuple(words))

@@ -18,9 +18,9 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @record
 class Lines:
-    """Lines of a mapping or list: its own, those of its keys, and those of its values."""
+    """Lines of a mapping or list: where it begins, those of its keys, and those of its values."""
 
-    own: int
+    begin: int
     keys: Mapping[str, int] = field(default_factory=dict)
     below: Mapping[str | int, Lines | int] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class Document:
             node = node.below[part]
         if key and key_line is not None:
             return key_line
-        return node if isinstance(node, int) else node.own
+        return node if isinstance(node, int) else node.begin
 
 
 def format_path(path: Sequence[str | int]) -> str:

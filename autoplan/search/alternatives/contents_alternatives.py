@@ -1,7 +1,7 @@
 """Alternatives of stages where layers differ: one for each place of a stage, with the fastest recompute mix.
 
 All recompute mixes of a content are priced (``mix_prices``): the layers recomputed are the first ones. The
-fastest mix that fits serves all places with that content; where the user's own rules distinguish mixes, the
+fastest mix that fits serves all places with that content; where the user's rules distinguish mixes, the
 fastest of each class do (``stage_alternatives`` shows why the others are dominated).
 """
 
@@ -63,7 +63,7 @@ def alternatives_of_contents(
                     group, position, stage_rules, (first, int(row.layers[e])), (limit, longest), prices.scale
                 )
             chosen += [_placed(o, first) for o in fastest_by_content.get(key, ())]
-        if stage_rules.own and not of_recompute:
+        if stage_rules.of_stage and not of_recompute:
             chosen = [o for o in chosen if stage_rules.allows(o.layers, {})[0]]
         rows.append(tuple(chosen))
     stages = tuple(rows)

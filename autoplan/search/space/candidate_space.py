@@ -16,7 +16,7 @@ from autoplan.records import record
 from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
-from autoplan.rules.user_constraints import own_rules
+from autoplan.rules.user_constraints import user_rules_of
 from autoplan.schema.job import Job
 from autoplan.search.space.choices import candidate_blocks
 from autoplan.search.space.layout_totals import LayoutCounts, layout_counts
@@ -162,7 +162,7 @@ def valid_choices(job: Job) -> Iterator[Candidates]:
 def conflicting_rules(job: Job) -> list[str]:
     """Return an irreducible set of conflicting rules: no candidate satisfies all, some satisfy all but one.
 
-    Deletion filter: rules are removed one by one, the user's own last, while the remaining ones conflict.
+    Deletion filter: rules are removed one by one, the user's last, while the remaining ones conflict.
     """
     blocks = (block for pp in divisors(job.cluster.devices) for block in candidate_blocks(job, pp))
     groups = [with_rank_orders(job, block) for block in blocks]
@@ -174,7 +174,7 @@ def conflicting_rules(job: Job) -> list[str]:
             conflict.append(i)
         else:
             breaches -= of_rule
-    located = {user_rule.sentence: user_rule.located for user_rule in own_rules(job)}
+    located = {user_rule.sentence: user_rule.located for user_rule in user_rules_of(job)}
     return [located.get(rules[i].sentence, rules[i].sentence) for i in conflict]
 
 
@@ -184,8 +184,8 @@ def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     unsharded = np.flatnonzero(remaining & candidates.single_data_rank)
     c = candidates.take(unsharded)
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    # Their prices are equal; the user's own rules may still distinguish the ZeRO stages.
-    rules = [equality_numbers(job, rule.relation, c) for rule in own_rules(job)]
+    # Their prices are equal; the user's rules may still distinguish the ZeRO stages.
+    rules = [equality_numbers(job, rule.relation, c) for rule in user_rules_of(job)]
     first, _ = distinct_rows([*others, *rules])
     representative[unsharded] = False
     representative[unsharded[first]] = True
@@ -202,7 +202,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     """
     dominated = np.zeros(len(candidates), dtype=bool)
     if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.relations:
-        # The user's own rules may distinguish the two.
+        # The user's rules may distinguish the two.
         return dominated
     c = candidates
     # Only a common factor of cp and microbatch gives a dominating candidate.

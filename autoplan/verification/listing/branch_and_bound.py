@@ -7,7 +7,7 @@ Notation (this file only)::
 
 A stage's recompute mix is left out where another mix of the same layers dominates it in backward time and end
 of step, and no rule of the user distinguishes the two. Only mixes within the memory of the box are listed. A
-partial layout is pruned where no completion is inside the box, or none satisfies the user's own rules. Lower
+partial layout is pruned where no completion is inside the box, or none satisfies the user's rules. Lower
 bounds on a step are
 
 - the sum of t of the stages before s, over v, plus m t_s: the path through the first forwards to s, all work
