@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.deadline import check_deadline
-from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
+from autoplan.search.alternatives.contents_alternatives import RecentMixPrices, alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
     OpenCandidate,
     ReducedDomains,
@@ -24,7 +24,6 @@ from autoplan.search.alternatives.domain_reduction import (
     within_step,
 )
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.mix_prices import RecentMixPrices
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
