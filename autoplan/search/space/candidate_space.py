@@ -63,13 +63,26 @@ def space_of(job: Job) -> Space:
     A layout that breaks several rules is counted at the first of them. Candidates that are equivalent by
     symmetry to another, or dominated by it, are counted and left out.
     """
-    counts = _Counts()
+    counts, rules = _Counts(), _PlacedRules.of(job)
     groups = [
         group
         for pp in divisors(job.cluster.devices)
-        if (group := _remaining_at_depth(job, pp, counts)) is not None
+        if (group := _remaining_at_depth(job, pp, rules, counts)) is not None
     ]
     return Space(tuple(groups), counts.total, counts.covered, counts.reasons())
+
+
+@record
+class _PlacedRules:
+    """The rules of a job: ``before`` ranks have an order and shards a size, and ``behind`` that."""
+
+    before: Sequence[Rule]
+    behind: Sequence[Rule]
+
+    @staticmethod
+    def of(job: Job) -> _PlacedRules:
+        before = rules_before_placement(job)
+        return _PlacedRules(before, rules_for(job)[len(before) :])
 
 
 @dataclass(slots=True)
@@ -97,9 +110,9 @@ class _Counts:
         return tuple(rejection for rejection in (*of_rules, *equivalent) if rejection.layouts)
 
 
-def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None:
+def _remaining_at_depth(job: Job, pp: int, rules: _PlacedRules, counts: _Counts) -> Candidates | None:
     """Return the candidates at depth ``pp`` that satisfy every rule, one of those that are equivalent."""
-    blocks = [_remaining_of_block(job, block, counts) for block in candidate_blocks(job, pp)]
+    blocks = [_remaining_of_block(job, block, rules, counts) for block in candidate_blocks(job, pp)]
     blocks = [block for block in blocks if len(block)]
     if not blocks:
         return None
@@ -112,16 +125,15 @@ def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None
     return candidates.take(different) if different.any() else None
 
 
-def _remaining_of_block(job: Job, block: Candidates, counts: _Counts) -> Candidates:
+def _remaining_of_block(job: Job, block: Candidates, rules: _PlacedRules, counts: _Counts) -> Candidates:
     """Return the candidates of a block in every rank order that satisfy every rule."""
-    first_rules = rules_before_placement(job)
     layouts = layout_counts(job, block, rank_order_counts(job, block))
     counts.total += layouts.total()
-    remaining = _satisfying(block, layouts, first_rules, counts.by_rule)
+    remaining = _satisfying(block, layouts, rules.before, counts.by_rule)
     candidates = with_rank_orders(job, block.take(remaining))
     layouts = layout_counts(job, candidates)
     check_deadline()
-    remaining = _satisfying(candidates, layouts, rules_for(job)[len(first_rules) :], counts.by_rule)
+    remaining = _satisfying(candidates, layouts, rules.behind, counts.by_rule)
     representative = _representative(job, candidates, remaining)
     counts.equivalent_zero += layouts.total(remaining & ~representative)
     return candidates.take(remaining & representative)
