@@ -78,7 +78,7 @@ def cached(
     search: Callable[[], Front],
     others: Sequence[tuple[float, float]] = (),
 ) -> Front:
-    """Return the front of ``job``: the answer in ``folder``, or that of ``search``, which is kept there.
+    """Return the front of ``job``: the answer in ``folder``, or that of ``search``, which is written to it.
 
     The answer depends on the plans of other programs, ``others``, that the search is told of.
 
@@ -152,7 +152,7 @@ class SolveLock:
         self._released = threading.Event()
 
     def acquire(self) -> None:
-        """Wait for the lock, as long as there is reason to."""
+        """Wait for the lock until it is free or has become needless."""
         watched = _Watch()
         while not self._created():
             if self._answered() or not self._may_wait():
@@ -272,12 +272,12 @@ def write_answer(path: Path, front: Front) -> None:
 
 
 def is_answered(path: Path) -> bool:
-    """Return whether there is an answer at ``path`` that is whole and recent."""
+    """Return whether the answer at ``path`` is whole and recent."""
     return _answer(path) is not None
 
 
 def read_answer(path: Path, job: Job) -> Front | None:
-    """Return the front of ``job`` at ``path``; None where there is none that is whole, valid and recent."""
+    """Return the front of ``job`` at ``path``, if it is whole, valid and recent; else None."""
     answer = _answer(path)
     if answer is None:
         return None

@@ -89,7 +89,7 @@ class CandidateSolver:
         return reduced_domains(cut_by_step, self.groups, self.scale, ceiling, limit)
 
     def solution(self, domains: ReducedDomains, limit_ticks: int) -> Solution | None:
-        """Return the fastest layout of ``domains`` within the memory limit; None where there is none."""
+        """Return the fastest layout of ``domains`` within the memory limit, or None."""
         self.solves += 1
         alternatives, layers = [c.alternatives for c in domains.live], self.layers
         incumbent, least = domains.incumbent, domains.least

@@ -81,8 +81,8 @@ def search(
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     With ``thinning`` 0 every Pareto-optimal layout is returned, to the solver's ticks; with ``fastest_only``
-    the fastest alone, and no reasons where there is none. When ``deadline`` ends, or the one in force, the
-    plans so far are returned. Raises UnsupportedError where there is none yet; with ``may_be_empty`` the
+    the fastest alone, and an empty front without reasons. When ``deadline`` ends, or the one in force, the
+    plans so far are returned. Raises UnsupportedError before the first plan; with ``may_be_empty`` the
     front is empty then, and its certificate says that the search was stopped.
 
     ``others`` are steps [s] and memory [byte] of plans of other programs for the same question: where they

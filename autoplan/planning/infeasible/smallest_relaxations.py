@@ -126,7 +126,7 @@ class Feasibility:
         return front is not None and front.feasible
 
     def answer(self, job: Job) -> Plan | None:
-        """Return the fastest plan of the front that ``plan`` gives for ``job``; None where there is none."""
+        """Return the fastest plan of the front that ``plan`` gives for ``job``, or None."""
         if _has_slower_front(job):
             plans: Sequence[Plan] = ()
             with suppress(AutoplanError):
@@ -263,7 +263,7 @@ class _InfeasibleJob:
         self.fits = self.needed is not None and feasibility.fits_memory(job)
         self.short = self.needed is not None and not self.fits
         self.rules_conflict = rules_conflict(job, feasibility)
-        #: The fastest plan without limits on the step, where there is one.
+        #: The fastest plan without limits on the step, or None.
         self.fastest = feasibility.fastest(job) if self.fits and not self.rules_conflict else None
 
     def _least_needed(self) -> float | None:

@@ -56,7 +56,7 @@ def signed_seconds(seconds: float) -> str:
 
 
 def noise_sentence(noise: OrderNoise | None) -> str:
-    """Return the sentence on plans within the noise of the model, empty if there is one alone.
+    """Return the sentence on plans within the noise of the model, empty for a single plan.
 
     >>> noise_sentence(OrderNoise(0.03, (1, 2, 3, 5), simplest=2, smallest=5))
     'plans 1 to 3 and 5 are within 3 % in step time, less than the cost model can tell apart: plan 2 is the\

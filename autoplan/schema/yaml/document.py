@@ -34,7 +34,7 @@ class Document:
     lines: Lines | int
 
     def at(self, path: Sequence[str | int]) -> Plain:
-        """Return the value at ``path``, or None if there is none."""
+        """Return the value at ``path``, or None."""
         node: Any = self.value
         for part in path:
             try:

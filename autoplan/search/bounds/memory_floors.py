@@ -68,8 +68,8 @@ class TooSmallLimits:
     def exclude(self, group: int, limit: float, bounds: Array, index: Ints | None = None) -> bool:
         """Set the ``bounds`` of candidates of a group that do not fit into ``limit`` to infinity.
 
-        They are those at ``index``, of all without. Return whether there are any. The limit is rounded up to
-        shares of ``most``.
+        They are those at ``index``, of all without. Return whether any does not fit. The limit is rounded up
+        to shares of ``most``.
         """
         share = int(np.ceil(limit / self._most * _SHARES))
         if share >= _SHARES:

@@ -286,9 +286,9 @@ class _BranchAndBound:
         return Outcome(self.listing.layout(complete.mixes[best]), float(seconds[best]), self.listed)
 
     def _non_dominated_solutions(self) -> FirstStages | None:
-        """Return non-dominated complete layouts whose bound is below ``most``; None if there are too many.
+        """Return non-dominated complete layouts whose bound is below ``most``; None for too many.
 
-        Where there are none, no layout has a step below ``most``.
+        Without one, no layout has a step below ``most``.
         """
         first = no_stage()
         for stage in range(self.listing.pp):
@@ -301,7 +301,7 @@ class _BranchAndBound:
         return first
 
     def _extended_by(self, first: FirstStages, stage: int) -> FirstStages:
-        """Return ``first`` with the alternatives of ``stage``; raises if there were too many, or too late."""
+        """Return ``first`` with the alternatives of ``stage``; raises for too many, or too late."""
         extended = self._extended(first, stage)
         self.listed += len(extended.layers)
         if self.listed > _MOST or self.deadline.over:
