@@ -134,7 +134,7 @@ def memory_floors(group: _WithFootprints, *, central: bool = False) -> list[Floo
     They are of three events (``stage_dynamic``): before the backward and at the last layer, both with the
     smallest activations of each layer, and at the optimizer's update. Where a phase has the largest workspace
     of the types in a stage, the bounds have the smallest of those that it may have; a layer of another type
-    is infinite. They are for the job's limit, which the upper end of the interval has to keep where there
+    is infinite. They are for the job's own limit, which the upper ends of ranges have to keep where there
     is one; with ``central``, for a tighter one of the sweep, for the central value.
     """
     kinds = group.footprints
