@@ -10,9 +10,8 @@ AutoplanError
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +21,7 @@ class AutoplanError(Exception):
     """Base of all errors that a caller of autoplan may want to catch."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with an input: where it stands, what is wrong and what to do."""
 

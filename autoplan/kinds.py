@@ -8,12 +8,12 @@ job loads no engine, and nothing is imported upward.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar, overload
 
 from autoplan.catalog import is_serving_job
 from autoplan.lazy import Later
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
@@ -33,7 +33,7 @@ F = TypeVar("F")
 S = TypeVar("S")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Kind(Generic[J, P, F, S]):
     """A kind of jobs, with what reads, plans, prices, shows, verifies and emits them.
 

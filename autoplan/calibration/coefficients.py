@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from autoplan.records import record
 from autoplan.schema.base import Frozen, NumberKind, Sourced
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
@@ -34,7 +33,7 @@ PRIOR_WIDTHS: Final[dict[NumberKind, float]] = {
 _MARGIN: Final = 0.05
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Coefficient:
     """A sourced number of a stack or of kernels, with its valid range.
 

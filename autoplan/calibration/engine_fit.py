@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, exp, inf, isfinite, isinf, log
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,6 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.request_lengths import RangeLength
 
@@ -56,7 +55,7 @@ _MOST_TOKENS: Final = 10_000_000
 _MOST_DRAWN: Final = 10_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClientResult:
     """One run of a client: its load, the lengths of its requests, and what it measured [s] or [1/s].
 
@@ -253,7 +252,7 @@ _MOST_REQUESTS: Final = 2048
 Array = NDArray[np.float64]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineRun:
     """A measured run with the engine that ran it: its scheduler and the price of its iterations.
 
@@ -269,7 +268,7 @@ class EngineRun:
     step: StepFacts
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineFit:
     """Factors of scale and host time, deviations that are left over those of the priors, and the interval.
 

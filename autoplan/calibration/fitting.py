@@ -8,7 +8,7 @@ coefficient that affects no observation stays at its prior mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,7 +25,6 @@ from autoplan.calibration.coefficients import (
 from autoplan.calibration.least_squares import STEP, LeastSquares, Minimum, Scatter, minimise
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.predict import Steps
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -40,7 +39,7 @@ Initial: TypeAlias = Callable[[Coefficient, str], float]
 _FEW_ROWS: Final = 0.25
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Observation:
     """A measured step: the job and layout that ran, and its seconds.
 
@@ -53,7 +52,7 @@ class Observation:
     group: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Estimated shift of one coefficient of one file.
 
@@ -68,7 +67,7 @@ class Estimate:
     narrowed: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fit:
     """Fitted coefficients; ``scatter`` is the residual scatter of the observations, a share."""
 
@@ -169,7 +168,7 @@ def _groups(observations: Sequence[Observation]) -> list[list[int]]:
     return list(groups.values())
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Batch:
     """Rows of one job and pipeline-parallel size, priced together."""
 

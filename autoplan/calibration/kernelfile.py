@@ -6,6 +6,7 @@ Fits of kernel curves to measured points, with the formulas of ``autoplan.costs`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate
 from autoplan.costs.device.machine import Rate
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.results.calibration import Measured, MeasuredCurve
 from autoplan.schema.costmodel.kernel_spec import Collectives, CollectiveTable, KernelSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
@@ -34,7 +34,7 @@ _WIDTH: Final = 1.5
 _MAX_SHIFT: Final = 6.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Curve:
     """The numbers of a curve by name, the number of points, and the median relative error of the fit."""
 
@@ -168,7 +168,7 @@ _MIN_POINTS: Final = {"gemm": 8, "attention": 8, "memory_bound": 4}
 _DIGITS: Final = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Measurement:
     """Measured points, with the device and node of the catalogue."""
 

@@ -25,7 +25,6 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 
 Residuals: TypeAlias = Callable[[Array], Array]
 
@@ -40,7 +39,7 @@ _MAX_ITERATIONS: Final = 20
 _MAX_EVALUATIONS: Final = 60
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Scatter:
     """Prior of the scatter of measurements.
 
@@ -52,7 +51,7 @@ class Scatter:
     huber: float = 0.10
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LeastSquares:
     """Residuals and their Jacobian as functions of z, bounds of z, and the weight of rows (1 or 0)."""
 
@@ -64,7 +63,7 @@ class LeastSquares:
     scatter: Scatter = Scatter()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Minimum:
     """Solution z, its residuals, Jacobian and scatter, and the standard deviation of each shift."""
 

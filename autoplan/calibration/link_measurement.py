@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from autoplan.calibration.record import Point
 from autoplan.calibration.torchbench import TorchBench
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.schema.base import Sourced
 from autoplan.schema.costmodel.kernel_spec import Collectives, KernelSpec
 from autoplan.schema.hardware import Fabric, NodeSpec
@@ -45,7 +45,7 @@ _DIGITS: Final = 3
 _LEAST_HOP: Final = 1e-7
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LinkRates:
     """What collectives between ``ranks`` devices reach, ``local_ranks`` of them in each node.
 

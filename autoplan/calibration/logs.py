@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
 from autoplan.catalog import read_file
 from autoplan.errors import CatalogError, Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.job import Job
 
 _LARGEST_LOG: Final = 32 * 2**20
@@ -30,7 +30,7 @@ _MOST_DROPPED: Final = 5
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepLog:
     """What a log says of a step: the median of ``used`` times after ``dropped`` of the warm-up."""
 
@@ -139,7 +139,7 @@ _NUMBER: Final = r"(\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?)"
 _SUFFIXES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What a line says of a step: seconds or a rate; its number and its sequences where they are told."""
 
@@ -150,7 +150,7 @@ class Reading:
     unit: Unit = "s"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Framework:
     """A known format: its name, what to look for, and the function that reads it."""
 

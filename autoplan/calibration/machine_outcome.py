@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -45,7 +46,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import MACHINE_SHARE, half_width
-from autoplan.records import record
 from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MachineCalibration, MachineRun
 from autoplan.schema.costmodel.kernel_spec import SourcedFactor
 
@@ -159,7 +159,7 @@ MACHINE_NUMBERS: Final[tuple[Coefficient, ...]] = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MachineFit:
     """The fitted numbers, and ``variance``: v of each observed step."""
 

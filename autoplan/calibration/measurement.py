@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from autoplan.records import record
+from dataclasses import dataclass, fields
 
 # What an allocator's record says of a device's memory, against the prediction.
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryMeasurement:
     """Memory of a device at its measured peak [byte].
 
@@ -29,7 +27,7 @@ class MemoryMeasurement:
     out_of_memory: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CategoryComparison:
     """Bytes of a category at the measured and at the predicted peak."""
 
@@ -38,7 +36,7 @@ class CategoryComparison:
     predicted: float | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryComparison:
     """The measured memory of a device against that predicted for ``stage`` [byte].
 
@@ -55,7 +53,7 @@ class MemoryComparison:
     categories: tuple[CategoryComparison, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeasuredParts:
     """Seconds of one step on one device; the parts add up to the step.
 
@@ -100,7 +98,7 @@ class MeasuredParts:
         return float(sum(getattr(self, field.name) for field in fields(self)))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GroupTraffic:
     """Seconds of a step in which communication of a part runs, and those that no compute hides."""
 
@@ -109,7 +107,7 @@ class GroupTraffic:
     exposed_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CollectiveTiming:
     """Collectives of one kind in a step: how many, and how long one takes [s].
 
@@ -126,7 +124,7 @@ class CollectiveTiming:
     total_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KernelShare:
     """Kernels of one name in a step [s], whatever runs concurrently."""
 
@@ -136,7 +134,7 @@ class KernelShare:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceMeasurement:
     """What a trace says of one device: all its steps, and the parts of the one of median length.
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 from autoplan.catalog import read_file
 from autoplan.errors import CatalogError, Problem, SpecError, UnsupportedError
-from autoplan.records import record
 
 #: What one operation may take.
 _LEAST_SECONDS: Final = 1e-12
 _MOST_SECONDS: Final = 1e6
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Environment:
     """Device and software versions for which measurements are valid."""
 
@@ -105,7 +105,7 @@ PointGrid: TypeAlias = Literal["full", "quick", "tiny"]
 _MEBI: Final = 2**20
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Point:
     """One operation of one shape.
 
@@ -146,7 +146,7 @@ def point_of(key: str) -> Point:
     return Point(cast("Operation", parts[0]), parts[1], sizes)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Extents:
     """Sizes along each dimension of one grid."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from autoplan.records import record
 from autoplan.schema.base import NumberKind, Sourced, SourcedBandwidth, SourcedBytes
 from autoplan.schema.hardware import DeviceSpec, Fabric, Host, Network, NodeSpec, sourced_numbers
 
@@ -37,7 +37,7 @@ _USUAL: Final[dict[str, tuple[str, str, str]]] = {
 N = TypeVar("N", bound=Sourced)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Relative:
     """The node that a derived one takes numbers from, with its device."""
 
@@ -121,7 +121,7 @@ def _note(part: _Origin, bridged: tuple[str, ...]) -> str:
     return note
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Origin:
     """What a derived node is made of; ``share`` is its devices over those of the other node."""
 

@@ -12,12 +12,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, Literal
 
 from autoplan.errors import CatalogError
-from autoplan.records import record
 from autoplan.units import format_bytes
 
 #: How devices reach each other: all pairs over the fabric, some, or none.
@@ -27,7 +27,7 @@ DeviceLinkFound = Literal["all pairs", "some pairs", "none", "one device"]
 _NOT_THERE: Final = (ImportError, OSError, KeyError, AttributeError, ValueError, RuntimeError)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FoundDevices:
     """Devices that a process of this machine may use: name, number, and memory of each [byte].
 
@@ -44,7 +44,7 @@ class FoundDevices:
     restricted_by: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Library:
     """How to ask one library: its devices, and their name, memory, identity and links."""
 
@@ -229,7 +229,7 @@ _DETAIL: Final = re.compile(r"gcd|[0-9]+w|hbm[0-9]e?")
 _MEMORY_TOLERANCE: Final = 0.08
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DetectedHardware:
     """What was found on this machine and in its environment, and the catalogue's entry for it."""
 

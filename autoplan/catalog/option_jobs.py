@@ -10,7 +10,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,7 +21,6 @@ from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
 from autoplan.catalog.look_ups import clusters_of
 from autoplan.catalog.model_names import model_called, published_format
 from autoplan.errors import AutoplanError, Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS
@@ -64,7 +63,7 @@ _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _NODES: Final = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OptionJob:
     """The job file that options stand for, the name of the job, and what it assumes, in words."""
 

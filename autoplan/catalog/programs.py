@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from autoplan.catalog.entries import assumed_stack, loaded, stack
 from autoplan.catalog.roots import entry_names
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import ChosenProgram, Job, RuleSpec
 from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
@@ -40,7 +39,7 @@ def rules_of(way: ProgramWay) -> tuple[RuleSpec, ...]:
     raise UnsupportedError(f"more than {_MOST_STEPS} ways are like each other")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Runs:
     """The job as ways run it, and what the other ways lack."""
 

@@ -30,7 +30,6 @@ from typing import Final
 
 from autoplan.catalog.roots import open_file, read_file
 from autoplan.errors import Problem, SpecError, UnsupportedError
-from autoplan.records import record
 from autoplan.schema.serving.request_lengths import (
     Length,
     RecordedRequests,
@@ -67,7 +66,7 @@ def _milliseconds(text: str) -> float:
     return float(text) / 1e3
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _TraceFormat:
     """What a trace calls the tokens of a prompt, those of an answer, and when a request came."""
 
@@ -169,7 +168,7 @@ def _requests_between(path: Path, ends: tuple[float, float], _state: tuple[int, 
         return _Reading(str(path), *ends).read(iter(lambda: text.readline(_LONGEST_LINE), ""))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Record:
     """A request as a line of the file has it; ``time`` is None where the file has no times."""
 

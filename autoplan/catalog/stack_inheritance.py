@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from autoplan.catalog.roots import entry_names, file_named, is_path, names_like, parent_text, read_file
 from autoplan.errors import CatalogError, SpecError
-from autoplan.records import record
 from autoplan.schema.costmodel.stack import StackFile, StackSpec
 from autoplan.schema.yaml.document import Document, refuse, shown
 from autoplan.schema.yaml.document import Path as Keys
@@ -25,7 +25,7 @@ _SOURCES: Final = "sources"
 _OWN: Final = "files_of"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Read:
     """A file merged with its parents, before validation.
 
@@ -40,7 +40,7 @@ class _Read:
     documents: tuple[Document, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExtendedStack:
     """A stack merged with its parents; ``files`` as in ``_Read``."""
 

@@ -11,6 +11,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -56,7 +57,6 @@ from autoplan.costs.uncertainty import (
     unmeasured,
     within_tables,
 )
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -147,7 +147,7 @@ def _span(group: Group) -> Array:
     return span
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Prices:
     """Priced layouts of equal pipeline depth p.
 
@@ -308,7 +308,7 @@ class _Prices:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Steps:
     """Layouts of equal pipeline depth, to compute step times repeatedly with different time coefficients.
 

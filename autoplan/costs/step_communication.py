@@ -9,6 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -30,7 +31,6 @@ from autoplan.costs.network.stage_volume import PartVolume, layer_volume, outsid
 from autoplan.costs.network.tensor_calls import repeated_layers
 from autoplan.costs.stage.mixed_stages import layers_by_type
 from autoplan.costs.stage.per_microbatch import boundary_bytes
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -64,7 +64,7 @@ def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
     return tuple(sorted((x for one in messages for x in one.of_stages(layout.pp)), key=lambda x: x.stage))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Layers:
     """Layers of each stage, and those with each recompute mode, shape [1, p]."""
 
@@ -72,7 +72,7 @@ class _Layers:
     recomputed: ByMode
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Message:
     """A message with its calls in a step, arrays that broadcast to [1, p]."""
 

@@ -9,6 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -30,7 +31,6 @@ from autoplan.costs.stage.mixed_stages import (
     price_layer_types_with_parts,
 )
 from autoplan.costs.stage.stage_times import EndOfStep, end_of_step, stage_weight
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -93,7 +93,7 @@ def step_timeline(job: Job, layout: Layout) -> StepTimeline:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Passes:
     """Seconds of a microbatch on a stage by kind of pass and part, as named in ``TimePrediction``."""
 

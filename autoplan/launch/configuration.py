@@ -11,15 +11,14 @@ as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precisio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LaunchFile:
     """A file to read: what the user calls it, its text, and what is said about it.
 
@@ -42,7 +41,7 @@ class LaunchFile:
     launcher: tuple[tuple[str, str], ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Written:
     """A value, and where it stands.
 
@@ -61,7 +60,7 @@ class Written:
 Values = Mapping[str, Written]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What a launch file says.
 
@@ -85,7 +84,7 @@ class Configuration:
     way: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FileEdit:
     """One edit of a file: the words that stand there, with their line, and what to write instead.
 
@@ -101,7 +100,7 @@ class FileEdit:
     file: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Improvement:
     """A layout that differs from the file's in ``changes`` choices, and the edits that make it."""
 
@@ -110,7 +109,7 @@ class Improvement:
     edits: tuple[FileEdit, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FileComparison:
     """The layout of a file with its prediction, the fastest plan, and improvements, the fewest changes first.
 

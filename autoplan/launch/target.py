@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -16,7 +15,7 @@ from autoplan.schema.layout import Layout
 Check = Literal["accepted by the framework's parser", "names checked"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EmittedFile:
     """One file: its name, without a folder, and its text."""
 
@@ -24,7 +23,7 @@ class EmittedFile:
     text: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Emission:
     """What is emitted for a target: its files, the main one first.
 
@@ -40,7 +39,7 @@ class Emission:
     by_arguments: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StartedProgram:
     """What a launcher starts: the target of a framework, what is emitted for it, and the training program.
 
@@ -54,7 +53,7 @@ class StartedProgram:
     image: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PlannedRun:
     """A layout to emit: its job, of one number of devices and one batch, and the lines of the header comment.
 
@@ -81,7 +80,7 @@ class InexpressibleError(UnsupportedError):
         super().__init__(part)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Target:
     """A framework or a launcher, in the directions that it supports.
 

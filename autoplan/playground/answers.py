@@ -36,7 +36,6 @@ from autoplan.playground.serving_question_jobs import (
     serving_job_of,
     serving_job_text,
 )
-from autoplan.records import record
 from autoplan.report.document_fields import front_document
 from autoplan.report.render.blocks import DataTable
 from autoplan.report.render.terminal import Terminal
@@ -263,7 +262,7 @@ _ANSWERED: Final = 200
 _REFUSED: Final = 422
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Answer:
     """A response: its HTTP status, its JSON, and whether the same question has the same answer again."""
 
@@ -384,7 +383,7 @@ def _training_parts(question: TrainingQuestion, front: Front) -> dict[str, Any]:
     }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _PageKind:
     """What a question of one kind becomes: the job file, the job, and what is shown of its front."""
 

@@ -24,7 +24,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from types import FrameType
 from typing import Any, Final, get_args
@@ -43,7 +43,6 @@ from autoplan.playground.answers import Answer, error_document
 from autoplan.playground.page_choices import page_choices
 from autoplan.playground.questions import AskPath, ask_from
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
-from autoplan.records import record
 
 #: Connections at once; more are answered with 503.
 _MOST_CONNECTIONS: Final = 128
@@ -54,7 +53,7 @@ _SHUTDOWN_SECONDS: Final = 0.4
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Listening:
     """An open socket, what the user called its host, and the address that it is bound to."""
 
@@ -407,7 +406,7 @@ def is_loopback(name: str) -> bool:
         return False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RequestGuard:
     """Wraps an application; ``names`` are the host names of this server besides those of the loopback.
 

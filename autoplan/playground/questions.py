@@ -7,6 +7,7 @@ lists of the catalogue before anything is opened.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 from urllib.parse import urlencode
 
@@ -17,7 +18,6 @@ from autoplan.errors import AutoplanError, CatalogError, SpecError
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
 from autoplan.launch.registry import target_names
 from autoplan.playground.job_questions import Name, Question, ServingJobQuestion
-from autoplan.records import record
 from autoplan.schema.base import Frozen
 from autoplan.schema.serving.engine_stack import EngineSpec
 from autoplan.schema.yaml.document import Document, Plain, shown
@@ -49,7 +49,7 @@ class _LaunchBody(_PlanBody):
 AskPath = Literal["plan", "remedies", "launch"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Ask:
     """What a request asks; ``layout``, ``target`` and ``image`` are those of a launch file."""
 

@@ -33,7 +33,6 @@ from autoplan.answers.sweep.executors import begin_work, deaf_children
 from autoplan.deadline import Deadline
 from autoplan.playground.answers import Answer
 from autoplan.playground.questions import Ask
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.playground.answers import Answer
@@ -62,7 +61,7 @@ def error_body(message: str, **more: Any) -> bytes:  # noqa: ANN401 - any JSON v
     return json.dumps({"error": message, "problems": [], "known": [], **more}, separators=(",", ":")).encode()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NumberedAsk:
     """A question with its number, and how long its answer may take [s]."""
 
@@ -288,7 +287,7 @@ _MOST_PAGES: Final = 1_024
 _RETRY_SECONDS: Final = 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bounds:
     """How many questions are open at once, at work or waiting."""
 

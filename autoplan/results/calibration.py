@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from autoplan.records import record
 from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
@@ -19,7 +19,7 @@ _BARELY_NARROWED = 0.95
 _UNEXPLAINED = 0.09
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CoefficientChange:
     """One coefficient of one file: its value before and after, and how much the runs say of it.
 
@@ -45,7 +45,7 @@ class CoefficientChange:
         return self.after != self.before
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RunErrors:
     """One run: its measured seconds and what was predicted before, after, and without the run itself."""
 
@@ -57,7 +57,7 @@ class RunErrors:
     left_out: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Errors:
     """Sizes of errors, shares of what was measured."""
 
@@ -77,7 +77,7 @@ def errors_of(measured: Sequence[float], predicted: Sequence[float]) -> Errors:
     return Errors(median=middle, mean=math.fsum(sizes) / len(sizes), worst=sizes[-1])
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """The calibrated files, what changed in them, and the errors on the runs that changed them.
 
@@ -112,7 +112,7 @@ class Calibration:
         return errors_of([run.measured for run in self.runs], predicted)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MachineRun:
     """One run of a calibrated machine: where its seconds are from, predictions before and after."""
 
@@ -134,7 +134,7 @@ class MachineRun:
         return abs(self.residual) > _UNEXPLAINED
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MachineCalibration:
     """The files with a machine's own numbers, what changed in them, and the runs that changed it.
 
@@ -158,7 +158,7 @@ class MachineCalibration:
         return errors_of([run.measured for run in self.runs], [run.after for run in self.runs])
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeasuredCurve:
     """One fitted curve: how many points it went through, and its median error on them."""
 
@@ -167,7 +167,7 @@ class MeasuredCurve:
     median_error: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Measured:
     """A kernels file made of measurements; ``failed`` points could not be measured."""
 

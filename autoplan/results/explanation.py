@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction, StageMemory, TimePrediction
-from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -16,7 +15,7 @@ Place = Literal[
 ]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Difference:
     """One part of a step's time in two plans [s]."""
 
@@ -30,7 +29,7 @@ class Difference:
         return self.own_seconds - self.other_seconds
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Comparison of a layout with the front, and the plan that it is compared with, if any.
 
@@ -46,7 +45,7 @@ class Standing:
     differences: tuple[Difference, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """A layout that cannot run: the rules that it breaks, and the nearest layout that breaks none."""
 
@@ -56,7 +55,7 @@ class Refusal:
     facts: JobFacts
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Contrast:
     """The fastest layout with one choice changed; without one, ``plan`` is None and ``why`` the reason."""
 
@@ -67,7 +66,7 @@ class Contrast:
     differences: tuple[Difference, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The fastest plan of a job, and the fastest layout of every other choice."""
 
@@ -85,7 +84,7 @@ def differences(prediction: Prediction, other: Prediction) -> tuple[Difference, 
     return tuple(sorted(taken, key=lambda part: -part.lost_seconds))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """A change that saves memory: saving, slowdown, and whether the layout fits with it.
 
@@ -102,7 +101,7 @@ class Remedy:
     change: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BottleneckShare:
     """Seconds of a step that one class of work takes, their share of it, and what would shorten them.
 
@@ -115,7 +114,7 @@ class BottleneckShare:
     bound: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A layout with its prediction, and its remedies: first those that make it fit, the fastest first.
 

@@ -9,11 +9,10 @@ Plans whose step times are closer than the cost model can tell apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from autoplan.costs.core.prediction import JobFacts
-from autoplan.records import record
 from autoplan.results.merged_front import at_batch, choice_key
 from autoplan.results.plan import Plan, StackStep
 from autoplan.schema.costmodel.stack import StackSpec
@@ -73,7 +72,7 @@ P = TypeVar("P")
 C = TypeVar("C", bound=Proof)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rejection:
     """How many layouts fell to one reason, the first that applies; with the front they make the space.
 
@@ -88,14 +87,14 @@ class Rejection:
     kind: RejectionKind = "rule"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Change(Generic[P]):
     """A change of a job that makes a plan possible, and the best ``plan`` with it."""
 
     plan: P = field(kw_only=True)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ParetoFront(Generic[J, P, C]):
     """The Pareto-optimal plans of a job of any kind; empty when nothing is feasible.
 
@@ -122,7 +121,7 @@ class ParetoFront(Generic[J, P, C]):
         return self.feasible
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Edit:
     """One edit of a job file: key, present value and new value as YAML."""
 
@@ -134,7 +133,7 @@ class Edit:
         return f"{self.key}: {self.after} instead of {self.before}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Suggestion(Change[Plan]):
     """The smallest sufficient change of one kind: its edits, and the fastest plan with them."""
 
@@ -143,7 +142,7 @@ class Suggestion(Change[Plan]):
     devices: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """What is proven about a front.
 
@@ -180,7 +179,7 @@ class Certificate:
     fastest_gap: float | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Front(ParetoFront[Job, Plan, Certificate]):
     """The plans of a training job, fastest first.
 
@@ -218,7 +217,7 @@ class Front(ParetoFront[Job, Plan, Certificate]):
         return min(self.plans, key=lambda plan: plan.predicted.step_seconds)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OrderNoise:
     """Plans within ``share`` of the fastest step, by their number on the front, from 1.
 

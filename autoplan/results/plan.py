@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
-from autoplan.records import record
 from autoplan.schema.job import ChosenProgram
 from autoplan.schema.layout import LAYOUT_KEYS, Layout
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StackStep:
     """Step of a layout under the stack called ``stack`` [s], and whether the layout fits there."""
 
@@ -20,7 +19,7 @@ class StackStep:
     fits: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One layout and its prediction, with the facts of its job.
 
@@ -48,7 +47,7 @@ def layout_fields(layout: Layout) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in unused}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ParameterCounts:
     """The parameters of a model: all, and those that are active for a token."""
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
-from autoplan.records import record
 from autoplan.results.front import Status
 from autoplan.schema.grid_spec import Cell, JobKind, text_of
 from autoplan.schema.yaml.document import Plain
@@ -17,7 +16,7 @@ from autoplan.schema.yaml.document import Plain
 CellStatus = Literal["planned", "infeasible", "invalid", "failed"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CellAnswer:
     """The fastest plan of one job in base units, or the reasons why there is none.
 
@@ -49,7 +48,7 @@ class CellAnswer:
     planner: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingCellAnswer:
     """The best plan of one serving job by its first objective in base units, or why there is none.
 
@@ -95,7 +94,7 @@ def answer_type(kind: JobKind) -> type[AnyCellAnswer]:
     return ServingCellAnswer if kind == "serving" else CellAnswer
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SweepRow:
     """One cell of a grid with its answer."""
 
@@ -118,7 +117,7 @@ class SweepRow:
         return {"cell": self.cell.number, **settings, **answer}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """The rows of a grid in its order; ``reused`` of them were answered by an earlier run's journal.
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
-
-from autoplan.records import record
 
 Finding = Literal["holds", "fails", "not checked"]
 Outcome = Literal["verified", "refuted", "not all checked"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Check:
     """One claim of an answer: whether it holds, with details, or why it was not checked.
 
@@ -46,7 +44,7 @@ def shortened(checks: Sequence[Check]) -> tuple[Check, ...]:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """All checks of one saved answer."""
 
@@ -76,7 +74,7 @@ class Verdict:
         return self.outcome == "verified"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AnswerComparison:
     """The differences between the answers in two files, a sentence for each field."""
 

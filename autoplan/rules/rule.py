@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.records import record
 
 Mask: TypeAlias = NDArray[np.bool_]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A sentence, and a predicate that says which candidates satisfy it.
 

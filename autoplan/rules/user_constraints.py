@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Candidates, Ints, distinct_rows
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.records import record
 from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
 from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes, missing_part
@@ -31,7 +30,7 @@ from autoplan.schema.user_rules.expression import (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UserRule:
     """One rule of the user: its sentence and its relation.
 
@@ -178,7 +177,7 @@ def _is_of_stages(relation: Node) -> bool:
     return isinstance(relation, Each | Entry | Over | Uniform) or any(map(_is_of_stages, relation.below()))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Column:
     """A name of users' rules for each candidate: numbers, or indices of ``words``."""
 

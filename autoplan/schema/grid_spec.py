@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field
 
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.base import Frozen
 from autoplan.schema.job import JobSpec
 from autoplan.schema.yaml.annotations import Place, below, fields, unfold
@@ -57,7 +57,7 @@ class GridSpec(Frozen):
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One job of a grid: its ``number`` from 1, in the order of the file, and what it sets."""
 
@@ -74,7 +74,7 @@ class Cell:
         return ",".join(f"{key}={text_of(value)}" for key, value in self.settings.items())
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Grid:
     """A checked grid: its cells, and the base job's file content with its folder.
 
@@ -148,7 +148,7 @@ def products(values: Mapping[str, tuple[Plain, ...]]) -> Iterator[dict[str, Plai
 _Node = tuple[Plain, Lines | int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Base:
     """The base job of all cells: its document, and its path inside the grid file or None."""
 

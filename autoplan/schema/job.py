@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
-from autoplan.records import record
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -318,7 +317,7 @@ class JobSpec(Frozen):
         return self
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """The devices of a job: ``devices`` in all, on nodes that hold ``node.devices`` each."""
 
@@ -332,7 +331,7 @@ class Cluster:
         return -(-self.devices // self.node.devices)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class JobFile:
     """The file that a job was read from: its text, and the folder that relative paths in it start from.
 
@@ -349,7 +348,7 @@ class JobFile:
     assumed: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChosenProgram:
     """What a job is run by: a program in one of its ways, with the launch target that writes it.
 
@@ -375,7 +374,7 @@ class ChosenProgram:
         return f"{self.name}/{self.way}"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job with all names resolved: the input of predictions and search."""
 

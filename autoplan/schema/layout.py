@@ -19,11 +19,10 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from autoplan.errors import LayoutError
-from autoplan.records import record
 from autoplan.schema.recompute import FULL, MODES, RECOMPUTE, Recompute, RecomputeMode
 from autoplan.schema.renamed_keys import RENAMED_KEYS
 from autoplan.schema.stage_layers import even_stages, fewest_layers
@@ -55,7 +54,7 @@ _LIMIT: Final = 10_000_000
 LayoutKind = Literal["number", "switch", "word", "counts", "recompute"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutKey:
     """One key of a layout, as strings, documents, launch files and users' rules have it."""
 
@@ -119,7 +118,7 @@ _NUMBERS: Final = {key.name: key for key in LAYOUT_KEYS if key.kind == "number"}
 _KEYS: Final = (*_NUMBERS, *(key.name for key in LAYOUT_KEYS if key.written and key.kind != "number"))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Layout:
     """One complete layout.
 

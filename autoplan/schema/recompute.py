@@ -7,9 +7,8 @@ mode of a layer that stores everything; the table has the others.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, get_args
-
-from autoplan.records import record
 
 #: Modes by name, as layout strings have them.
 RecomputeMode = Literal[
@@ -29,7 +28,7 @@ RecomputeMode = Literal[
 RECOMPUTE: Final[tuple[RecomputeMode, ...]] = get_args(RecomputeMode)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Recompute:
     """One mode: its name, what it frees and what it repeats.
 

@@ -6,12 +6,12 @@ Each solve covers the candidates whose lower bound does not exceed the incumbent
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoplan.costs.core.candidates import distinct
 from autoplan.deadline import DeadlineOver, current_deadline
-from autoplan.records import record
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import MODES
 from autoplan.search.alternatives.domain_reduction import OpenCandidate
@@ -28,7 +28,7 @@ _TRIES = 2
 _MARGIN = 1e-6
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FrontPoint:
     """A layout of the Pareto front: its candidate, its alternative of each stage, and its proven bound."""
 

@@ -26,13 +26,12 @@ from autoplan.costs.matmul.grids import GridAxis, Grids, Terms, scheme_name
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory
 from autoplan.costs.matmul.transfers import rounds_of, sent_bytes, sent_messages, transfers_of
-from autoplan.records import record
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.job import Job
 from autoplan.schema.precision import SchemeName
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChosenScheme:
     """Index of the best of all ``candidates`` and its time [s]; None and infinite where none is feasible.
 
@@ -67,7 +66,7 @@ def choose_scheme(priced: PricedSchemes, limit: float, allowed: Collection[Schem
 GridKey = tuple[SchemeName, int, int, int, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SchemeQuestion:
     """A product on several devices: where operands are, the job that prices it, and its machine."""
 
@@ -146,7 +145,7 @@ _WIDTH: Final = 1e-6
 _MOST_CANDIDATES: Final = 8_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChoiceFlip:
     """Two neighbouring values of a parameter with different choices; ``near`` has that of the question.
 
@@ -162,7 +161,7 @@ class ChoiceFlip:
     seconds: tuple[float, float]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _FlipSpace:
     """The candidates of a question, those looked at, and the schemes ``allowed``."""
 
@@ -249,7 +248,7 @@ def _chooser(
     return best
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BreakEven:
     """Neighbouring numbers of rows: with ``one`` a single device is as fast, with ``several`` all are faster.
 

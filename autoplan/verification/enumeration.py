@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import prod
@@ -16,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.records import record
 from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.user_constraints import embedding_and_loss_counted, user_rules_of, what_is_left
 from autoplan.schema.job import Job
@@ -43,7 +43,7 @@ _RING: Final = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class JudgedChoices:
     """Choices of one pipeline depth, with what becomes of each, [C].
 
@@ -348,7 +348,7 @@ def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDAr
     return equivalent
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChoiceCounts:
     """Counts of layouts: all, covered, by broken rule, by kind of equivalence; and of choices left."""
 

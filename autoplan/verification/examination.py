@@ -13,7 +13,6 @@ from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.costs.device.machine import Machine, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes
 from autoplan.verification.enumeration import ChoiceCounts, JudgedChoices, counted, judged_choices, layouts_of
@@ -34,7 +33,7 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 _MOST_VIOLATIONS: Final = 5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _OpenChoice:
     """A choice, by its position in its group, and the boxes in which bounds allow a layout of it."""
 
@@ -190,7 +189,7 @@ def _where(box: Box) -> str:
     return f" within {format_bytes(box.memory_bytes)}, where the front says that there is none"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Undecided:
     """Pairs of a choice, by its position in the block, and a box in which a bound allows a layout."""
 

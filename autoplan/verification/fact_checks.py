@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from autoplan.costs.predict import facts_of
 from autoplan.deadline import Deadline
 from autoplan.errors import LayoutError
-from autoplan.records import record
 from autoplan.results.front import Front, Suggestion, parts_of
 from autoplan.results.job_summary import job_document, provenance
 from autoplan.results.plan import layout_fields
@@ -162,7 +162,7 @@ def _without_lines(texts: Sequence[str]) -> list[str]:
     return [_LINE.sub("", text) for text in texts]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Error:
     """A difference from what planning again says; not ``false`` where the planning may have been stopped."""
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any, Final
 
 from autoplan.costs.core.prediction import JobFacts, Prediction
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import LayoutError
-from autoplan.records import record
 from autoplan.results.merged_front import ChoiceKey, choice_key, question_words, values_of
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.rules.layout_rules import broken_rules
@@ -23,7 +22,7 @@ from autoplan.verification.value_comparison import differences
 _SHORT = ("step_seconds", "tokens_per_second", "peak_memory_bytes_per_device")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatedPlan:
     """A plan as an answer states it, with its layout and its prediction now; None where it is not valid.
 
@@ -49,7 +48,7 @@ class StatedPlan:
         return Plan(self.layout, self.priced, self.facts)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatedAnswer:
     """Answer for one number of devices and one batch; ``words`` name it among several.
 
@@ -192,7 +191,7 @@ _SAME: Final = 1e-9
 _WEAKEST: Final = ("infeasible", "optimal", "feasible")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stated:
     """A saved answer and its job: its answers, and the plans of the front over several choices.
 
@@ -212,7 +211,7 @@ class Stated:
         return Stated(saved, job, answers, front_of(saved, job) if job.choices else (), tuple(wrong))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Rated:
     """A plan of an answer, and the values of its objectives, to be minimised."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from autoplan.records import record
+from dataclasses import dataclass
+
 from autoplan.schema.serving.engine_stack import EngineSpec
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CalibratedNumber:
     """One number before and after; ``left`` is its deviation over that of its prior."""
 
@@ -16,7 +17,7 @@ class CalibratedNumber:
     left: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CalibratedFigure:
     """One measured figure [s] or [1/s]: shipped, calibrated, and by a fit without this run."""
 
@@ -31,7 +32,7 @@ class CalibratedFigure:
     left_out: float | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingCalibration:
     """The engine's file with a machine's own numbers; ``interval``: width of intervals over the shipped."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +23,6 @@ from autoplan.catalog import (
 )
 from autoplan.catalog.detection import DetectedHardware
 from autoplan.errors import AutoplanError
-from autoplan.records import record
 from autoplan.report.document_fields import SCHEMA, Document
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
@@ -131,7 +131,7 @@ def _lists(value: object) -> object:
 Facts = dict[str, Any]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fact:
     """One column of a listing: key in documents, head, its value of an entry, and the value's format.
 
@@ -155,7 +155,7 @@ class Fact:
         return "-" if value is None else self.show(value)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _CountedModel:
     """A model with its parameters, which its file does not say."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_args, overload
@@ -48,7 +48,6 @@ from autoplan.kinds import kind_of
 from autoplan.planning.communicating import communication
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
-from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
 from autoplan.rules.serving_limit_rules import broken_limits, broken_means, broken_rate_limits
@@ -293,7 +292,7 @@ def _best(plans: Sequence[ServingPlan], objective: ServingObjective) -> int | No
     return min(values, key=lambda at: values[at]) if values else None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Contest:
     """Layouts whose order under other loads is asked for."""
 

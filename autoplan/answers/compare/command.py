@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,7 +31,6 @@ from autoplan.commands.output import (
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
 from autoplan.commands.typed_options import option
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison
@@ -114,7 +113,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         raise typer.Exit(interrupted.exit_code)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AskedComparison:
     """What a command line says of the layouts to compare."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, TypeAlias, TypeVar
 
@@ -15,7 +15,6 @@ from autoplan.costs.core.scope import scope_of
 from autoplan.costs.memory.layout_memory import StageCounts, memory_predictions
 from autoplan.costs.predict import Steps
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
-from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
@@ -144,7 +143,7 @@ _DIGITS: Final = 2
 _MOST_STEPS: Final = 3
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Domain:
     """The values of one knob: ``points`` to begin with, ascending, and ``middle``, one between two.
 
@@ -253,7 +252,7 @@ def layouts_priced(job: Job, knob: Knob, layouts: Sequence[Layout], fits: Sequen
     return _each_once(side)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Group:
     """Layouts of equal pipeline depth, which are priced at once, and their numbers among all."""
 
@@ -328,7 +327,7 @@ _SIDE: Final = 1.05
 _NOISE_ROUNDS: Final = 5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Question:
     """One knob to solve: its values, the function that prices them, and whether a band is wanted, too.
 
@@ -494,7 +493,7 @@ _DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "context_parallel", "
 _EVERY_ZERO: Final = (0, 1, 2, 3)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutKind:
     """A kind of layouts: the degrees that are above one, and the ZeRO stages allowed."""
 

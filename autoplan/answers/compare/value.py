@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from autoplan.records import record
 from autoplan.results.explanation import Difference, differences
 from autoplan.results.front import OrderNoise, order_noise
 from autoplan.results.plan import Plan
@@ -27,7 +27,7 @@ KnobName = Literal[
 ]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Knob:
     """A number of the job or of its hardware that is varied, with its present value.
 
@@ -39,7 +39,7 @@ class Knob:
     dimension: Dimension | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KnobSide:
     """The layouts priced at one ``value``: steps [s] and whether they fit, in their order.
 
@@ -53,7 +53,7 @@ class KnobSide:
     winner: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Crossing:
     """A value at which the winner changes, and the layouts priced on either side of it.
 
@@ -73,7 +73,7 @@ class Crossing:
     microbatches: tuple[float, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KnobRange:
     """What the verdict is between the ``least`` and the ``most`` value of a knob: where it changes.
 
@@ -98,7 +98,7 @@ class KnobRange:
 # Layouts of engines side by side, and the loads between which each is best.
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ComparedEngines:
     """One layout, its name, and its job on the devices that it takes."""
 
@@ -107,7 +107,7 @@ class ComparedEngines:
     plan: ServingPlan
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BestAtLoads:
     """Loads in a row at which the layout at a place is best; None where none holds the limits."""
 
@@ -116,7 +116,7 @@ class BestAtLoads:
     layout: int | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineComparison:
     """Layouts of a serving job side by side.
 
@@ -156,7 +156,7 @@ class EngineComparison:
         return Decision(left[0], None, tied=tuple(left))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The place of the layout to pick, and the objective by which it wins; None: limits leave no other.
 
@@ -168,7 +168,7 @@ class Decision:
     tied: tuple[int, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AxisDegree:
     """An axis of the mesh and its degree."""
 
@@ -176,7 +176,7 @@ class AxisDegree:
     degree: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TensorSplit:
     """How the tensors of one kind are spread: split over some axes, copied over others.
 
@@ -188,7 +188,7 @@ class TensorSplit:
     copied: tuple[AxisDegree, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CollectiveTraffic:
     """Messages of one operation at one place of a step, on the stage that sends most.
 
@@ -216,7 +216,7 @@ class CollectiveTraffic:
         return self.sent_bytes * self.calls_per_layer / self.calls
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AxisSeconds:
     """Communication of one axis in a step: in all and exposed [s]."""
 
@@ -230,7 +230,7 @@ class AxisSeconds:
         return max(0.0, self.total_seconds - self.exposed_seconds)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ComparedLayout:
     """One of the layouts that are compared; ``name`` is what the user calls it.
 
@@ -245,7 +245,7 @@ class ComparedLayout:
     latency_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UnsolvedKind:
     """A kind of layout that was asked for and has none, and why."""
 
@@ -253,7 +253,7 @@ class UnsolvedKind:
     why: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutComparison:
     """Layouts of ``job`` in the order in which they were asked for, and where their order changes.
 

@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,6 @@ from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.saved_plans import numbered
-from autoplan.records import record
 from autoplan.results.front import Front, ParetoFront
 from autoplan.results.merged_front import at_batch, target_of
 from autoplan.results.plan import Plan
@@ -220,7 +219,7 @@ def emit(  # noqa: PLR0913 - a keyword for each choice
     return kind_of(plan).emission(*_planned_job(plan, job, number), target, options)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EmitOptions:
     """What the files of a plan say besides it, as ``emit`` takes it."""
 

@@ -33,7 +33,6 @@ from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
-from autoplan.records import record
 from autoplan.results.front import Front
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.rules.layout_rules import broken_rules
@@ -236,7 +235,7 @@ def _where(written: Written) -> str:
     return f" (line {written.line})" if written.line else " (by default)" if written.default else ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Change:
     """One choice of a layout that changes: its name, and what it sets; ``value`` tells equal names apart."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from autoplan.commands.lean import load_solver
 from autoplan.commands.options import command_deadline
 from autoplan.commands.output import Format, asks_for_page, complain, escaped, present, write
 from autoplan.commands.planned import stopped_by_signals
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.answers.configure.engine_launches import BetterPlan
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AskedEmission:
     """What a command line says of the plan to emit."""
 

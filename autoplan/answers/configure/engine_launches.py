@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,6 @@ from autoplan.launch.engines.served_run import (
 from autoplan.launch.target import Emission
 from autoplan.planning.saved_plans import LARGEST_ANSWER, numbered
 from autoplan.planning.serving_plans import evaluate_serving
-from autoplan.records import record
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
 from autoplan.schema.resolved_job import values_from
@@ -49,7 +48,7 @@ _MOST_TRIED: Final = 100
 _BETTER: Final = 1.01
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BetterPlan:
     """A plan of the front that is no worse than a file's engines, and what of the file it changes.
 
@@ -62,7 +61,7 @@ class BetterPlan:
     changes: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReadEngines:
     """What a file of an engine says, and its price for a job; ``differences``: where the two disagree."""
 

@@ -6,6 +6,7 @@ A finding needs evidence of its own in the trace, and is worth naming from a hun
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Final, cast, get_args
@@ -30,7 +31,6 @@ from autoplan.costs.network.collectives import (
     collective_seconds,
     point_to_point_seconds,
 )
-from autoplan.records import record
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 
@@ -104,7 +104,7 @@ _KERNEL_KINDS: Final = ("gemm", "attention", "elementwise", "other")
 _EXPOSED: Final = ("tp_exposed", "cp_exposed", "ep_exposed", "dp_exposed")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeasuredRun:
     """A run and its prediction: all devices, those compared, and the parts of the comparison by name.
 

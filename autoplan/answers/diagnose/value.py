@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from autoplan.calibration.measurement import DeviceMeasurement, MeasuredParts, MemoryComparison
-from autoplan.records import record
 from autoplan.results.plan import Plan
 
 FindingKind = Literal[
@@ -29,7 +29,7 @@ FindingKind = Literal[
 ]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PartComparison:
     """A part of the step as measured and as predicted [s]; None where the model has no such part."""
 
@@ -43,7 +43,7 @@ class PartComparison:
         return self.measured - (self.predicted or 0.0)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One reason why a run is slower than its plan: what it costs [s], and the facts that show it."""
 
@@ -52,7 +52,7 @@ class Finding:
     facts: tuple[tuple[str, float | int | str], ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What a profile of a run says against the prediction of its layout.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, overload
@@ -17,7 +17,6 @@ from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, InfeasibleError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.planning.plan_and_evaluate import chosen, plannable, read_layout
-from autoplan.records import record
 from autoplan.results.explanation import (
     BottleneckShare,
     Choice,
@@ -135,7 +134,7 @@ def _unlimited(machine: Machine) -> Machine:
 _LARGEST_GAP: Final = 0.01
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FastestPlan:
     """The fastest plan of a job, ``proven`` unless a deadline ended the search; else None and ``why``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -14,7 +14,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import LayoutError
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
-from autoplan.records import record
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_explanation import (
     LimitSlack,
@@ -49,7 +48,7 @@ from autoplan.units import format_bytes, format_seconds, format_share
 _ENGINES: Final = (1, 2, 4, 8, 16, 32, 64)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Knob:
     """One key of the job that a contrast forces: its values, and what a layout has."""
 

@@ -8,7 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -30,7 +30,6 @@ from autoplan.costs.serving.served_layouts import (
 )
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
-from autoplan.records import record
 from autoplan.results.serving.serving_explanation import EngineParts, LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 from autoplan.rules.serving_limit_rules import (
@@ -100,7 +99,7 @@ _NEAR: Final = 0.02
 _MOST: Final = 4096.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Bracket:
     """The largest load that holds and the smallest that does not, with the sentence on the latter."""
 

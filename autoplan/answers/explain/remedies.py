@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,6 @@ from autoplan.costs.core.divisors import divisors
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, evaluate
-from autoplan.records import record
 from autoplan.results.explanation import Explanation, Remedy, judged_bytes, judged_stage
 from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import broken_rules
@@ -42,7 +41,7 @@ _TENSOR_FACTORS: Final = (2, 4)
 _CONTEXT_FACTORS: Final = (2, 4)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SavingStep:
     """A changed job and layout, and the steps that lead to them, in words."""
 
@@ -60,7 +59,7 @@ class SavingStep:
         return not broken_rules(self.job, self.layout)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SavingKind:
     """One kind of change; with ``by_stage``, each stage may take a different step."""
 

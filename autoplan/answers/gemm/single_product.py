@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -55,7 +55,6 @@ from autoplan.costs.matmul.product_costs import (
 )
 from autoplan.costs.uncertainty import half_widths
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.job import Job, JobSpec, Limits, Workload
 from autoplan.schema.precision import Optimizer, Precision, ResultState, SchemeName, StartState
 from autoplan.units import format_bytes, format_rate
@@ -73,7 +72,7 @@ _MOST_DEVICES: Final = 16_384
 _MOST_PARTS: Final = 10**6
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProductSettings:
     """Formats and additions of a product; a format left out follows from ``operands``."""
 
@@ -89,7 +88,7 @@ class ProductSettings:
     memory: str | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GemmQuestion:
     """A product and where it runs; at most one of m, n, k is None, on one device only.
 
@@ -272,7 +271,7 @@ _SOURCES: Final = (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Bench:
     """What a product is asked about: the job, its machine, the workspace and the parts of split-k."""
 

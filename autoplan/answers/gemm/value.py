@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.precision import Precision
 
@@ -14,7 +14,7 @@ from autoplan.schema.precision import Precision
 Purpose = Literal["inference", "training"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProductFacts:
     """Extents and formats of Y [m, n] = A [m, k] W [k, n], bytes of each operand, FLOPs and HBM traffic."""
 
@@ -34,7 +34,7 @@ class ProductFacts:
     hbm_bytes: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TensorBytes:
     """One tensor at the event with most memory: its bytes, and whether it stays between steps."""
 
@@ -43,7 +43,7 @@ class TensorBytes:
     kept: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PurposeMemory:
     """Memory of a device for inference or training, at the event with most."""
 
@@ -59,7 +59,7 @@ class PurposeMemory:
     fits: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PurposeTime:
     """Seconds with their 90 % interval; ``parts`` are its GEMMs, ``least_seconds`` is the roofline's.
 
@@ -77,7 +77,7 @@ class PurposeTime:
     peak_share: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Roofline:
     """Intensity and ridge point [FLOP/byte], and which side of it the product is on."""
 
@@ -88,7 +88,7 @@ class Roofline:
     bound: Literal["compute", "memory"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SplitK:
     """Partial sums of split-k, and the workspaces that hold them."""
 
@@ -101,7 +101,7 @@ class SplitK:
     most_parts: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FreeExtent:
     """The extent that was left out: the largest that fits, 0 if none does, and the smallest compute-bound.
 
@@ -117,7 +117,7 @@ class FreeExtent:
     used: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProductAnswer:
     """One product on one device; ``reasons`` say why it is not feasible, ``changes`` what would help."""
 
@@ -140,7 +140,7 @@ class ProductAnswer:
         return not self.reasons
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SchemeRow:
     """A scheme on its grid: what a device sends, holds and takes.
 
@@ -174,7 +174,7 @@ class SchemeRow:
     communication_ratio: float | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TransferRow:
     """What a device sends in one kind of call of the chosen scheme; ``calls`` are of all rounds."""
 
@@ -190,7 +190,7 @@ class TransferRow:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PanelWidth:
     """A panel width of the chosen scheme and grid, with its time and memory."""
 
@@ -202,7 +202,7 @@ class PanelWidth:
     fits: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LeastCommunication:
     """Lower bounds of what some device sends [byte]: with any memory, and with ``memory_elements`` of it."""
 
@@ -212,7 +212,7 @@ class LeastCommunication:
     memory_elements: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FlipAnswer:
     """A value beyond which another scheme is faster; ``value`` lies between ``near`` and ``far``.
 
@@ -230,7 +230,7 @@ class FlipAnswer:
     far_seconds: float | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BreakEvenRows:
     """Neighbouring numbers of rows: one device is faster at the first, several at the second; times [s]."""
 
@@ -241,7 +241,7 @@ class BreakEvenRows:
     several_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SchemeCertificate:
     """What proves the choice: all ``candidates`` are priced, so that its time [s] is their least."""
 
@@ -252,7 +252,7 @@ class SchemeCertificate:
     candidates: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DistributedAnswer:
     """One product on several devices; without ``chosen`` nothing fits, and ``reasons`` say why."""
 

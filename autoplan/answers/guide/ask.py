@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -33,7 +33,6 @@ from autoplan.deadline import Deadline
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import plan, plannable, read_layout
-from autoplan.records import record
 from autoplan.results.explanation import Contrast, differences
 from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch, choice_key
@@ -97,7 +96,7 @@ _NOTHING: Final[Mapping[str, object]] = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Technique:
     """A rung: its name, the keys of the search that it frees, and the degree that uses it, if it is one."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from autoplan.records import record
 from autoplan.results.explanation import BottleneckShare, Contrast, Difference
 from autoplan.results.front import Front
 from autoplan.results.plan import Plan
@@ -16,7 +16,7 @@ from autoplan.schema.job import Job
 ScalingKind = Literal["strong", "weak"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ScalingPoint:
     """The best plan of one number of devices; ``speedup`` is in tokens per second over the base of the line.
 
@@ -33,7 +33,7 @@ class ScalingPoint:
     line: float | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ScalingLine:
     """Plans over numbers of devices: with the same batch (strong), or as much batch for each device (weak).
 
@@ -51,7 +51,7 @@ class ScalingLine:
     broken_by: str | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RecomputeNeed:
     """Memory of the activations and logits of one sequence under a recompute mode [byte]."""
 
@@ -61,7 +61,7 @@ class RecomputeNeed:
     transient_bytes: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryNeeds:
     """Memory of one replica of the model, on one device that need not exist [byte].
 
@@ -88,7 +88,7 @@ class MemoryNeeds:
         return self.state_bytes / self.parameters
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LadderRung:
     """The fastest layout once ``name`` may be used, besides what the rungs below may.
 
@@ -112,7 +112,7 @@ class LadderRung:
     forced_changes: tuple[Difference, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DegreeChoice:
     """A degree of the best layout, and the fastest layouts with other values of it.
 
@@ -124,7 +124,7 @@ class DegreeChoice:
     others: tuple[Contrast, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BatchFacts:
     """What the batch means for the best layout.
 
@@ -142,7 +142,7 @@ class BatchFacts:
     devices_at_critical: float | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PrecisionChange:
     """The fastest plan in another precision; None and the reason where there is none."""
 
@@ -151,7 +151,7 @@ class PrecisionChange:
     why: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TrainingGuide:
     """How to train the model of ``job`` on its hardware.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from autoplan.records import record
+from dataclasses import dataclass
 
 __all__ = ["LinkChoice", "NarrowerIntervals"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LinkChoice:
     """Another layout is the fastest where copies between devices go at another rate that hosts have.
 
@@ -22,7 +22,7 @@ class LinkChoice:
     fastest_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NarrowerIntervals:
     """The 90 % interval of the fastest plan's step [s] after what narrows it; None where that does not help.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,6 @@ from autoplan.calibration.measurement import MemoryMeasurement
 from autoplan.calibration.snapshots.plain_pickle import read_plain_pickle
 from autoplan.calibration.traces.event_stream import first_bytes, pieces
 from autoplan.errors import CatalogError, Problem, SpecError
-from autoplan.records import record
 
 _PICKLE: Final = b"\x80"
 _LARGEST: Final = 2**30
@@ -134,7 +134,7 @@ _SHRINKS: Final = {"segment_free", "segment_unmap"}
 _EVENTS: Final = {"optimizer": "optimizer step", "backward": "backward", "activations": "forward"}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _AllocatorAction:
     """One action of the allocator."""
 

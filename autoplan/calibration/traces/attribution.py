@@ -13,6 +13,7 @@ between two steps is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,7 +29,6 @@ from autoplan.calibration.measurement import (
 from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, instants_of, united
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
 from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
-from autoplan.records import record
 
 #: The part of a step that communication of a group belongs to, given its operation.
 PartOf = Callable[[ProcessGroup, str], str]
@@ -42,7 +42,7 @@ _LONGEST_KERNELS: Final = 10
 _MOST_DURATIONS: Final = 20_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Window:
     """One step of a device [ns], and the part of each of its collectives."""
 
@@ -251,7 +251,7 @@ def _longest(window: _Window) -> tuple[KernelShare, ...]:
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepWindows:
     """Steps on a device: their numbers, starts and ends [ns]; ``annotated`` where the trace tells them."""
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.records import record
-
 Instants = NDArray[np.int64]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Times:
     """A set of time: the starts and ends of its intervals [ns], shape [n] each, sorted, without overlap."""
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, instants_of
 from autoplan.calibration.traces.kernel_class import KINDS, Kind
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 
 _MOST_NAMES: Final = 100_000
 #: Devices of one trace: a file has those of a process or of a node, or the stages of a predicted step.
@@ -30,7 +29,7 @@ _CODES: Final = {kind: code for code, kind in enumerate(KINDS)}
 T = TypeVar("T")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """A process group as a trace names it; ``ranks`` are those that it lists, maybe not all.
 
@@ -50,7 +49,7 @@ class ProcessGroup:
         return steps.pop() if len(steps) == 1 else None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepRange:
     """A step as the host annotated it [ns]."""
 
@@ -59,7 +58,7 @@ class StepRange:
     end: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HostTrace:
     """What the host did: steps, waits for data, and calls of the allocator to the device."""
 
@@ -68,7 +67,7 @@ class HostTrace:
     allocations: Instants = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceFacts:
     """What a trace says of a device besides its kernels.
 
@@ -83,7 +82,7 @@ class DeviceFacts:
     host: HostTrace
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceTrace:
     """Kernels of one device, sorted by start; every column has shape [n].
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.records import record
 from autoplan.schema.layout import OFFLOADS, SCHEDULES, Offload, Schedule
 from autoplan.schema.recompute import RECOMPUTE, RecomputeMode
 
@@ -88,7 +87,7 @@ def _values_of(kind: Any) -> Callable[[object], tuple[Any, ...]]:  # noqa: ANN40
     return attrgetter(*(field.name for field in fields(kind)))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Linear:
     """Cost of a stage that is linear in its layers: ``fixed`` plus ``layer`` per layer."""
 

@@ -15,21 +15,20 @@ megatron/core/transformer/transformer_block.py, --recompute-method block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Ints
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec, SlidingWindow
 from autoplan.schema.recompute import in_order
 from autoplan.schema.stage_layers import orders_of
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerTypes:
     """The type of every layer of a model, as an index into ``models``, which have one layer type each."""
 
@@ -98,7 +97,7 @@ def _of_one_type(model: ModelSpec, experts: bool, window: int | None, linear: bo
     return model.model_copy(update=parts)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageLayers:
     """Numbers of layers of stages by layer type, shape [K, ...]: all, and those with each recompute mode.
 
@@ -124,7 +123,7 @@ class StageLayers:
         return self.layers.sum(axis=0), {mode: n.sum(axis=0) for mode, n in self.recomputed.items()}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prefixes:
     """Cumulative counts of layer types [K, i, j]: those of every type in the first j layers of sequence i."""
 

@@ -7,14 +7,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from autoplan.records import record
 from autoplan.schema.costmodel.stack import MemoryPolicy
 from autoplan.schema.precision import Optimizer
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OptimizerState:
     """Moments of a parameter of a matrix and of any other, and b where the optimizer defines it.
 

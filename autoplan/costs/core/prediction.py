@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Literal
 
-from autoplan.records import record
-
 #: Categories of allocated memory; ``framework`` is added to them.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "transient")
 
@@ -44,7 +42,7 @@ PART_OF_AXIS: Final[dict[MeshAxis, str]] = {
 _bytes_of = attrgetter(*CATEGORIES)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EventMemory:
     """Allocated bytes at one event of the memory timeline, by category."""
 
@@ -62,7 +60,7 @@ class EventMemory:
         return float(sum(_bytes_of(self)))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageMemory:
     """Bytes of a device of one stage at its peak, by category, and at all events of its memory timeline.
 
@@ -89,7 +87,7 @@ class StageMemory:
     events: tuple[EventMemory, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MemoryPrediction:
     """Memory of the stage with the highest peak by category, and of every stage.
 
@@ -115,7 +113,7 @@ class MemoryPrediction:
         return max(self.stages, key=lambda stage: stage.total)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TimePrediction:
     """Breakdown of a step's seconds on the slowest stage; the parts add up to the step.
 
@@ -134,7 +132,7 @@ class TimePrediction:
     overhead: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Prediction of a layout's step time and peak memory.
 
@@ -165,7 +163,7 @@ class Prediction:
     time: TimePrediction
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerType:
     """A type of layers: with experts or dense, with a sliding window shorter than a sequence or without.
 
@@ -177,7 +175,7 @@ class LayerType:
     linear: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class JobFacts:
     """What follows from a job whatever its layout.
 
@@ -190,7 +188,7 @@ class JobFacts:
     memory_limit_bytes: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Communication:
     """Messages of one kind that a rank of ``stage`` takes part in during one step.
 
@@ -223,7 +221,7 @@ PREDICTED_PART: Final = "autoplan part"
 Phase = Literal["forward", "backward", "weight gradient", "bubble", "end of step"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepSlice:
     """A piece of a step in which a stage has one part of its time: start and length [s].
 
@@ -239,7 +237,7 @@ class StepSlice:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepTimeline:
     """A step as slices, stage by stage in the order of time [s].
 
@@ -314,7 +312,7 @@ class AttentionKernel(KernelWork):
     keys: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerProducts:
     """Products and fused attention of a layout's layers, and the roofs of its device [FLOP/s, byte/s]."""
 
@@ -329,7 +327,7 @@ class LayerProducts:
         return self.peak_flops / self.hbm_bandwidth
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeshExtent:
     """An axis of the device mesh: its degree, and the ranks between neighbours along it."""
 
@@ -346,7 +344,7 @@ class MeshExtent:
         return rank // self.stride % self.degree
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AxisTraffic:
     """Bytes that a device of ``stage`` sends in a step for the groups of one axis, by link [byte].
 
@@ -361,7 +359,7 @@ class AxisTraffic:
     network_bytes: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RankPlacement:
     """Ranks of a layout on the nodes of its machine, and what its links carry.
 

@@ -13,7 +13,7 @@ Counts, not bytes. Arrays have one row a candidate.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,13 +28,12 @@ from autoplan.costs.core.parameters import (
     position_parameters,
 )
 from autoplan.costs.core.sizes import attention_widths
-from autoplan.records import record
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Part:
     """Parameters of one part of the model on one rank, of shape [C, 1].
 
@@ -53,7 +52,7 @@ class Part:
     quantized: Array
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Weights:
     """Parameters of a layer, of the embedding and of the head on one rank; ``table`` is V h / t."""
 

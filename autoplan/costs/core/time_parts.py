@@ -7,15 +7,15 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Parts:
     """Breakdown of seconds, in arrays that broadcast to one shape; the parts add up to T.
 

@@ -21,12 +21,11 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
 from autoplan.schema.costmodel.measured_tables import GemmTable
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
@@ -52,7 +51,7 @@ _LINEAR_ATTENTION_SHARE: Final = 0.25
 VECTOR_SHARE: Final = 12.21 / 19.5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rate:
     """Rate of a kernel by shape: ``peak`` [FLOP/s] times the efficiency of a measured table; ``launch`` [s].
 
@@ -67,7 +66,7 @@ class Rate:
     beyond: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Links:
     """The fabric inside a node and the network between nodes.
 
@@ -92,7 +91,7 @@ class Links:
     trees: bool = True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Overlap:
     """Which communication overlaps with compute, and the slowdown of compute by it (``interference``)."""
 
@@ -108,7 +107,7 @@ class Overlap:
     interference: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One device with its links and software at one precision, and a device's share of the host.
 

@@ -19,6 +19,7 @@ outputs after attention.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,7 +33,6 @@ from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.network.collectives import Group, collective_seconds, ring_step_seconds
 from autoplan.costs.network.mesh import context_group
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.post_training import sequences_of_sample
 
@@ -88,7 +88,7 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     return seconds[numbers]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ContextTimes:
     """Seconds that context parallelism adds to a layer for one microbatch, arrays of shape [C].
 

@@ -12,6 +12,7 @@ An access is a read or a write of one 16-bit element in HBM.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -30,7 +31,6 @@ from autoplan.costs.layer.moe import (
     permute_elements,
     routed_activation_elements,
 )
-from autoplan.records import record
 from autoplan.schema.job import Job
 
 #: Memory-bound kernels of a layer: norms, rotary embedding, activation, additions.
@@ -244,7 +244,7 @@ def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array, Array]:
     return q, k, (1.0 - moe_layer_share(model)) * model.ffn_size / t
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Accesses:
     """HBM accesses of an operation per element that it processes.
 

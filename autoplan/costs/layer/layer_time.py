@@ -24,7 +24,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -73,7 +73,6 @@ from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_m
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.packed_documents import document_pieces
@@ -92,7 +91,7 @@ _WAIT_LAUNCHES = 3
 _LAUNCH_SHARPNESS = 1.75
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerTimes:
     """Seconds of one layer for one microbatch, arrays of shape [C].
 
@@ -468,7 +467,7 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
     return forward, (3 * wide + 2 * narrow) / (wide + narrow) * backward
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Attention:
     """Seconds of a layer's attention, and exposed context-parallel communication, shape [C]."""
 

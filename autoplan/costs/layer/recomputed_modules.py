@@ -17,7 +17,7 @@ no part in it); moe/experts.py (activation_recompute); moe/moe_layer.py; multi_l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import reduce
 
 import numpy as np
@@ -33,12 +33,11 @@ from autoplan.costs.layer.mla import mla_gemms
 from autoplan.costs.layer.moe import expert_gemms
 from autoplan.costs.layer.tensor_parallel import tensor_exposed
 from autoplan.costs.network.tensor_calls import REPEATED_BY_MODULE, tensor_calls
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import listed_modes, modules_of
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RecomputeTimes:
     """Seconds that recompute of one layer adds to backward for one microbatch, arrays of shape [C].
 

@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.network.collectives import Group
-from autoplan.records import record
 from autoplan.schema.precision import ResultState, SchemeName, StartState
 
 GridAxis = Literal["batch", "rows", "columns", "inner"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Where operands are before and the result afterwards.
 

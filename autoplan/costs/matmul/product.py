@@ -9,11 +9,11 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
-from autoplan.records import record
 from autoplan.schema.precision import Precision
 from autoplan.schema.serving.weight_formats import FORMATS
 
@@ -23,7 +23,7 @@ _MXFP8: Final = Fraction(8) + Fraction(8, 32)
 _FP32: Final = Fraction(32)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Product:
     """A product Y = A W + bias + residual, ``batch`` times; A and W in ``operands``, Y in ``output``.
 

@@ -17,7 +17,7 @@ Blocks and segments are those of PyTorch's caching allocator.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
@@ -32,11 +32,10 @@ from autoplan.costs.device.machine import Machine
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.matmul.product import Product, bytes_of, element_size, hbm_bytes
 from autoplan.costs.uncertainty import MEASURED_PRECISIONS
-from autoplan.records import record
 from autoplan.schema.job import Job
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LiveTensor:
     """One allocation: its name, bytes, and whether it stays between steps (``resident``)."""
 
@@ -45,7 +44,7 @@ class LiveTensor:
     resident: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NeededMemory:
     """Bytes of a device at one event: allocated, reserved at most, in total, and what must fit.
 

@@ -16,6 +16,7 @@ experts, to under five).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -35,7 +36,6 @@ from autoplan.costs.layer.alternate_recompute import alternate_bytes
 from autoplan.costs.layer.linear_attention_time import linear_saved_bytes
 from autoplan.costs.layer.mla import mla_saved_bytes
 from autoplan.costs.layer.moe import clamped_copies, expert_saved_bytes, routed_per_token
-from autoplan.records import record
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, TargetModule
 from autoplan.schema.job import Job
 from autoplan.schema.precision import NARROW
@@ -45,7 +45,7 @@ from autoplan.schema.recompute import listed_modes, modules_of
 _NVFP4_BYTES = 0.5 + 1 / 16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Saved:
     """Saved activations of one token, arrays of shape [C].
 

@@ -8,10 +8,10 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from autoplan.costs.core.candidates import Array, Linear
-from autoplan.records import record
 
 #: Names of the events, in order of time; that of a reference's forward stands last where a step has one.
 EVENTS: Final = (
@@ -35,7 +35,7 @@ Phase = Literal["before", "last", "next", "second", "late", "update"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Event:
     """Bytes in use at one event by category, linear in the layers of the stage.
 

@@ -25,7 +25,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any, Final, TypedDict
 
@@ -40,12 +40,11 @@ from autoplan.costs.memory.event import PHASES, Event, Phase
 from autoplan.costs.memory.model_states import gradients_persist, model_states_of
 from autoplan.costs.memory.timeline import SavedActivations, saved_of, timeline_of
 from autoplan.costs.network.mesh import replica_group, shard_group
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import FULL, MODES, in_order, total
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Footprint:
     """Bytes of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 

@@ -13,7 +13,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,7 +47,6 @@ from autoplan.costs.memory.model_states import (
 from autoplan.costs.memory.offload import host_activation_bytes
 from autoplan.costs.memory.timeline import timeline_of
 from autoplan.costs.memory.weight_gradient_stash import WEIGHTS
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import listed_modes
@@ -56,7 +55,7 @@ from autoplan.schema.recompute import listed_modes
 _Table: TypeAlias = list[list[list[float]]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageCounts:
     """Layers and recompute of each stage, arrays of shape [C, p]."""
 

@@ -12,6 +12,8 @@ embedding, the output layer).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
@@ -20,10 +22,9 @@ from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import reference_bytes
 from autoplan.costs.core.scope import Scope
-from autoplan.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ModelStates:
     """P, G and O of one part; ``copies`` are persistent copies of its gradients in another precision."""
 

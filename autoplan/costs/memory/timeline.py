@@ -28,7 +28,7 @@ Bytes of one rank, shape [C, 1] or [C, p].
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypedDict
 
 import numpy as np
@@ -50,11 +50,10 @@ from autoplan.costs.memory.model_states import gradients_persist, model_states_o
 from autoplan.costs.memory.offload import offloaded_on_device, saved_on_device
 from autoplan.costs.memory.weight_gradient_stash import with_stash
 from autoplan.costs.pipeline.schedules import microbatches_in_flight
-from autoplan.records import record
 from autoplan.schema.recompute import FULL
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GatherBuffers:
     """Unsharded parameters and reduce-scatter buffers in memory during backward.
 
@@ -202,7 +201,7 @@ def _reductions(scope: Scope, untied: float) -> _Reductions:
     }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SavedActivations:
     """Saved activations of one microbatch on the device, and microbatches in flight, shape [C, p].
 
@@ -260,7 +259,7 @@ _NO_BYTES: Final = np.zeros(())
 _NOTHING: Final = Linear(_NO_BYTES, _NO_BYTES)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Stage:
     """Arguments that all events share."""
 
@@ -432,7 +431,7 @@ def _head_unreduced(stage: _Stage) -> Array:
     return unreduced
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _LayerBackward:
     """What the events of the backward of layers share [byte]; ``transient``: 1 where gradients are freed."""
 

@@ -15,7 +15,7 @@ including the gradient of the largest weight, which only W computes: so no stage
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -34,7 +34,6 @@ from autoplan.costs.memory.activations import input_bytes, logit_columns, produc
 from autoplan.costs.memory.backward_workspace import unreduced_bytes
 from autoplan.costs.memory.event import Event
 from autoplan.costs.pipeline.schedules import deferred_weight_gradients
-from autoplan.records import record
 from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES
 from autoplan.schema.job import Job
 
@@ -58,7 +57,7 @@ _STASHED: Final = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stash:
     """Weight-gradient stash of one token, of a layer and of the output layer, arrays of shape [C]."""
 

@@ -15,6 +15,7 @@ reduce-scatter, and twice that in an all-reduce.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links
-from autoplan.records import record
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 
 Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
@@ -33,7 +33,7 @@ LinkOperation = Operation | Literal["send"]
 _TREE_SHARE: Final = 0.92
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Group:
     """Process group of one mesh axis: number of ranks and their stride; arrays of one shape."""
 

@@ -9,16 +9,17 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.machine import Links, Machine
 from autoplan.costs.network.collectives import Group, Operation, collective_seconds, contention_seconds
 from autoplan.costs.network.volume import Collective
-from autoplan.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Communication: its seconds N, and the seconds F of contention with overlapped compute at i = 1."""
 

@@ -9,6 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -17,7 +18,6 @@ from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
 from autoplan.costs.core.sizes import element_bytes
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.recompute import in_order, modules_of
@@ -50,7 +50,7 @@ def tensor_message(job: Job, candidates: Candidates) -> Array:
     return message
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Calls:
     """Numbers of collectives over [T, h], arrays of shape [C].
 
@@ -93,7 +93,7 @@ class Calls:
         return number
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TensorCalls:
     """Tensor-parallel collectives of a layer by pass, of the embedding and of the output layer.
 

@@ -14,7 +14,7 @@ reduce-scatter, twice as much for all-reduce.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +36,6 @@ from autoplan.costs.network.mesh import (
     shard_group,
     tensor_group,
 )
-from autoplan.records import record
 
 OPERATIONS: Final[tuple[Operation, ...]] = ("all_gather", "reduce_scatter", "all_reduce")
 
@@ -48,7 +47,7 @@ When: TypeAlias = Literal[
 _ONCE: Final[tuple[When, ...]] = ("step reduction", "step gather")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Collective:
     """A collective of one part of the model: ``calls`` of ``message`` bytes, per microbatch or per step.
 
@@ -88,7 +87,7 @@ class Collective:
         return replace(self, calls=layers * often * self.calls)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DataParallelGroups:
     """Data-parallel group, and its shard and replicate groups (HSDP: dp_shard, dp_replicate).
 
@@ -101,7 +100,7 @@ class DataParallelGroups:
     axes: tuple[MeshAxis, MeshAxis, MeshAxis]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DataVolume:
     """Data-parallel collectives: of a layer without experts, of its experts, of the embedding and the head.
 
@@ -119,7 +118,7 @@ class DataVolume:
         return self.embedding + self.head
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Parameters:
     """Parameters of a part: all-gathered, reduced, of a bucket; and its ``messages`` in a microbatch."""
 

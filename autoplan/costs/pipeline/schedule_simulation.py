@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
-
-from autoplan.records import record
 
 Kind = Literal["F", "B", "W"]
 
@@ -39,7 +38,7 @@ class Slot(NamedTuple):
     end: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Trace:
     """What each stage did when: one row of slots a stage, in the order of time."""
 
@@ -177,7 +176,7 @@ _ORDERS: Final[dict[str, _Order]] = {
 # The events.
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Pipe:
     """The stages as they run: seconds of a chunk by kind and stage, and the ends known so far."""
 

@@ -13,7 +13,7 @@ number of its tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from autoplan.costs.core.serving.iteration import Iteration
@@ -23,11 +23,10 @@ from autoplan.costs.serving.queueing.length_moments import LengthMoments, length
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
-from autoplan.records import record
 from autoplan.schema.serving.request_lengths import RequestClass
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClassTimes:
     """Mean times of the requests of one class [s]."""
 

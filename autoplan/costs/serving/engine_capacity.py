@@ -9,7 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoplan.costs.core.serving.capacity import (
     CachePool,
@@ -28,13 +28,12 @@ from autoplan.costs.serving.engine_memory import (
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
 from autoplan.costs.serving.served_weights import stage_weights
-from autoplan.records import record
 
 #: Lengths of requests that every capacity counts, besides the longest.
 LENGTHS = (1024, 8192, 32768)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageContents:
     """Weights and shape of the cache of each stage, which do not depend on the sizes of steps."""
 

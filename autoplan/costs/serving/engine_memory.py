@@ -14,12 +14,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
 from autoplan.costs.device.memory_limit import cublas_workspace_bytes
 from autoplan.costs.layer.linear_attention_time import linear_forward_elements
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.records import record
 from autoplan.schema.base import SourcedShare
 from autoplan.schema.serving.engine_facts import ForwardFacts, GraphFacts, ReserveFacts, SamplerFacts
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -28,7 +28,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 _CHUNKS = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, 10**9, 512))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineMemory:
     """What an engine takes of a device besides weights and cache [byte]."""
 

@@ -14,10 +14,10 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.records import record
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.weight_formats import KV_BITS
 
@@ -104,7 +104,7 @@ def state_bytes(scope: EngineScope) -> float:
     return 2.0 * (linear.conv_kernel - 1) * channels + element * state
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CacheShape:
     """How the cache of a stage is laid out: what a request of so many tokens takes."""
 

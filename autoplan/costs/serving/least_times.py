@@ -12,11 +12,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.sizes import causal_keys
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import KernelName
 from autoplan.schema.hardware import DeviceSpec
 
@@ -27,7 +28,7 @@ LATENT_VALUE = 512
 _PREFILL_WIDTHS = 192 + 128
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KernelShape:
     """What a kernel's least time depends on besides its extents; ``bits`` of keys, values or weights."""
 

@@ -10,12 +10,12 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from math import exp
 from typing import Final, Literal
 
 from autoplan.costs.core.serving.served_interval import Interval, ServedIntervals
 from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
-from autoplan.records import record
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
 from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -66,7 +66,7 @@ def unmet_parts(spec: IntervalSpec, model: tuple[int, int], device: str) -> Unme
     return tuple(part for part, met in found if not met)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Distance:
     """How far a plan is from measured runs, and from its own simulation."""
 

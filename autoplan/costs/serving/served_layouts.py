@@ -17,7 +17,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
@@ -67,7 +67,6 @@ from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.costs.serving.request_samples import fewest_simulated, sampled_requests, shortage_of
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
@@ -81,7 +80,7 @@ _MOST: Final = 4000
 _SEED: Final = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingCosts:
     """What prices of engines depend on besides job and layout."""
 
@@ -90,7 +89,7 @@ class ServingCosts:
     trace: RequestTrace | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PricedEngine:
     """One engine of a layout: its memory, its scheduler, the price of its iterations, and its requests."""
 
@@ -118,7 +117,7 @@ class PricedEngine:
         return self.repeated.engine
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Drafting:
     """Tokens that drafts give, and the price of iterations without them."""
 
@@ -128,7 +127,7 @@ class Drafting:
     output: float = 1.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UnitParts:
     """What engines that differ in the sizes of their steps have in common."""
 

@@ -26,7 +26,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, cast
 
 import numpy as np
@@ -68,7 +68,6 @@ from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.per_microbatch import Pass, layer_pass, outside_pass, send_receive_seconds
 from autoplan.costs.stage.stage_context import StageContext
 from autoplan.costs.stage.stage_times import StageParts, Stages
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import in_order
 
@@ -414,7 +413,7 @@ def _spread(value: Any, rows: Ints, count: int) -> Any:  # noqa: ANN401 - a data
 _SYNCHRONISED_LAUNCHES = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _StepTraffic:
     """Per-step seconds of a part's gradient reduction and parameter all-gather, shape [C, p].
 
@@ -449,7 +448,7 @@ def _step_traffic(context: StageContext, collectives: Sequence[Collective]) -> _
     return _StepTraffic(reduce, gather, bucket_reduce, bucket_gather, all_reductions.share)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PerStep:
     """Per-step cost of a stage [s], arrays of shape [C, 1] or [C, p].
 

@@ -9,7 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -32,11 +32,10 @@ from autoplan.costs.network.overlap import Traffic, exposed_seconds, message_tra
 from autoplan.costs.network.tensor_calls import LOSS_REDUCTIONS, Calls, loss_bytes, tensor_calls
 from autoplan.costs.network.volume import Collective, norm_volume
 from autoplan.costs.stage.stage_context import StageContext
-from autoplan.records import record
 from autoplan.schema.job import Job
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Pass:
     """Forward and backward of a layer, or of all outside layers, for one microbatch [s], [C, 1] or [C, p].
 
@@ -196,7 +195,7 @@ def _layer_parts(context: StageContext, block: LayerTimes) -> tuple[Parts, Parts
     return forward, backward, recompute
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Contended:
     """Seconds in which other collectives occupy the fabric of the data-parallel group.
 
@@ -275,7 +274,7 @@ def _outside_tensor(context: StageContext) -> tuple[Array, Array, Array]:
     return forward + context.last * column(loss), backward + weight, weight
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _PassTraffic:
     """Data-parallel traffic of one part of the model per microbatch, each of shape [C, p]."""
 
@@ -356,7 +355,7 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     return column(exposed_share * transfer * c.vpp * job.stack.overlap.p2p_blocking_sides)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Outside:
     """Compute outside layers per microbatch [s], shape [C, 1]; ``weight`` is a part of ``backward``."""
 

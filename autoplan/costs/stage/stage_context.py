@@ -7,17 +7,18 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoplan.costs.core.candidates import Array, Candidates, column, flag
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.network.collectives import Group
 from autoplan.costs.network.mesh import data_group
 from autoplan.costs.network.volume import DataVolume, data_volume
-from autoplan.records import record
 from autoplan.schema.job import Job
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageContext:
     """Common inputs of a stage's formulas: scope, machine and data-parallel communication volume."""
 

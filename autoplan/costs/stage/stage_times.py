@@ -17,7 +17,7 @@ reports all use these functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,10 @@ from autoplan.costs.core.candidates import Array, ByMode, Linear, taken
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.network.overlap import exposed_reduction
-from autoplan.records import record
 from autoplan.schema.recompute import MODES, in_order
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Stages:
     """Cost coefficients of C candidates by p stages; every array has shape [C, p], or is a scalar after take.
 
@@ -68,7 +67,7 @@ class Stages:
         return taken(self, index)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageParts:
     """Breakdown of a stage's seconds per microbatch, forward plus backward, shape [C, p] or [C, 1].
 
@@ -118,7 +117,7 @@ def stage_weight(stages: Stages, layers: Array) -> Array:
     return seconds
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EndOfStep:
     """Per-step time of a stage after its last backward [s]: exposed reduction and optimizer step."""
 

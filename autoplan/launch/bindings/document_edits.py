@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import FileEdit, Written
-from autoplan.records import record
 
 _ABSENT: Final = object()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KeyEdit:
     """A value that a key is to have; ``removed`` where it is to have none."""
 

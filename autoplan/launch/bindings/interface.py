@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
 import yaml
 
 from autoplan.catalog.roots import shipped_text
-from autoplan.records import record
 
 _FOLDER: Final = ("specs", "interfaces")
 #: Types whose rows of a table may leave it out.
@@ -23,7 +22,7 @@ _USUAL: Final = "text"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Binding:
     """A key or argument of a framework.
 
@@ -45,7 +44,7 @@ class Binding:
         return next((ours for ours, name in self.names.items() if name == theirs), None)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Interface:
     """The bindings of a framework, by group, with the other tables of its file.
 

@@ -6,7 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import yaml
@@ -16,7 +16,6 @@ from autoplan.launch.job_manifests import line_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.script import SHELLS
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.records import record
 
 CHARTS: Final = interface("serving-charts").data
 TABLES: Final = {name: interface(name) for name in ("vllm", "sglang", "tensorrt-llm")}
@@ -42,7 +41,7 @@ _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
 ROLES: Final = frozenset({"prefill", "decode"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Token:
     """A word of a command with its line; that to ``split`` is read as a shell reads it.
 
@@ -55,7 +54,7 @@ class Token:
     unknown: Unknown | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedContainer:
     """A container that serves: the words of its command, and what the manifest says around it.
 
@@ -83,7 +82,7 @@ class ServedContainer:
         return self.tokens[0].line
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Around:
     """What the mappings around a container say."""
 

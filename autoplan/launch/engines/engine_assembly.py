@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, load_entry
@@ -18,7 +18,6 @@ from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vll
 from autoplan.launch.engines.serve_commands import ServeCommand
 from autoplan.launch.engines.served_run import EngineConfiguration, format_named
 from autoplan.launch.known_models import other_architecture
-from autoplan.records import record
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
@@ -42,7 +41,7 @@ _SIXTEEN: Final = frozenset({"bf16", "fp16"})
 _OPEN: Final = ("hardware", "workload.input_tokens", "workload.output_tokens")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CommandValues:
     """A serve command, and its arguments."""
 
@@ -50,7 +49,7 @@ class CommandValues:
     given: GivenArguments
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _StartedEngine:
     """What one command starts."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
@@ -12,7 +13,6 @@ from autoplan.launch.engines.arguments.argument_list import listed_versions
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.training_command import SHOWING, visible_devices
-from autoplan.records import record
 
 ENGINES: Final = ("vllm", "sglang", "tensorrt-llm")
 #: Engines of the catalogue by the program that starts them, where it is not named alike.
@@ -82,7 +82,7 @@ _VERSIONS: Final = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServeCommand:
     """One command that serves: its engine, the words of its arguments, and its line.
 

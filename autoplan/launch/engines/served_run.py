@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from autoplan.catalog.model_names import published_format
@@ -25,7 +25,6 @@ from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_ll
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_options, vllm_v0_options
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission
-from autoplan.records import record
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.request_lengths import LogNormalLength
@@ -42,7 +41,7 @@ _WRITERS: Mapping[str, Callable[[EngineSettings, WrittenArguments], None]] = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineGroupToServe:
     """Engines that are alike, as many as the replicas of their layout; ``role`` of one of two pools."""
 
@@ -50,7 +49,7 @@ class EngineGroupToServe:
     role: PoolRole | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedRun:
     """Engines to start: their job, what the user names besides, and the lines of the header comment.
 
@@ -75,7 +74,7 @@ class ServedRun:
         return argument_list(engine.name, engine.version)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineTarget:
     """What engines are emitted for: an engine's own command, or what runs its containers.
 
@@ -91,7 +90,7 @@ class EngineTarget:
     check: str = "names checked"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineConfiguration:
     """What serve commands or their file say.
 
@@ -113,7 +112,7 @@ class EngineConfiguration:
     search: Mapping[str, Any] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineFile:
     """A file to read; ``sibling_text`` returns the text of a file that it names, or None."""
 

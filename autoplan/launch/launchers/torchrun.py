@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.target import Emission, EmittedFile, PlannedRun, StartedProgram, Target
-from autoplan.records import record
 
 _FILE: Final = "train.sh"
 #: Options with which nodes of known rank find each other.
@@ -82,7 +82,7 @@ _END: Final = "END_OF_FILE"
 _LONGEST_NAME: Final = 40
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class NodeGroup:
     """How many nodes there are, and how many processes each has, one for a device."""
 

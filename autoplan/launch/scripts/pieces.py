@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from autoplan.records import record
 
-
-@record
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """Why a value is not known; ``name`` is the variable to set, where one is not set.
 
@@ -23,7 +22,7 @@ class Unknown:
     elsewhere: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Known text of one line, or an unknown part. ``quoted`` pieces are not split into words."""
 
@@ -42,7 +41,7 @@ _SIGN: Final = re.compile(r"\\[\s\S]|&&|\|\||[;|&\n'\"]|[^\\;|&\n'\"]+|\\")
 BREAK: Final = Piece("", 0, quoted=True)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Word:
     """A word of a command: its text as far as it is known, its line, and why it is not known."""
 

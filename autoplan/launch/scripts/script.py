@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.scripts.pieces import Text, Word, text_of, unknown_of
 from autoplan.launch.scripts.slurm_directives import Directive
 from autoplan.launch.scripts.variables import Value
-from autoplan.records import record
 
 #: Launchers that run one command on every device: that of NVIDIA's Base Command Platform.
 _RUNNERS: Final = frozenset({"bcprun"})
 SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command that a script runs; ``doubt`` says on what it depends, where that is not known.
 
@@ -31,7 +30,7 @@ class Command:
     environment: Mapping[str, Value] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Script:
     """What a script does: commands in order, variables at its end, and the options of Slurm.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
-
-from autoplan.records import record
 
 _LINE: Final = re.compile(r"\s*#SBATCH\s+(.*)")
 #: The request of nodes of PBS, or of a part of them.
@@ -23,7 +22,7 @@ _SHORT: Final = {
 _GPUS: Final = re.compile(r"(?:gpu:)?(?:[A-Za-z0-9_.-]+:)?([0-9]{1,6})(?:\(.*\))?")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Directive:
     """The value of an option, and its line."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, floor, log10
 from typing import Final
@@ -14,7 +15,6 @@ from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
-from autoplan.records import record
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec
@@ -47,7 +47,7 @@ _MARGIN: Final = 1e-4
 _KWH: Final = 3.6e6
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RelaxationKind:
     """One kind of relaxation; ``steps`` are tried in order, the smallest first.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
@@ -13,7 +13,6 @@ from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of, on_all
 from autoplan.planning.infeasible.relaxations import KINDS, OPEN_SEARCH, RelaxationKind, longer_step
 from autoplan.planning.plan_and_evaluate import merged, plan, plannable
-from autoplan.records import record
 from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
@@ -43,7 +42,7 @@ def untimed(job: Job) -> Job:
     return replace(job, limits=limits, objectives=("step_time",))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fastest:
     """The fastest plan of one choice of a job, by its limits on memory, devices and layouts alone."""
 
@@ -215,7 +214,7 @@ _GAIN_WITH_MEMORY: Final = 2.0
 _LONGER: Final = "a longer step"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Relaxed:
     """An edited job; ``changes`` are the new values of the keys of its file."""
 
@@ -405,7 +404,7 @@ _NARROW_BY_DEFAULT: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Requirement:
     """One requirement of a job's file beyond its model and devices, in words, and the job without it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -15,11 +16,10 @@ from autoplan.costs.core.prediction import (
     StepSlice,
     StepTimeline,
 )
-from autoplan.records import record
 from autoplan.report.render.terminal import spread
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EventBar:
     """Memory of one event by category; ``high`` is the upper end of the interval, at the peak only."""
 
@@ -81,7 +81,7 @@ def round_values(low: float, high: float, most: int) -> list[float]:
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Axis:
     """Values from ``low`` to ``high``, which lie at ``start`` and ``end`` [px]."""
 
@@ -121,7 +121,7 @@ _KIND_OF_PART: Final = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepPiece:
     """Slices of one pass, one after another, in which a stage does the same: start and end [s]."""
 

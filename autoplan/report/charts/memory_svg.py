@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StageMemory
-from autoplan.records import record
 from autoplan.report.charts.chart_data import EventBar, event_bars, picked_stages, round_values, scale_bytes
 from autoplan.report.render.svg import add_group, add_line, add_text, canvas, written
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS
@@ -43,7 +43,7 @@ _TICKS: Final = 6
 _WIDTH: Final = 1160
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Scale:
     """Horizontal axis of a panel: ``width`` in pixels, ``most`` the largest value in bytes."""
 

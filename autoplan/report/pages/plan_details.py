@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AxisTraffic, LayerProducts, MeshExtent, RankPlacement, StepTimeline
-from autoplan.records import record
 from autoplan.report.pages.page_frame import element, layout_line, number_cell, region, table, text_cell
 from autoplan.report.pages.page_sections import limits_table
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
@@ -19,7 +19,7 @@ from autoplan.results.plan import Plan
 from autoplan.units import format_bytes, format_rate, format_seconds
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepPictures:
     """What the pictures of a plan show: its step, or why that is not drawn; its products, and its ranks."""
 

@@ -7,11 +7,9 @@ page.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, Literal
-
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.report.render.terminal import Terminal
@@ -28,7 +26,7 @@ ColumnKind = Literal["number", "text", "layout", "verdict", "bar"]
 NOTHING: Final = "-"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Gap:
     """An empty line of a terminal; pages space by themselves."""
 
@@ -37,14 +35,14 @@ class Gap:
 GAP: Final = Gap()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Heading:
     """The title of what follows."""
 
     text: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sentence:
     """A sentence, or several of which each begins a line."""
 
@@ -54,7 +52,7 @@ class Sentence:
     strong: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutLine:
     """A layout on one line at any width, so that it can be copied; ``label`` says what it is."""
 
@@ -63,7 +61,7 @@ class LayoutLine:
     indent: int = 0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TypedLines:
     """Lines as they are typed or stand in a file, such as a command: never broken."""
 
@@ -71,7 +69,7 @@ class TypedLines:
     tone: Tone = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Items:
     """A list of sentences."""
 
@@ -79,7 +77,7 @@ class Items:
     tone: Tone = "quiet"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FactRow:
     """A name with its value, one text or several side by side."""
 
@@ -89,14 +87,14 @@ class FactRow:
     name_tone: Tone = "quiet"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Names and texts side by side."""
 
     rows: tuple[FactRow, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Column:
     """One table column: head and cells, each of one line or more, and what the cells are.
 
@@ -118,7 +116,7 @@ class Column:
         return max(len(line) for line in lines)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DataTable:
     """Columns side by side; row ``strong`` stands out, and the first column names rows that are ``named``.
 
@@ -135,7 +133,7 @@ class DataTable:
     named: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ShareBar:
     """A share as a bar after its name and numbers; what is ``free`` is shaded."""
 
@@ -145,7 +143,7 @@ class ShareBar:
     free: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ShareBars:
     """Bars below each other, of which the whole takes ``columns`` of a terminal."""
 
@@ -155,7 +153,7 @@ class ShareBars:
     aligned: bool = True
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Beside:
     """Blocks beside others where the terminal is wide enough, else below them."""
 
@@ -166,7 +164,7 @@ class Beside:
 Piece = tuple[str, str]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Picture:
     """A picture made of letters, row by row; pages draw the same as SVG (``report.pages.pictures``)."""
 

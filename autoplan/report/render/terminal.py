@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TextIO
-
-from autoplan.records import record
 
 if TYPE_CHECKING:
     from autoplan.report.render.blocks import Block
@@ -26,7 +25,7 @@ _NARROWEST: Final = 72
 _WIDEST: Final = 400
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Terminal:
     """A destination of text: width, colours, and characters beyond ASCII."""
 

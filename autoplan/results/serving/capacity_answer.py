@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.records import record
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_share
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutCapacity:
     """A layout with its capacity."""
 
@@ -17,7 +18,7 @@ class LayoutCapacity:
     predicted: CapacityPrediction
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CapacityKnob:
     """One change of settings, and what the caches hold with it.
 
@@ -36,7 +37,7 @@ class CapacityKnob:
         return self.predicted.fits
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CapacityAnswer:
     """The capacity of a job under one layout, that of the other layouts, and the knobs."""
 

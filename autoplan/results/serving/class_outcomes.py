@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -14,13 +14,12 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedClass,
     ServedPrediction,
 )
-from autoplan.records import record
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
 
 Values: TypeAlias = dict[str, Any]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClassOutcome:
     """One class of requests under a plan; times are those of the slowest engines that get it.
 
@@ -52,7 +51,7 @@ def class_outcomes(plan: ServingPlan) -> tuple[ClassOutcome, ...]:
     return tuple(_outcome([part for part in served if part.has(name)], name) for name in names)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Serving:
     """What serves whole requests: engines that are alike, or both pools, with their part of all requests."""
 

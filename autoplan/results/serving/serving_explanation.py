@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from autoplan.costs.core.serving.step_parts import IterationParts
-from autoplan.records import record
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineParts:
     """Where the time of one group of engines goes, under the load that a plan gives it.
 
@@ -34,7 +35,7 @@ class EngineParts:
         return "queue" if self.waits_for else self.decode.bound
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LimitSlack:
     """One limit of a job: how near the best plan comes, and what the best plan without the limit gains.
 
@@ -50,7 +51,7 @@ class LimitSlack:
     plan: ServingPlan | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingContrast:
     """The best plan with one choice forced; without one, ``plan`` is None and ``why`` the reason."""
 
@@ -62,7 +63,7 @@ class ServingContrast:
     loss: float | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LoadFlip:
     """A load up to which something holds, and what comes after it, both solved.
 
@@ -77,7 +78,7 @@ class LoadFlip:
     after: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingExplanation:
     """Why the best plan of a serving job by its first objective is the best."""
 
@@ -98,7 +99,7 @@ class ServingExplanation:
         return max(self.limits, key=lambda limit: (limit.gain or 0.0, limit.share), default=None)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingRefusal:
     """A layout that cannot run: the rules that it breaks."""
 
@@ -107,7 +108,7 @@ class ServingRefusal:
     rules: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingStanding:
     """One layout against the front of its job.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
@@ -12,7 +13,6 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
     SimulatedPrediction,
 )
-from autoplan.records import record
 from autoplan.results.front import Change, ParetoFront, Status
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_limits import ServingObjective
@@ -22,7 +22,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 SERVING_THINNING: Final = 0.01
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineGroup:
     """Engines of a plan that are alike: their layout, share of the load, and prediction."""
 
@@ -36,7 +36,7 @@ class EngineGroup:
     classes: tuple[str, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingPlan:
     """Engines that serve a job together.
 
@@ -234,7 +234,7 @@ def loss(best: ServingPlan, other: ServingPlan, objective: ServingObjective) -> 
     return second / first - 1 if objective in _LESS_IS_BETTER else 1 - second / first
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PoolComparison:
     """The best plan with pools for prefill and decode, and the best whose engines do both.
 
@@ -253,7 +253,7 @@ class PoolComparison:
         return self.pools is not None and (self.both is None or (self.gain or 0.0) > 0)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FormatComparison:
     """The best plan by ``objective`` of engines of unlike formats, where it beats those of one format."""
 
@@ -263,7 +263,7 @@ class FormatComparison:
     gain: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingCertificate:
     """What is proven about a front of serving plans.
 
@@ -300,7 +300,7 @@ class ServingCertificate:
     cost_model_hash: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingChange(Change[ServingPlan]):
     """One change of a serving job: ``key`` is the key of the job file and ``value`` its new value."""
 
@@ -309,7 +309,7 @@ class ServingChange(Change[ServingPlan]):
     sentence: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingFront(ParetoFront[ServingJob, ServingPlan, ServingCertificate]):
     """The plans of a serving job.
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Final, get_args
 
 from autoplan.errors import LayoutError
-from autoplan.records import record
 from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 
 _LIMIT: Final = 1_000_000
@@ -82,7 +81,7 @@ class EngineLayout:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DisaggregatedLayout:
     """Engines that prefill and engines that decode."""
 

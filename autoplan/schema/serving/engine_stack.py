@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.schema.base import Frozen, Sourced
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.serving.engine_facts import (
@@ -115,7 +115,7 @@ class EngineSpec(Frozen):
         return self
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Engine:
     """One version of an engine."""
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
-from autoplan.records import record
 
-
-@record
+@dataclass(frozen=True, slots=True)
 class RequestTrace:
     """Requests of a trace in the order of their arrival."""
 

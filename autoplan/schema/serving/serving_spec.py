@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
-from autoplan.records import record
 from autoplan.schema.base import Frozen, Seconds
 from autoplan.schema.job import Cluster, HardwareName, JobFile, RuleEntry, RuleSpec
 from autoplan.schema.job_choices import PriceSpec, distinct
@@ -103,7 +102,7 @@ class ServingSpec(Frozen):
         return self
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingJob:
     """A serving job with all names resolved."""
 

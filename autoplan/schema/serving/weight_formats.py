@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
-
-from autoplan.records import record
 
 WeightFormat = Literal["bf16", "fp16", "fp8", "fp8-block", "int8", "int4-awq", "int4-gptq", "nvfp4", "mxfp4"]
 
@@ -15,7 +14,7 @@ KvFormat = Literal["auto", "bf16", "fp16", "fp8", "fp8_ds_mla"]
 KV_BITS: Final[dict[KvFormat, int]] = {"auto": 16, "bf16": 16, "fp16": 16, "fp8": 8, "fp8_ds_mla": 8}
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LinearFormat:
     """How a matrix is kept: bits of a weight, and of what each group of weights has besides.
 

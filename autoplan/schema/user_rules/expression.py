@@ -8,12 +8,11 @@ one entry per stage; a relation that names a stage that a layout lacks does not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from operator import add, eq, floordiv, ge, gt, le, lt, mod, mul, ne, sub
 from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
-from autoplan.records import record
 from autoplan.schema.recompute import MODES
 
 Value: TypeAlias = "int | Fraction | str | bool | None"
@@ -33,7 +32,7 @@ class NoSuchStageError(Exception):
     """The relation names a stage that does not exist."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Known:
     """Known facts of a layout: values of names, number of stages, and entries of some stages."""
 
@@ -53,7 +52,7 @@ class _Hashed:
 @dataclass_transform(frozen_default=True)
 def _node(kind: type[_N]) -> type[_N]:
     """Return ``kind`` as a frozen dataclass that hashes its tree once: tables of trees are asked often."""
-    made = record(kind)
+    made = dataclass(frozen=True, slots=True)(kind)
     hash_of = made.__hash__
 
     def remembered(self: _N) -> int:

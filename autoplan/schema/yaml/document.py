@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 
 Plain: TypeAlias = "str | int | float | bool | dict[str, Plain] | tuple[Plain, ...] | None"
 Path: TypeAlias = tuple[str | int, ...]
@@ -16,7 +15,7 @@ Path: TypeAlias = tuple[str | int, ...]
 _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Lines:
     """Lines of a mapping or list: where it begins, those of its keys, and those of its values."""
 
@@ -25,7 +24,7 @@ class Lines:
     below: Mapping[str | int, Lines | int] = field(default_factory=dict)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Document:
     """A parsed YAML text: ``name`` for messages, plain ``value``, and ``lines``."""
 

@@ -20,7 +20,6 @@ import yaml
 from yaml import ScalarEvent
 
 from autoplan.errors import Problem, SpecError
-from autoplan.records import record
 from autoplan.schema.yaml.document import Document, Lines, Path, Plain, format_path, refuse, shown
 
 MAX_BYTES: Final = 2**20
@@ -104,7 +103,7 @@ def _syntax_message(error: yaml.MarkedYAMLError) -> str:
     return f"not valid YAML: {problem}{context}" + (f" ({hint})" if hint else "")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Node:
     """A finished value: the lines below it, and how many nodes and levels it holds."""
 

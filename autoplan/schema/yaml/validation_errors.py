@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
 from autoplan.errors import Problem
-from autoplan.records import record
 from autoplan.schema.renamed_keys import RENAMED_KEYS, RENAMED_KNOBS
 from autoplan.schema.yaml.annotations import Place, below, choices, descend, fields, unfold
 from autoplan.schema.yaml.document import Document, Path, Plain, format_path, shown
@@ -47,7 +47,7 @@ _BOUNDS: Final = {
 }
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Failure:
     """One error of pydantic, placed in the file (``path``, ``value``) and in the models."""
 

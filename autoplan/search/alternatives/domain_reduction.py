@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import inf
 
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
@@ -42,7 +41,7 @@ from autoplan.search.space.priced_candidates import PricedCandidates
 _ROUNDING = 1e-9
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OpenCandidate:
     """A candidate that may have the fastest layout: its alternatives under the current memory limit.
 
@@ -61,7 +60,7 @@ class OpenCandidate:
     before_cut: Alternatives | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ReducedDomains:
     """Candidates with the alternatives of steps within ``ceiling`` ticks, and an incumbent.
 

@@ -6,6 +6,7 @@ after the other, with the same bound, are priced together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Final
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, ByMode, Ints
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.records import record
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.search.alternatives.primal_heuristic import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
@@ -129,7 +129,7 @@ def _under_rules(
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Fastest:
     """The fastest alternatives of candidates, for the same numbers of layers ``counts`` [n].
 

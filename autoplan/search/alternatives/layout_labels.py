@@ -29,14 +29,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import inf
 from operator import le
 from typing import Final, NamedTuple
 
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.search.alternatives.layer_splits import has_sum_and_maximum
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
@@ -75,7 +74,7 @@ class _Label(NamedTuple):
             label = label.behind
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LeastLayout:
     """Lower bounds of a candidate in lexicographic order [ticks], and the layout that attains them.
 

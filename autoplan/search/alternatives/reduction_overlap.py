@@ -17,7 +17,7 @@ split backward, reductions overlap with weight-gradient passes, and recompute ov
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -28,7 +28,6 @@ from autoplan.costs.core.candidates import ByMode
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.search.alternatives.layer_splits import least_suffix_sums
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
@@ -145,7 +144,7 @@ class _HidingStage(NamedTuple):
     longest: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Mixes:
     """Recompute mixes of the stages of one candidate, within ``limit`` bytes."""
 

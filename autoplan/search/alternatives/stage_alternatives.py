@@ -12,7 +12,7 @@ Integer scaling of seconds and bytes for CP-SAT: costs are rounded up, capacitie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
-from autoplan.records import record
 from autoplan.schema.recompute import FULL, MODES, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
@@ -66,7 +65,7 @@ class Alternative(NamedTuple):
         return self.backward_ticks - self.weight_ticks
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Alternatives:
     """The alternatives of each stage of one candidate, from which the solver chooses one a stage.
 
@@ -285,7 +284,7 @@ _STEP_TICKS = 2**36
 _MEMORY_TICKS = 2**16
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Scale:
     """Sizes of one tick of time [s] and of memory [byte]."""
 

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
-from autoplan.records import record
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
 from autoplan.search.alternatives.primal_heuristic import useful_counts
@@ -53,7 +52,7 @@ from autoplan.search.space.recompute_mixes import StageRules, across, stage_rule
 _LOOKAHEAD = 2.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class UniformCase:
     """One uniform recompute under a memory limit: bounds, times and memory by stage and layers [p, n].
 

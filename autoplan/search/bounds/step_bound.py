@@ -9,7 +9,7 @@ is a bound on the schedule's makespan by these two (``least_makespan``) plus the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.memory.footprint import bytes_to_save
 from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_backward, stage_forward
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum, recompute_steps
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
 from autoplan.search.space.stage_contents import Places
@@ -46,7 +45,7 @@ class _Scheduled(Protocol):
     def kinds(self) -> Sequence[Stages]: ...
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Bound:
     """Lower bounds of C candidates; ``stage_seconds`` has shape [C, p, n], infinite where impossible.
 

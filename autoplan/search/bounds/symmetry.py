@@ -12,6 +12,7 @@ of step is the other candidate's own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array, ByMode
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.records import record
 from autoplan.schema.recompute import listed_modes
 from autoplan.search.bounds.step_bound import Bound, least_end_of_step, least_makespan
 from autoplan.search.space.priced_candidates import PricedCandidates
@@ -37,7 +37,7 @@ class _Schedules(NamedTuple):
     kinds: tuple[Stages, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SymmetricCandidates:
     """Candidates of a group in classes that differ in rank order alone; those of a class are neighbours.
 

@@ -17,14 +17,13 @@ Variables and constraints of one candidate in the constraint model: its stages, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
@@ -40,7 +39,7 @@ from autoplan.search.space.priced_candidates import Schedule
 Expression: TypeAlias = cp_model.LinearExprT
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CandidateVariables:
     """Variables of one candidate, and linear expressions of them."""
 
@@ -175,7 +174,7 @@ class SolverStoppedError(Exception):
     """The solver reached its work limit without a feasible layout; earlier solutions stay valid."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Solution:
     """The best layout of a model: its candidate, its alternative of each stage, and the proven bound."""
 
@@ -186,7 +185,7 @@ class Solution:
     bound_ticks: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _ConstraintModel:
     """The CP-SAT model, the variables of its candidates, and its objective."""
 
@@ -386,7 +385,7 @@ def _similar_layouts(
             yield swapped
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Result:
     """Result of one solve: its layout, its lower bound on the objective, its work."""
 

@@ -8,6 +8,7 @@ scaled to integers for the solver.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 from typing import Any, Final, TypeAlias, cast
@@ -15,7 +16,6 @@ from typing import Any, Final, TypeAlias, cast
 from ortools.sat.python import cp_model
 
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 from autoplan.schema.user_rules.expression import (
     COMPARED,
     Comparison,
@@ -51,7 +51,7 @@ def impose(
         writer.require(node)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Number:
     """A linear expression with its range, and the literals for which it is undefined."""
 
@@ -94,7 +94,7 @@ class _Number:
         return total, low, high
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _ConstraintWriter:
     """Translates the rules of one candidate to constraints."""
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
-from autoplan.records import record
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
@@ -42,7 +41,7 @@ def _microseconds(option: Option, name: str) -> int:
     return ceil(times_of(option).get(name, 0.0) * _TIME)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """Counts of options, and the values of the objectives, each to be small."""
 
@@ -50,7 +49,7 @@ class Allocation:
     values: tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AllocationProblem:
     """The options among which to choose, and what the choice must hold."""
 

@@ -31,7 +31,6 @@ from autoplan.costs.serving.served_layouts import (
     unit_parts,
 )
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.rules.serving_limit_rules import broken_means
 from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -39,7 +38,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engines import LoadedEngines, seqs_menu, sizes_of_step, tokens_menu
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineOption:
     """One engine with its sizes and its share of the load."""
 

@@ -11,7 +11,7 @@ A box has a largest value for each objective; values are integers, each to be sm
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import Final
 
@@ -20,7 +20,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS
 from autoplan.costs.serving.served_layouts import PricedEngine, served
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.results.front import Rejection
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -32,7 +31,7 @@ _LARGEST: Final = 64
 _TOKENS: Final = (2048, 8192, 16384)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineUnits:
     """The engines of a search space, and how many fell to which rule."""
 

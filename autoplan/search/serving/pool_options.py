@@ -24,7 +24,6 @@ from autoplan.costs.serving.disaggregated.role_engines import (
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import UnitParts, engine_load, unit_parts
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.rules.engine_rules import no_pools
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_choices import PoolSearchSpec
@@ -35,7 +34,7 @@ from autoplan.search.serving.engines import engine_units, seqs_menu
 Role = Literal["prefill", "decode"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PoolOption:
     """Two pools that get the full load."""
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Candidates, distinct, distinct_rows, joined
 from autoplan.costs.core.divisors import divisors
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
@@ -34,7 +33,7 @@ _EQUIVALENT_ZERO = "equivalent: ZeRO stages do not differ without a data axis"
 _EQUIVALENT_ORDERS = "equivalent: orders of the axes that put the same ranks of each together in a node"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Space:
     """Candidates that satisfy every rule, grouped by pipeline depth, and the counts of rejected layouts.
 
@@ -72,7 +71,7 @@ def space_of(job: Job) -> Space:
     return Space(tuple(groups), counts.total, counts.covered, counts.reasons())
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _PlacedRules:
     """The rules of a job: ``before`` ranks have an order and shards a size, and ``behind`` that."""
 

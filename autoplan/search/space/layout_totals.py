@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from math import comb
 
@@ -9,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.records import record
 from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.space.choices import recompute_modes
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayoutCounts:
     """Layouts of C candidates: ``layouts`` of the class of each, as many ``times``; arrays of shape [C].
 

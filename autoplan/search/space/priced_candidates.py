@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -17,7 +18,6 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import block_times, mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.records import record
 from autoplan.rules.user_constraints import UserRule, remainders_of, user_rules_of, without_layers
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
@@ -57,7 +57,7 @@ class Schedule(NamedTuple):
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PricedCandidates(CandidateGroup):
     """Candidates of one pipeline depth and their stage coefficients.
 

@@ -9,6 +9,7 @@ mixes are removed only among those that no rule distinguishes, so the removal lo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from math import inf
 from operator import and_, or_
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import ByMode, Ints
-from autoplan.records import record
 from autoplan.schema.recompute import MODES
 from autoplan.schema.user_rules.expression import (
     COMPARED,
@@ -39,7 +39,7 @@ from autoplan.schema.user_rules.expression import (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageRules:
     """Rules on the alternatives of one stage: ``of_stage`` are those about this stage alone, as of the first.
 

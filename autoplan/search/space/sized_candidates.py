@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from autoplan.costs.core.layer_types import LayerTypes, layer_types_of
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.memory.footprint import Footprint, footprint_of
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
@@ -90,7 +89,7 @@ class CandidateGroup:
         return np.broadcast_to(possible[:, None, :], shape)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SizedCandidates(CandidateGroup):
     """Candidates of one pipeline depth and the memory coefficients of their stages, for each layer type.
 

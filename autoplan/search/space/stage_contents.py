@@ -8,6 +8,7 @@ one per stage, in which a place begins where the one before ends. Minima over sp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,14 +17,13 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, Ints, distinct, distinct_rows
 from autoplan.costs.core.layer_types import Prefixes
 from autoplan.deadline import check_deadline
-from autoplan.records import record
 from autoplan.schema.stage_layers import even_stages, order_of
 
 #: Chunks of a stage up to which ``Places.up_to`` is exact; above, it rounds up to multiples of it.
 _EXACT = 8
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """Places of one stage: number of layers before it, number of its layers, index of its content.
 
@@ -45,7 +45,7 @@ class Row:
         return slice(self.start, self.start + len(self.orders))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Places:
     """Places of the stages, for one pipeline depth, ``v`` virtual stages and one sequence of layers.
 

@@ -45,13 +45,12 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.deadline import ENDLESS, Deadline
-from autoplan.records import record
 from autoplan.schema.layout import Layout
 from autoplan.verification.listing.dominated_boxes import Box
 from autoplan.verification.listing.layout_listing import Listing
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RemainingStages:
     """Least sum of t and least slowest t of the stages from s on with n layers, [p + 1, L + 1] [s]."""
 
@@ -140,7 +139,7 @@ class _UndecidedError(Exception):
     """A choice has too many partial layouts inside a box to list them, or the time is over."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Outcome of the branch and bound of a choice inside a box: a layout with its step [s], or none.
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
-
-from autoplan.records import record
 
 #: Relative tolerance of steps: rounding to the solver's ticks.
 _SAME: Final = 1e-6
@@ -24,7 +23,7 @@ _MEMORY_TICKS: Final = 2**16
 _SAME_TICKS: Final = 2.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Box:
     """Layouts with at most ``memory_bytes`` and a step below ``step_seconds``."""
 

@@ -7,6 +7,7 @@ open; it fails only where no completion satisfies it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Final, TypeAlias, cast
@@ -22,7 +23,6 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
-from autoplan.records import record
 from autoplan.rules.user_constraints import embedding_and_loss_counted, names_of, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -46,7 +46,7 @@ from autoplan.schema.user_rules.expression import (
 from autoplan.verification.enumeration import even_only, modes_of
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Layers before a stage (-1 with one layer type), layers of the stage, and their recompute counts, [X].
 
@@ -179,7 +179,7 @@ _MODES: Final = tuple(mode.name for mode in MODES)
 _SAFE: Final = float(2**62)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Numbers:
     """Exact fractions with positive denominators; ``defined`` is false after a division by zero."""
 
@@ -188,7 +188,7 @@ class _Numbers:
     defined: Mask
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Truth:
     """Where a relation holds and where it fails for every completion; neither where it is open."""
 
@@ -196,7 +196,7 @@ class _Truth:
     fails: Mask
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OwnRules:
     """User rules that a choice of degrees leaves open, with the values of all names."""
 
@@ -363,7 +363,7 @@ def _quantities_of(relation: Node) -> frozenset[str]:
     return frozenset(name for part in relation.below() for name in _quantities_of(part))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Listing:
     """One choice with the prices of every number of layers and mix of recompute, shape [p, X].
 

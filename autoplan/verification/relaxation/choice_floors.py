@@ -24,7 +24,7 @@ A maximum is no less than the mean of its paths, which is a weighted sum of stag
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +38,6 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.verification.enumeration import modes_of
@@ -53,7 +52,7 @@ from autoplan.verification.relaxation.stage_floors import (
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageWeights:
     """Weights of the stages' times and of their weight gradients in the mean of the paths, [C, p] [1].
 
@@ -114,7 +113,7 @@ def least_makespan(candidates: Candidates, microbatches: Array, total: Array, sl
 _BLOCK: Final = 200_000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChoiceFloors:
     """Choices of one depth and their least times: ``stages`` of [C, p, P], and a least ``tail`` [C] [s].
 
@@ -160,7 +159,7 @@ class ChoiceFloors:
         return np.where(possible, makespan + self.tail, np.inf)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PricedBlock:
     """Priced choices of one depth, schedule chunks and recompute whose arrays fit into a core's cache."""
 
@@ -203,7 +202,7 @@ class PricedBlock:
         )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BoundedGroup:
     """Choices of one depth: the positions of those that ``never`` fit by their model states alone.
 

@@ -6,13 +6,13 @@ Layer ranges that the stages of a pipeline may hold: where they begin, and how m
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.core.layer_types import Prefixes, layer_types_of
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages, order_of
 from autoplan.verification.enumeration import even_only
@@ -85,7 +85,7 @@ def _over_paths(seconds: Array, ranges: LayerRanges, combined: Callable[[Array, 
     return least
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LayerRanges:
     """The P contents of stages: numbers of layers or, with several layer types, sequences of types.
 

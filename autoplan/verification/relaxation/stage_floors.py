@@ -18,7 +18,7 @@ layer types, it takes no less than the need times the least seconds per byte.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -27,12 +27,11 @@ from autoplan.costs.core.candidates import Array, ByMode, mapped
 from autoplan.costs.memory.footprint import Footprint, saved_bytes, stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
-from autoplan.records import record
 from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.verification.relaxation.split_minima import LayerRanges
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FixedRecompute:
     """Memory of stages whose layers all use one recompute mode, [C, p, P] [byte]; infinite if too large.
 
@@ -47,7 +46,7 @@ class FixedRecompute:
         return np.where(self.used <= limit[:, None, None], self.seconds, np.inf)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ChosenRecompute:
     """Numbers of stages whose layers choose their recompute, broadcast to [C, p, P]; bytes and seconds.
 
@@ -103,7 +102,7 @@ class ChosenRecompute:
         return np.where(np.isfinite(least), least, need * self.rate)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StageFloors:
     """Least times of C choices, p stages and P contents; arrays of shape [C, p, P].
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import ServedPrediction
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.rules.serving_limit_rules import least_rate_per_device
 from autoplan.schema.serving.serving_limits import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -352,7 +351,7 @@ def _traced(
 Classes = tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SetTable:
     """Sums of the engines of one set of classes: f by devices and part of the load, -1 without engines."""
 
@@ -365,7 +364,7 @@ class SetTable:
         yield from zip(rows.tolist(), columns.tolist(), strict=True)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClassSum:
     """A choice by set of classes: its devices and part of the load; and the tokens of all [1/10 s]."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isclose
 from typing import Any, Final
@@ -12,7 +12,6 @@ from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
 from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
 from autoplan.results.verdict import Check, Finding
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
@@ -37,7 +36,7 @@ from autoplan.verification.serving.stated_plans import StatedServingPlan, stated
 _OF_STOPPED: Final[tuple[tuple[Finding, Finding], ...]] = (("fails", "holds"), ("not checked", "not checked"))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Examined:
     """The answer for one number of devices: its repriced plans, and all options of its space."""
 

@@ -25,7 +25,6 @@ from autoplan.costs.serving.served_layouts import (
     unit_parts,
 )
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -41,7 +40,7 @@ _STEP_TOKENS: Final = frozenset({2048, 8192, 16384})
 Choice = str | int | tuple[int, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ListedOption:
     """One engine with sizes of a step and a share of the load, priced."""
 

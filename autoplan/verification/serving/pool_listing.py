@@ -8,7 +8,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
@@ -25,7 +25,6 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load, unit_parts
 from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.rules.engine_rules import broken_pool_rules, no_pools
 from autoplan.rules.serving_limit_rules import broken_means, broken_simulated, request_test
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
@@ -34,7 +33,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ListedPair:
     """Two pools, priced."""
 
@@ -49,7 +48,7 @@ class ListedPair:
         return DisaggregatedLayout(replace(first, replicas=engines[0]), replace(second, replicas=engines[1]))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PairListing:
     """The pairs of a job, the engines of either role, and whether the deadline was met."""
 

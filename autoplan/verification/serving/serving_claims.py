@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf, isclose
 from typing import Any, Final
@@ -27,7 +27,6 @@ from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
 from autoplan.costs.core.serving.served_prediction import ServedPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline
-from autoplan.records import record
 from autoplan.results.job_summary import serving_job_document, serving_provenance
 from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
 from autoplan.results.verdict import Check, checked, shortened
@@ -56,7 +55,7 @@ _ROUNDING: Final = 1e-6
 _OF_THE_SEARCH: Final = ("solves", "dominated", "excluded", "solver", "solver_parameters")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServingQuestion:
     """A saved answer, its document, and the job that it says it answers.
 
@@ -317,7 +316,7 @@ Row = NDArray[np.float64]
 _POOLS = "pools"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Sized:
     """What serves: its devices and load, all but its size, its size, and its figures."""
 

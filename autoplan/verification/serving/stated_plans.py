@@ -6,7 +6,7 @@ Pools for prefill and decode of a saved serving answer, repriced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
@@ -27,7 +27,6 @@ from autoplan.costs.serving.served_layouts import (
 )
 from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.errors import LayoutError
-from autoplan.records import record
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
 from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
@@ -49,7 +48,7 @@ _SEPARATOR = " + "
 _WHOLE = 1e-9
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatedServingPlan:
     """A plan as an answer states it, repriced where its layouts are valid."""
 

@@ -7,15 +7,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
-
-from autoplan.records import record
 
 #: What keeps an engine from starting.
 Shortage = Literal["loading the weights", "no room for the cache", "longest request", "CUDA graphs"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WeightBytes:
     """Weights of one device by part [byte]."""
 
@@ -34,7 +33,7 @@ class WeightBytes:
         return self.attention + self.mlp + self.experts + self.embeddings + self.other + self.draft
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceMemoryUse:
     """Memory of a device of one stage by what takes it [byte].
 
@@ -69,7 +68,7 @@ class DeviceMemoryUse:
         return self.device - self.taken
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CachePool:
     """What the cache of one group of devices holds; with stages, of the stage that holds the least."""
 
@@ -85,7 +84,7 @@ class CachePool:
     largest_context: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CapacityPrediction:
     """Capacity of one engine under a layout."""
 

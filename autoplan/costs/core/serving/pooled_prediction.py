@@ -7,6 +7,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -17,13 +18,12 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
     SimulatedPrediction,
 )
-from autoplan.records import record
 
 #: What keeps the pools from more requests a second.
 PoolLimit = Literal["prefill", "decode", "transfer", "front end"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CacheTransfer:
     """How the keys and values of one prompt go from a prefill engine to a decode engine."""
 
@@ -35,7 +35,7 @@ class CacheTransfer:
     exposed_seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PooledPrediction:
     """Engines that prefill and engines that decode, under the load of a job; means over all requests."""
 

@@ -7,10 +7,10 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from autoplan.records import record
+from dataclasses import dataclass
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Interval:
     """The ends of a 90 % interval."""
 
@@ -18,7 +18,7 @@ class Interval:
     high: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedIntervals:
     """Intervals of the figures of a plan, None for one that it has not; ``reasons`` say what they rest on."""
 

@@ -13,17 +13,17 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal
 
 from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.records import record
 
 #: What keeps more requests from running: blocks of the cache, or the most requests or tokens of a step.
 SaturationCause = Literal["kv cache", "max_num_seqs", "max_num_batched_tokens"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Distribution:
     """Mean and quantiles of a duration over requests [s]."""
 
@@ -33,7 +33,7 @@ class Distribution:
     p99: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ClassStatistics:
     """What the requests of one class saw in a simulated run."""
 
@@ -47,7 +47,7 @@ class ClassStatistics:
     goodput: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LatencyStatistics:
     """What requests of a simulated run saw."""
 
@@ -70,7 +70,7 @@ class LatencyStatistics:
     classes: tuple[ClassStatistics, ...] = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class OperatingPoint:
     """The steady state of one engine (or group of data-parallel attention) under a load, in mean values."""
 
@@ -122,7 +122,7 @@ CLOSED_FORM_GAP: Final = 0.10
 FIRST_TOKEN_GAP: Final = 0.30
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineLoad:
     """The load of one engine: clients of a closed loop, requests a second, or as much as it can."""
 
@@ -131,7 +131,7 @@ class EngineLoad:
     amount: float = 0.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DraftGain:
     """What drafts give and cost at the mean batch of an engine."""
 
@@ -157,7 +157,7 @@ class DraftGain:
         return self.tokens_per_step * self.plain_step_seconds / self.step_seconds
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedClass:
     """What requests of one class see, in mean values."""
 
@@ -180,7 +180,7 @@ class ServedClass:
         return self.time_to_first_token + (self.output_tokens - 1) * self.time_per_output_token
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SimulatedPrediction:
     """A simulation of the same load, with its seed, and how far the closed form is from it."""
 
@@ -200,7 +200,7 @@ class SimulatedPrediction:
         return self.gap > CLOSED_FORM_GAP or self.first_token_gap > FIRST_TOKEN_GAP
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedMeans:
     """Mean times [s] and output tokens a second of a closed form."""
 
@@ -210,7 +210,7 @@ class ServedMeans:
     output_tokens_per_second: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ServedPrediction:
     """Engines that are alike, under a load that is shared out evenly; means over all requests."""
 

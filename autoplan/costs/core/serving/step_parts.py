@@ -7,15 +7,14 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, get_args
-
-from autoplan.records import record
 
 #: What a part of an iteration waits for.
 Resource = Literal["memory bandwidth", "compute", "network", "host"]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class IterationPart:
     """One part of an iteration [s]."""
 
@@ -24,7 +23,7 @@ class IterationPart:
     seconds: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class IterationParts:
     """An iteration of so many decodes and tokens of prompts, by part."""
 

@@ -12,7 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd, inf
 
 from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
@@ -28,7 +28,6 @@ from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
-from autoplan.records import record
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Rounds of a search for a rate.
@@ -36,7 +35,7 @@ _ROUNDS = 60
 _CLOSE = 1e-5
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EnginePair:
     """x prefill engines and y decode engines, and the transfer of a prompt between them."""
 
@@ -102,7 +101,7 @@ def _wait(load: float, served: float) -> float:
     return inf if load >= 1 else load / (1 - load) * served / 2
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Times:
     """Mean times of a request at some rate [s]."""
 

@@ -27,14 +27,13 @@ from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
 from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
-from autoplan.records import record
 from autoplan.schema.serving.engine_layout import EngineLayout
 
 #: Halvings of an interval in which a batch lies.
 _HALVINGS = 40
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PrefilledIteration:
     """Iterations in which a prompt of which all but one token is cached is a decode like any other."""
 

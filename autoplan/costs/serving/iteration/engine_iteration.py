@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Line:
     """A function of one number, linear between nodes, and beyond the last as between the last two."""
 
@@ -49,7 +48,7 @@ class Line:
         return values[i - 1] + (values[i] - values[i - 1]) * (x - low) / (high - low)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Sheet:
     """A function of two numbers, linear in each between nodes, and beyond the last likewise."""
 
@@ -97,7 +96,7 @@ def sheet_of(first: Sequence[float], second: Sequence[float], values: Array) -> 
 _MOST_KEPT: Final = 1000
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HostTimes:
     """The host's part of a step [s]."""
 
@@ -109,7 +108,7 @@ class HostTimes:
     hidden: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineIteration:
     """An ``Iteration``: times of the parts of a step by tokens, requests and contexts [s]."""
 
@@ -273,7 +272,7 @@ class EngineIteration:
         return seconds / (len(chunks) / together) if self.groups > 1 else seconds
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GroupIteration:
     """An ``Iteration`` as one attention data-parallel rank sees it: the others have as many requests."""
 
@@ -303,7 +302,7 @@ class GroupIteration:
         return self.engine.decode_run(n * decodes, n * context_tokens, steps)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RepeatedIteration:
     """An ``Iteration`` that is asked for the same steps again and again, and prices each of them once.
 

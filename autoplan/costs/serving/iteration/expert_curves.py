@@ -10,14 +10,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, shape_of
 from autoplan.costs.serving.least_times import least_seconds
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import ExpertTable
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.weight_formats import WeightFormat
@@ -25,7 +24,7 @@ from autoplan.schema.serving.weight_formats import WeightFormat
 Sharding = tuple[int, int]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ExpertLayer:
     """A kind of layer of experts, and how a device shares it."""
 

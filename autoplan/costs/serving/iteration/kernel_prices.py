@@ -9,7 +9,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Final
 
@@ -27,7 +27,6 @@ from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels, s
 from autoplan.costs.serving.least_times import KernelShape, expert_read_seconds, least_seconds
 from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.costs.serving.small_gemm import gemm_light_seconds, table_gemm_seconds
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import KernelName, SmallGemmTable
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
@@ -50,7 +49,7 @@ _MESH_REDUCE: Final = 10e-6
 _BLEND: Final = 4.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class KernelPrices:
     """Prices of the kernels of one engine on one cluster."""
 

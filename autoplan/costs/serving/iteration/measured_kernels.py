@@ -10,6 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +19,6 @@ from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernel_tables import ShapeGrid
 from autoplan.costs.serving.least_times import KernelShape, least_seconds
 from autoplan.costs.serving.small_gemm import table_gemm_seconds
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import (
     EngineKernelSpec,
     EngineKernelTable,
@@ -51,7 +51,7 @@ def shape_of(key: tuple[str, str, str, int, int]) -> KernelShape:
     return KernelShape(kernel, bits, head_dim, window)  # type: ignore[arg-type]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class MeasuredKernels:
     """The tables of one engine for one device; ``measured_on`` is the device that they were measured on."""
 

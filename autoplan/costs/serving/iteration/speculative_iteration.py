@@ -9,7 +9,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from autoplan.costs.serving.iteration.iteration_of_engine import (
     kernel_prices,
 )
 from autoplan.costs.serving.iteration.layer_matrices import Matrix
-from autoplan.records import record
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
@@ -41,7 +40,7 @@ def drafts_wait_for_host(job: ServingJob) -> bool:
     return job.speculation is not None and job.speculation.method == "ngram"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SpeculativeIteration:
     """An ``Iteration``: a pass of the model over B (g + 1) tokens, and g passes of the model that drafts."""
 

@@ -20,7 +20,6 @@ from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import UnsupportedError
-from autoplan.records import record
 
 #: Share of the tokens that decodes have left which is reserved for them: at first, at least, and in how many
 #: iterations it falls (SGLang 0.5.23, srt/environ.py: SGLANG_INIT_NEW_TOKEN_RATIO and others).
@@ -180,7 +179,7 @@ class DecodingSet:
         return list(done)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GrowingContexts:
     """An ``Iteration`` whose contexts are counted in units of a tokens."""
 

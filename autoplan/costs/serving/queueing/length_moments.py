@@ -7,6 +7,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
@@ -16,13 +17,12 @@ from numpy.typing import NDArray
 from autoplan.costs.core.candidates import distinct
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.records import record
 
 #: Ratio of mean prompts above which classes are distinguished.
 _UNLIKE: Final = 1.02
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PromptClass:
     """Prompts of one class: their part of all, and their mean tokens that are computed and cached."""
 
@@ -31,7 +31,7 @@ class PromptClass:
     cached: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LengthMoments:
     """Mean lengths of requests under the rules of a scheduler [token]."""
 

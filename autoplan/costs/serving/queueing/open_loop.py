@@ -10,6 +10,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp, inf, sqrt
 
 from autoplan.costs.core.serving.iteration import Iteration
@@ -19,7 +20,6 @@ from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
-from autoplan.records import record
 
 
 def open_loop(
@@ -98,7 +98,7 @@ def _wait_for_room(
     return float(busy ** (sqrt(2.0 * (places + 1.0)) - 1.0) / (1.0 - busy) * served / places * spread)
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _Burst:
     """Spread of iterations where a longer one gets more arrivals."""
 

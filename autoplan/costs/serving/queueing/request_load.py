@@ -9,14 +9,13 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, log
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from autoplan.records import record
 from autoplan.schema.serving.request_lengths import (
     LENGTH_SPREAD,
     GammaArrivals,
@@ -38,7 +37,7 @@ _Z99 = 2.3263478740408408
 _TAIL = 4.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RequestLoad:
     """Requests of one engine in the order in which they are sent."""
 

@@ -10,12 +10,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp, floor, sqrt
 
 from autoplan.costs.core.serving.served_prediction import SaturationCause
 from autoplan.costs.serving.queueing.length_moments import LengthMoments
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.records import record
 
 #: Share of what running requests have left that an estimate keeps in the steady state
 #: (SGLang 0.5.23, srt/environ.py: 0.7 x 0.14).
@@ -25,7 +25,7 @@ _EXACT = 1e-9
 _CACHE_ROUNDS = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RunningLimit:
     """Most requests that run at once, and what limits them."""
 

@@ -8,14 +8,12 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-from autoplan.records import record
 
-
-@record
+@dataclass(frozen=True, slots=True)
 class CachedPrefix:
     """What the prefix cache has of the prompts of one class of requests."""
 
@@ -25,7 +23,7 @@ class CachedPrefix:
     hit_rate: float = 0.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class BlockPool:
     """The blocks of one cache, and what a request takes of them."""
 
@@ -69,7 +67,7 @@ class BlockPool:
         return self.blocks - self.groups * (self.shared_tokens // self.block_tokens) - self.prefix_blocks
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SchedulerRules:
     """How one engine, or one of its attention data-parallel ranks, fills its iterations."""
 

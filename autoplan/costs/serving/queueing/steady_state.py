@@ -12,7 +12,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, erf, exp, floor, inf, pi, sqrt
 from typing import Final
 
@@ -25,14 +25,13 @@ from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
-from autoplan.records import record
 
 #: Rounds of the clients that a loop of alike requests runs, and those that do not count.
 _SHORTAGE_ROUNDS: Final = 12
 _WARM: Final = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CacheShortage:
     """A cache that holds L requests on average, and requests whose needs vary."""
 
@@ -82,7 +81,7 @@ class CacheShortage:
         return (1.0 - erf(self.score(wanted) / sqrt(2.0))) / 2.0
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class AlikeRun:
     """Means of a run of clients whose requests are all alike [s] or [1/s]."""
 
@@ -384,7 +383,7 @@ def _alike_at_the_edge(
     )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _LoopState:
     """Latency with D requests decoding, and the number of clients at which that many decode."""
 
@@ -394,7 +393,7 @@ class _LoopState:
     mixture: StepMixture
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class _ClosedLoop:
     """A closed loop, whose number of decodes is the unknown."""
 

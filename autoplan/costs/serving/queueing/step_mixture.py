@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import ceil, exp, sqrt
 
 from autoplan.costs.core.serving.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.records import record
 
 #: Probability of the counts that are left out, and the mean above which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
@@ -27,7 +26,7 @@ _FINE = 16
 _PAIRED = 4
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StepMixture:
     """Mean times of the iterations of a steady state [s]."""
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.bindings.interface import Interface, interface, listed_data
-from autoplan.records import record
 
 #: Engines whose arguments are those in the list of another one: builds of one source.
 _LISTED_AS: Final = {"vllm-rocm": "vllm-v0"}
@@ -21,7 +20,7 @@ _SIMILAR: Final = 0.86
 _SWITCHES: Final = frozenset({"bool", "flag"})
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EngineArgument:
     """One argument: its flag with other spellings, the type of its value, its default and its choices.
 
@@ -42,7 +41,7 @@ class EngineArgument:
         return self.kind in _SWITCHES
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ArgumentList:
     """All arguments of one version.
 

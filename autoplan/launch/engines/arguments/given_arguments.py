@@ -14,7 +14,6 @@ from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
-from autoplan.records import record
 
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).
 _MULTIPLES: Final = {
@@ -36,7 +35,7 @@ _DEGREES: Final = frozenset({"tp", "pp"})
 _OUTPUT: Final = re.compile(r"the output of ")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class GivenArgument:
     """One argument with its value, as text, a boolean, or what a file has; and where it stands."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from autoplan.errors import Problem, SpecError
@@ -17,7 +18,6 @@ from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument
 from autoplan.launch.frameworks.megatron.emitted_arguments import layout_values, words_by_flag
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
-from autoplan.records import record
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -40,7 +40,7 @@ _FOLLOWING: Final = frozenset(
 )
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Key:
     """The argument that a value is.
 

@@ -14,7 +14,6 @@ from autoplan.launch.bindings.deciding_names import extends, may_decide, misname
 from autoplan.launch.bindings.interface import interface, listed_data
 from autoplan.launch.configuration import Written
 from autoplan.launch.scripts.pieces import Unknown, Word
-from autoplan.records import record
 
 TABLE: Final = interface("megatron-lm")
 #: Arguments by the names of their bindings.
@@ -24,7 +23,7 @@ READ_FLAGS: Final = frozenset(binding.key for binding in TABLE if binding.read)
 _SIMILAR: Final = 0.9
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Argument:
     """One argument with the words of its value, its line, and why it may not be given.
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autoplan.records import record
 
-
-@record
+@dataclass(frozen=True, slots=True)
 class Literal:
     """Text as written, on one line; ``quoted`` text is not split into words."""
 
@@ -16,7 +14,7 @@ class Literal:
     quoted: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """An expansion ``${name[index]operator argument}``; ``length`` stands for ``${#name}``."""
 
@@ -31,7 +29,7 @@ class Parameter:
     indirect: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Arithmetic:
     """An arithmetic expansion ``$((text))``, whose text has expansions of its own."""
 
@@ -40,7 +38,7 @@ class Arithmetic:
     quoted: bool
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CommandText:
     """A substitution of a command or a process, which is never executed."""
 
@@ -53,7 +51,7 @@ WordPart = Literal | Parameter | Arithmetic | CommandText
 ShellWord = tuple[WordPart, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """``name=value`` or ``name[index]=value``, of a word or of an array; ``append`` stands for ``+=``."""
 
@@ -79,7 +77,7 @@ class HereDocument:
     text: ShellWord = ()
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SimpleCommand:
     """A command: assignments before it, its words, its here-document, and the file that it writes."""
 
@@ -91,7 +89,7 @@ class SimpleCommand:
     appends: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ArithmeticCommand:
     """``((text))``."""
 
@@ -99,7 +97,7 @@ class ArithmeticCommand:
     text: ShellWord
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StatementList:
     """Statements in order; ``joints`` says what stands before each: ``;``, ``&&``, ``||`` or ``|``.
 
@@ -113,7 +111,7 @@ class StatementList:
     subshell: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class IfClause:
     """Conditions with what follows each, and what follows where none holds."""
 
@@ -122,7 +120,7 @@ class IfClause:
     otherwise: StatementList | None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Case:
     """A word, and statements by patterns."""
 
@@ -131,7 +129,7 @@ class Case:
     branches: tuple[tuple[tuple[ShellWord, ...], StatementList], ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Loop:
     """A loop over words, or as long as a condition holds; ``name`` is its variable.
 
@@ -146,7 +144,7 @@ class Loop:
     until: bool = False
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FunctionDefinition:
     """A function."""
 

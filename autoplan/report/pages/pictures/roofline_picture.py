@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
-from autoplan.records import record
 from autoplan.report.charts.chart_data import PIECE_KINDS, Axis
 from autoplan.report.pages.page_frame import (
     colour_keys,
@@ -68,7 +68,7 @@ _WORK_HEADS: Final = [
 ]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RooflinePoint:
     """An operation: FLOP/byte, FLOP/s, its colour, and what it says.
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 from xml.etree import ElementTree as ET
 
-from autoplan.records import record
 from autoplan.report.charts.chart_data import Axis, round_values
 from autoplan.report.pages.page_frame import readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
@@ -44,7 +43,7 @@ _DARK: Final = """
 """
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ScatterAxis:
     """What an axis says: its title, how a value reads, and its unit as a number of base units.
 
@@ -60,7 +59,7 @@ class ScatterAxis:
     limit: tuple[float, str] | None = None
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ScatterPoint:
     """A point: its values, the fragment that it leads to, and what it says.
 
@@ -169,7 +168,7 @@ _GAP: Final = 10.0
 Box = tuple[float, float, float, float]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PointLabel:
     """What is written next to a point, and where the point lies."""
 

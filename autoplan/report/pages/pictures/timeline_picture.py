@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StepTimeline
-from autoplan.records import record
 from autoplan.report.charts.chart_data import PIECE_KINDS, Axis, StepPiece, pieces_of, round_values
 from autoplan.report.pages.page_frame import colour_keys, element, region, zoom, zoomable
 from autoplan.report.render.svg import add_line, add_text, canvas, written
@@ -55,7 +55,7 @@ _HELP: Final = (
 _LIGHT: Final = ".NAME .inside { fill: #000000; font-size: 11px; text-anchor: middle }"
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class PictureRoom:
     """The frame of a drawn step: its last time [s], the number of steps of its page, and its name there."""
 
