@@ -45,8 +45,8 @@ from autoplan.calibration.outcome import (
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict
-from autoplan.costs.uncertainty import half_width
-from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MACHINE_SHARE, MachineCalibration, MachineRun
+from autoplan.costs.uncertainty import MACHINE_SHARE, half_width
+from autoplan.results.calibration import INTERVAL_PRIOR_RUNS, MachineCalibration, MachineRun
 from autoplan.schema.base import SourcedFactor
 
 #: Runs that the note of a width names.

@@ -250,7 +250,7 @@ def detected_hardware(
 ) -> DetectedHardware:
     """Return the hardware of this machine; ``capacities`` are the bytes of each device of the catalogue.
 
-    Raises CatalogError where there are no devices, or none that the catalogue knows.
+    Raises CatalogError without devices, or without one of the catalogue.
     """
     devices = found_devices()
     nodes, variable = found_nodes()
@@ -265,7 +265,7 @@ def detected_hardware(
 
 
 def catalogue_name(devices: FoundDevices, capacities: dict[str, float]) -> str:
-    """Return the catalogue's name of a device; raises CatalogError where there is none, or several.
+    """Return the catalogue's name of a device; raises CatalogError for none or several.
 
     >>> one = FoundDevices("NVIDIA H100 80GB HBM3", 8, 85.5e9, "NVLink", "all pairs", "NVML")
     >>> catalogue_name(one, {"h100-sxm5-80gb": 85.5e9, "h100-pcie-80gb": 85.5e9, "h200-sxm-141gb": 150e9})

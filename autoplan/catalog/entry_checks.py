@@ -26,7 +26,7 @@ Found = tuple[EntryKind, str]
 def find_entries(name: str, kind: EntryKind | None = None) -> list[Found]:
     """Return the entries called ``name``, of ``kind`` or of any kind; of nodes also those without a file.
 
-    Raises CatalogError with similar names if there is none.
+    Raises CatalogError with similar names for an unknown one.
     """
     kinds: Sequence[EntryKind] = [kind] if kind else list(FOLDERS)
     entries: list[Found] = [(entry_kind, name) for entry_kind in kinds if name in entry_names(entry_kind)]

@@ -198,7 +198,7 @@ class _YamlText:
 
 
 def _item(node: _Node, keys: Sequence[str]) -> _Node | None:
-    """Return the mapping of a list that the second of several keys numbers, from 0; None: there is none."""
+    """Return the mapping of a list that the second of several keys numbers, from 0, or None."""
     if not isinstance(node, yaml.SequenceNode) or len(keys) < 3 or not keys[1].isdecimal():
         return None
     number = int(keys[1])

@@ -202,7 +202,7 @@ def with_programs_again(job: Job) -> Job:
 
 
 def _chosen(job: Job, runs: _Runs, wanted: str | Sequence[str] | None) -> Job:
-    """Return the first of the jobs of ``runs``, with all of them as choices where there are several.
+    """Return the first of the jobs of ``runs``, with all of several as its choices.
 
     Those that the stack of ``job`` prices come first.
     """

@@ -211,8 +211,8 @@ class _Reading:
             form, records = _MOONCAKE, _json_records(lines, self.problems, self.path)
         else:
             form, records = self._table(lines)
-        for record in records:
-            if self._is_full(record.line) or not self._take(record, form):
+        for entry in records:
+            if self._is_full(entry.line) or not self._take(entry, form):
                 break
         if not self.requests and not self.problems:
             part = f" from {self.start:g} s on" if self.start else ""

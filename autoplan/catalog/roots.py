@@ -196,7 +196,7 @@ def entry_text(kind: EntryKind, name: str) -> tuple[str, str]:
 
 
 def parent_text(kind: EntryKind, name: str, child: str) -> tuple[str, str] | None:
-    """Return text and file of the entry ``name`` that the file ``child`` extends; None if there is none.
+    """Return text and file of the entry ``name`` that the file ``child`` extends, or None.
 
     The parent is in the catalogue of the child or in one that is searched after it, and is not the child:
     shipped entries do not depend on a user's catalogue, and a user's entry can extend the shipped entry of

@@ -77,7 +77,7 @@ def _read_from(job: ServingJob, source: JobFile) -> ServingJob:
 def resolve_serving_job(spec: ServingSpec, *, name: str = "job", base: Path | None = None) -> ServingJob:
     """Return ``spec`` with every name resolved; paths in it are relative to ``base``.
 
-    A trace of requests is read from there whenever the job is priced, so that the job says where it is.
+    A trace of requests is read from that folder whenever the job is priced, so that the job says where it is.
     """
     folder = base or Path()
     job = _resolved(spec, name, folder, Attempts(None))

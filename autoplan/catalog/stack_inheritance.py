@@ -132,7 +132,7 @@ def _checked(document: Document) -> StackSpec:
 
 
 def _parent_text(document: Document, children: tuple[str, ...]) -> tuple[str, str]:
-    """Return text and file of the parent of ``document``; raises SpecError if there is none."""
+    """Return text and file of the parent of ``document``; raises SpecError for an unknown one."""
     reference, chain = document.at((EXTENDS,)), (*children, document.name)
     if not isinstance(reference, str) or not reference:
         _refuse(document, f"{shown(reference)} is not the name of a stack")

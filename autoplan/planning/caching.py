@@ -27,7 +27,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -46,6 +46,7 @@ from autoplan.version import __version__
 if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
+R = TypeVar("R")
 
 #: The environment variable that names the folder of answers, and turns the cache on.
 CACHE_VARIABLE: Final = "AUTOPLAN_CACHE_DIR"
@@ -77,7 +78,7 @@ def cached(
     search: Callable[[], Front],
     others: Sequence[tuple[float, float]] = (),
 ) -> Front:
-    """Return the front of ``job``: the answer in ``folder``, or that of ``search``, which is kept there.
+    """Return the front of ``job``: the answer in ``folder``, or that of ``search``, which is written to it.
 
     The answer depends on the plans of other programs, ``others``, that the search is told of.
 
@@ -151,7 +152,7 @@ class SolveLock:
         self._released = threading.Event()
 
     def acquire(self) -> None:
-        """Wait for the lock, as long as there is reason to."""
+        """Wait for the lock until it is free or has become needless."""
         watched = _Watch()
         while not self._created():
             if self._answered() or not self._may_wait():
@@ -249,9 +250,11 @@ _STOPPED_SECONDS: Final = 600.0
 #: What a process left that was killed while it wrote.
 _LEFT_OVER_SECONDS: Final = 3600.0
 
-_CERTIFICATE: Final = TypeAdapter(Certificate)
-_REJECTIONS: Final = TypeAdapter(tuple[Rejection, ...])
-_REASONS: Final = TypeAdapter(tuple[str, ...])
+
+@cache
+def _reader_of(kind: type[R]) -> TypeAdapter[R]:
+    """Return what reads values of ``kind``, which is built when an answer is read."""
+    return TypeAdapter(kind)
 
 
 def write_answer(path: Path, front: Front) -> None:
@@ -269,19 +272,19 @@ def write_answer(path: Path, front: Front) -> None:
 
 
 def is_answered(path: Path) -> bool:
-    """Return whether there is an answer at ``path`` that is whole and recent."""
+    """Return whether the answer at ``path`` is whole and recent."""
     return _answer(path) is not None
 
 
 def read_answer(path: Path, job: Job) -> Front | None:
-    """Return the front of ``job`` at ``path``; None where there is none that is whole, valid and recent."""
+    """Return the front of ``job`` at ``path``, if it is whole, valid and recent; else None."""
     answer = _answer(path)
     if answer is None:
         return None
     try:
         certificate = _certificate(answer["certificate"])
-        rejected = _REJECTIONS.validate_json(json.dumps(answer["rejected"]))
-        reasons = _REASONS.validate_json(json.dumps(answer["reasons"]))
+        rejected = _reader_of(tuple[Rejection, ...]).validate_json(json.dumps(answer["rejected"]))
+        reasons = _reader_of(tuple[str, ...]).validate_json(json.dumps(answer["reasons"]))
         layouts = [_layout(job, text) for text in answer["layouts"]]
         cut = bool(answer["cut_by_others"])
     except (AutoplanError, KeyError, TypeError, ValidationError):
@@ -298,7 +301,7 @@ def read_answer(path: Path, job: Job) -> Front | None:
 
 def _certificate(plain: dict[str, Any]) -> Certificate:
     """Return the certificate of JSON values; parameters that were integers stay integers."""
-    certificate = _CERTIFICATE.validate_json(json.dumps(plain))
+    certificate: Certificate = _reader_of(Certificate).validate_json(json.dumps(plain))
     parameters = tuple((str(name), value) for name, value in plain["solver_parameters"])
     return dataclasses.replace(certificate, solver_parameters=parameters)
 

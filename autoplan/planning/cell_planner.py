@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def plan_cell(job: Job | ServingJob) -> AnyCellAnswer:
-    """Return the answer to ``job``: its best plan, or why there is none."""
+    """Return the answer to ``job``: its best plan, or the reasons against any."""
     started, kind = time.perf_counter(), kind_of(job)
     try:
         answer: AnyCellAnswer = kind.cell_answer(kind.plan(job))

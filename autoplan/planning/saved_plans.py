@@ -45,8 +45,8 @@ def is_saved_plan(reference: str) -> bool:
 def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
     """Return plan ``number`` of a saved answer and its job, priced again.
 
-    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError where there is no such
-    plan.
+    Raises SpecError or CatalogError for a file that is no answer, UnsupportedError for a plan
+    that it lacks.
     """
     plans, job = _saved_front(file)
     chosen = numbered(plans, number, f" in {file}")
@@ -57,7 +57,7 @@ def saved_plan(file: str | Path, number: int = 1) -> tuple[Job, Plan]:
 def saved_number(file: str | Path, *, target: str, program: str | None = None) -> int:
     """Return the number of the fastest plan of a saved answer of ``program``, or that ``target`` writes.
 
-    It is 1 where no program runs the plans, or there are none. Raises as ``saved_plan`` does.
+    It is 1 where no program runs the plans, or no plan is saved. Raises as ``saved_plan`` does.
     """
     plans, job = _saved_front(file)
     fitting = [

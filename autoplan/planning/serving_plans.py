@@ -200,7 +200,7 @@ def _fewest(job: ServingJob, front: _ServingSearcher, *, may_be_empty: bool) -> 
     """Return the front on the fewest devices that hold the limits, where the job's are open on more nodes.
 
     Where none do, the reasons are those on the devices of the hardware. Where the deadline ends first, the
-    front is one on any number of devices; see ``_ServingSearcher`` where there is none.
+    front is one on any number of devices; see ``_ServingSearcher`` for a front without plans.
     """
     if not job.devices_open:
         return front(replace(job, devices_open=True), may_be_empty=may_be_empty)

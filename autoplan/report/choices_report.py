@@ -109,7 +109,7 @@ def _counts(head: str, numbers: Sequence[int]) -> Column:
 def _program_columns(
     plans: Sequence[Sequence[Plan]], jobs: Sequence[Job], terminal: Terminal
 ) -> Iterator[Column]:
-    """Yield interval and memory of the fastest plan under each program, where there are several."""
+    """Yield interval and memory of the fastest plan under each of several programs."""
     if len({job.program for job in jobs}) == 1:
         return
     fastest = [some[0].predicted if some else None for some in plans]

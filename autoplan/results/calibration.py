@@ -13,10 +13,6 @@ from autoplan.schema.costmodel.stack import StackSpec
 
 #: Weight of the shipped width of the interval, in runs.
 INTERVAL_PRIOR_RUNS: Final = 10
-#: Share of the variance of a prediction that the numbers of a machine cause, m = 1 - (4.1/5.8)^2: errors of
-#: groups left out of the fit have a standard deviation of 5.8 %, those of layouts around their group 4.1 %
-#: (medians over groups, ``benchmarks/accuracy/data/left_out/group.csv``).
-MACHINE_SHARE: Final = 0.5
 #: Ratio of posterior to prior width above which the runs do not determine a coefficient.
 _BARELY_NARROWED = 0.95
 #: Residual above which a machine's numbers do not explain a run: three times what measured steps scatter.

@@ -6,7 +6,7 @@ Documents state it, and ``verify`` derives it again from the resolved job.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel
 
@@ -15,8 +15,10 @@ from autoplan.results.merged_front import choice_key
 from autoplan.schema.base import NumberKind
 from autoplan.schema.hardware import DeviceSpec, NodeSpec, sourced_numbers
 from autoplan.schema.job import Job
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.version import __version__
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 
 def job_document(job: Job, facts: JobFacts) -> dict[str, Any]:

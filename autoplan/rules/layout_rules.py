@@ -27,8 +27,8 @@ from autoplan.rules.user_constraints import (
     breaks,
     embedding_and_loss_counted,
     lacked_part,
-    own_rules,
     remainders_of,
+    user_rules_of,
 )
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
@@ -53,7 +53,7 @@ def rules_for(job: Job) -> list[Rule]:
         *memory_rules(job),
         *fine_tuning_rules(job),
         *_search_rules(job),
-        *(Rule(user_rule.sentence, _not_broken(job, user_rule.relation)) for user_rule in own_rules(job)),
+        *(Rule(user_rule.sentence, _not_broken(job, user_rule.relation)) for user_rule in user_rules_of(job)),
     ]
 
 
@@ -370,8 +370,8 @@ def broken_rules(job: Job, layout: Layout) -> list[str]:
     """
     candidates = Candidates.of([layout])
     broken = [r.sentence for r in rules_for(job) if not (r.searched or r.keeps(candidates)[0])]
-    own = [rule.sentence for rule in own_rules(job) if breaks(job, rule.relation, layout)]
-    return [*dict.fromkeys([*broken, *own]), *_stage_rules(job, layout)]
+    of_user = [rule.sentence for rule in user_rules_of(job) if breaks(job, rule.relation, layout)]
+    return [*dict.fromkeys([*broken, *of_user]), *_stage_rules(job, layout)]
 
 
 def _stage_rules(job: Job, layout: Layout) -> Iterator[str]:

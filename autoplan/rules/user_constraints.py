@@ -31,7 +31,7 @@ from autoplan.schema.user_rules.expression import (
 
 
 @dataclass(frozen=True, slots=True)
-class OwnRule:
+class UserRule:
     """One rule of the user: its sentence and its relation.
 
     ``located`` is the sentence with the line in the job file, if known.
@@ -42,17 +42,17 @@ class OwnRule:
     located: str
 
 
-def own_rules(job: Job) -> list[OwnRule]:
+def user_rules_of(job: Job) -> list[UserRule]:
     """Return the rules of ``job`` that its file has, then those of its program, each with its sentence."""
     rules = []
     for i, rule in enumerate(job.rules):
         line = f" (line {job.rule_lines[i]})" if job.rule_lines else ""
         sentences = (_sentence(place, rule) for place in (f"rules[{i}]", f"rules[{i}]{line}"))
-        rules.append(OwnRule(next(sentences), rule.relation, next(sentences)))
+        rules.append(UserRule(next(sentences), rule.relation, next(sentences)))
     if job.program is not None:
         for rule in job.program.rules:
             sentence = _sentence(job.program.words, rule)
-            rules.append(OwnRule(sentence, rule.relation, sentence))
+            rules.append(UserRule(sentence, rule.relation, sentence))
     return rules
 
 

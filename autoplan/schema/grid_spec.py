@@ -190,14 +190,14 @@ def _put(node: _Node, path: list[str], new: _Node) -> _Node:
     if not isinstance(value, dict):
         return node
     inside = lines if isinstance(lines, Lines) else Lines(lines)
-    inner, inner_lines = _put((value.get(path[0]), inside.below.get(path[0], inside.own)), path[1:], new)
+    inner, inner_lines = _put((value.get(path[0]), inside.below.get(path[0], inside.begin)), path[1:], new)
     keys = inside.keys if path[0] in inside.keys else {**inside.keys, path[0]: _own(inner_lines)}
     below = {**inside.below, path[0]: inner_lines}
-    return {**value, path[0]: inner}, Lines(inside.own, keys, below)
+    return {**value, path[0]: inner}, Lines(inside.begin, keys, below)
 
 
 def _own(lines: Lines | int) -> int:
-    return lines if isinstance(lines, int) else lines.own
+    return lines if isinstance(lines, int) else lines.begin
 
 
 def grid_problems(document: Document, base: Base | None) -> Iterator[Problem]:

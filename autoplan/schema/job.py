@@ -219,7 +219,7 @@ def _as_mapping(rule: object) -> object:
     return rule
 
 
-OwnRule = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_type=str | RuleSpec)]
+RuleEntry = Annotated[RuleSpec, BeforeValidator(_as_mapping, json_schema_input_type=str | RuleSpec)]
 
 
 def _job_kind(value: object) -> object:
@@ -295,7 +295,7 @@ class JobSpec(Frozen):
     )
     search: SearchSpec = Field(default_factory=SearchSpec, description="what may be chosen")
     limits: Limits = Field(default_factory=Limits, description="hard limits")
-    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+    rules: Annotated[tuple[RuleEntry, ...], Field(max_length=50)] = Field(
         default=(), description="relations that every layout must satisfy, besides built-in rules"
     )
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1), AfterValidator(distinct)] | None = (

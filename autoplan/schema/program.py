@@ -16,7 +16,7 @@ from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import Job, OwnRule
+from autoplan.schema.job import Job, RuleEntry
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Optimizer, Precision
 
@@ -189,7 +189,7 @@ class ProgramWay(Frozen):
     without: tuple[Part, ...] = Field(
         default=(), description="parts of models and of routing that its configuration does not have"
     )
-    rules: tuple[OwnRule, ...] = Field(
+    rules: tuple[RuleEntry, ...] = Field(
         default=(), max_length=50, description="relations that a layout satisfies where it can express it"
     )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Array
 from autoplan.deadline import check_deadline
-from autoplan.search.alternatives.contents_alternatives import alternatives_of_contents
+from autoplan.search.alternatives.contents_alternatives import RecentMixPrices, alternatives_of_contents
 from autoplan.search.alternatives.domain_reduction import (
     OpenCandidate,
     ReducedDomains,
@@ -24,7 +24,6 @@ from autoplan.search.alternatives.domain_reduction import (
     within_step,
 )
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.mix_prices import RecentMixPrices
 from autoplan.search.alternatives.primal_heuristic import primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
@@ -52,7 +51,7 @@ _MARGIN = 1e-6
 #: Bounds are exact for steps up to this factor above the least bound of a batch. The factor is applied
 #: repeatedly until the incumbent lies within it.
 _LOOKAHEAD = 2.0
-#: Step limits, as multiples of a candidate's bound, that are solved for in turn under the user's own rules.
+#: Step limits, as multiples of a candidate's bound, that are solved for in turn under the user's rules.
 _STEP_GUESSES = (1.01, 1.04, 1.15, 1.5, 3.0)
 #: Share of a step that is shorter than half a tick.
 _HALF_A_TICK = 1e-12
@@ -90,7 +89,7 @@ class CandidateSolver:
         return reduced_domains(cut_by_step, self.groups, self.scale, ceiling, limit)
 
     def solution(self, domains: ReducedDomains, limit_ticks: int) -> Solution | None:
-        """Return the fastest layout of ``domains`` within the memory limit; None where there is none."""
+        """Return the fastest layout of ``domains`` within the memory limit, or None."""
         self.solves += 1
         alternatives, layers = [c.alternatives for c in domains.live], self.layers
         incumbent, least = domains.incumbent, domains.least
@@ -249,7 +248,7 @@ class _CandidateOpening:
         limit: float,
         best: float,
     ) -> OpenCandidate:
-        """Return a candidate that has rules of the user's own about its stages, with its fastest layout.
+        """Return a candidate that has user's rules about its stages, with its fastest layout.
 
         The primal heuristic may break these rules, and the bound relaxes them. So the solver runs with ever
         longer step limits, which keeps the domains small. A proven optimum is a bound of the candidate at
@@ -405,7 +404,7 @@ class BestFirstSearch:
             if relaxation.step_seconds[i] > best * (1 + _MARGIN):
                 break
             if lower > best * (1 + _MARGIN):
-                # Its bound was proven under the user's own rules, which the relaxation leaves out.
+                # Its bound was proven under the user's rules, which the relaxation leaves out.
                 continue
             relaxed = float(relaxation.stage_sum[i]), float(relaxation.tail[i])
             candidate = OpenCandidate(

@@ -1,6 +1,6 @@
 """Search for the Pareto front of a job, or for the reasons why no layout is feasible.
 
-Conflict among the user's own rules about stages: a minimal unsatisfiable subset of them.
+Conflict among the user's rules about stages: a minimal unsatisfiable subset of them.
 
 ``candidate_space.conflicting_rules`` finds conflicts of rules on degrees. Here every candidate satisfies
 those and has layouts that fit, but no layout satisfies the rules about stages.
@@ -45,7 +45,7 @@ from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import rules_for
 from autoplan.rules.search_menus import unsearched
-from autoplan.rules.user_constraints import OwnRule, even_only, own_rules
+from autoplan.rules.user_constraints import UserRule, even_only, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import listed_modes
 from autoplan.schema.resolved_job import hashes
@@ -81,8 +81,8 @@ def search(
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     With ``thinning`` 0 every Pareto-optimal layout is returned, to the solver's ticks; with ``fastest_only``
-    the fastest alone, and no reasons where there is none. When ``deadline`` ends, or the one in force, the
-    plans so far are returned. Raises UnsupportedError where there is none yet; with ``may_be_empty`` the
+    the fastest alone, and an empty front without reasons. When ``deadline`` ends, or the one in force, the
+    plans so far are returned. Raises UnsupportedError before the first plan; with ``may_be_empty`` the
     front is empty then, and its certificate says that the search was stopped.
 
     ``others`` are steps [s] and memory [byte] of plans of other programs for the same question: where they
@@ -247,7 +247,7 @@ def user_rule_conflict(
     Empty where the problem is infeasible without these rules, too. ``possible`` returns whether groups have a
     layout within the limits.
     """
-    subset = own_rules(job)
+    subset = user_rules_of(job)
     if not any(group.rules for group in groups) or not possible(_under(job, groups, [])):
         return []
     for rule in list(subset):
@@ -257,7 +257,7 @@ def user_rule_conflict(
     return [rule.located for rule in subset]
 
 
-def _under(job: Job, groups: Sequence[PricedCandidates], rules: Sequence[OwnRule]) -> list[PricedCandidates]:
+def _under(job: Job, groups: Sequence[PricedCandidates], rules: Sequence[UserRule]) -> list[PricedCandidates]:
     return [replace(group, rules=open_conjuncts(job, group.candidates, rules)) for group in groups]
 
 

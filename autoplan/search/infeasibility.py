@@ -168,7 +168,7 @@ def _needed(one: SizedCandidates, layers: Sequence[int], recomputed: ByMode) -> 
 def reasons_of(job: Job, space: Space, fastest: float | None) -> tuple[str, ...]:
     """Return the reasons why no layout is feasible, as sentences.
 
-    ``fastest`` is the step [s] of the fastest layout within the memory, where there is one.
+    ``fastest`` is the step [s] of the fastest layout within the memory, None without one.
     """
     if not space.groups:
         rules = "; ".join(conflicting_rules(job))

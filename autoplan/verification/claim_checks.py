@@ -323,7 +323,7 @@ _SAME_BOUND = 1e-6
 
 
 def excluded_boxes(answer: StatedAnswer) -> list[Box]:
-    """Return the boxes of memory [byte] and step [s] in which an answer says that there is no layout.
+    """Return the boxes of memory [byte] and step [s] that an answer says have no layout.
 
     None where the plans themselves are wrong.
     """
@@ -340,7 +340,7 @@ def excluded_boxes(answer: StatedAnswer) -> list[Box]:
 
 
 def optimal_boxes(answer: StatedAnswer, thinning: float) -> list[Box]:
-    """Return the boxes that the plans of ``answer`` exclude if they are optimal; all where there is none."""
+    """Return the boxes that the plans of ``answer`` exclude if they are optimal; all without a plan."""
     job, most = answer.job, step_limit(answer.job)
     return boxes_of(
         answer.points,

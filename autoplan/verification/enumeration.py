@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import Candidates, Ints
 from autoplan.rules.layout_rules import rules_for
-from autoplan.rules.user_constraints import embedding_and_loss_counted, own_rules, what_is_left
+from autoplan.rules.user_constraints import embedding_and_loss_counted, user_rules_of, what_is_left
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, SCHEDULES, Order
 from autoplan.schema.recompute import FULL, RECOMPUTE, USUAL_MODES
@@ -217,7 +217,7 @@ def _equivalent(job: Job, valid: Candidates) -> Ints:
     """Return why a valid choice is equivalent to an earlier one, or dominated by one; 0 where it is not.
 
     They differ from it in the ZeRO stage without a data axis, or in an equivalent rank order, or have longer
-    rings with larger microbatches than necessary (``docs/search.md``). Choices that the user's own rules
+    rings with larger microbatches than necessary (``docs/search.md``). Choices that the user's rules
     distinguish are not equivalent.
     """
     seen: set[tuple[object, ...]] = set()
@@ -225,7 +225,7 @@ def _equivalent(job: Job, valid: Candidates) -> Ints:
     unsharded = np.flatnonzero((valid.dp * valid.cp == 1) & (valid.edp == 1))
     c = valid.take(unsharded)
     columns = [getattr(c, name).tolist() for name in _UNSHARDED]
-    residual_rules = [what_is_left(job, rule.relation, c) for rule in own_rules(job)]
+    residual_rules = [what_is_left(job, rule.relation, c) for rule in user_rules_of(job)]
     for i, key in zip(unsharded, zip(*columns, *residual_rules, strict=True), strict=True):
         reason[i] = EQUIVALENT_ZERO if key in seen else 0
         seen.add(key)
@@ -314,11 +314,11 @@ def _members_per_node(order: Order, degrees: tuple[int, ...], shard: int, node: 
 def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which valid choices have as many ranks per node in every group as with an earlier order.
 
-    Orders that the user's own rules distinguish are not equivalent.
+    Orders that the user's rules distinguish are not equivalent.
     """
     equivalent = np.zeros(len(c), dtype=bool)
     node, index = job.cluster.node.devices, sorted(np.flatnonzero(valid), key=lambda i: int(c.order[i]))
-    rules = [rule.relation for rule in own_rules(job)]
+    rules = [rule.relation for rule in user_rules_of(job)]
     residual_rules = [
         what_is_left(job, relation, c.take(np.array(index, dtype=np.int64))) for relation in rules
     ]

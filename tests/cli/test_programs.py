@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 import autoplan
-from autoplan.answers.configure.ask import expressible_number
 from autoplan.answers.plan.blocks import front_table
 from autoplan.catalog import entry_names, entry_text, load_job, resolve_job
 from autoplan.catalog.programs import any_layout, program, targets_of
 from autoplan.errors import UnsupportedError
+from autoplan.launch.expressible import expressible_number
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import PlannedRun
 from autoplan.report.document_fields import front_document

@@ -555,7 +555,7 @@ def _degrees(devices: int, *, above_one: bool) -> tuple[int, ...]:
 
 
 def _both(degrees: Degrees, allowed: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the values that the job's own search and a kind allow."""
+    """Return the values that the job's search and a kind allow."""
     if degrees == "any":
         return allowed
     values = degrees if isinstance(degrees, tuple) else (degrees,)

@@ -19,8 +19,10 @@ from autoplan.kinds import kind_of, loaded_job
 from autoplan.launch.bindings.written_document import refuse_unparsable
 from autoplan.launch.configuration import Configuration, LaunchFile
 from autoplan.launch.emitted_text import header_lines
+from autoplan.launch.expressible import inexpressible
 from autoplan.launch.job_manifests import with_script
-from autoplan.launch.registry import find_target, named_configuration, recognised, starting
+from autoplan.launch.recognition import named_configuration, recognised
+from autoplan.launch.registry import find_target, starting
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun, Target
 from autoplan.lazy import Later
 from autoplan.planning.saved_plans import numbered
@@ -270,24 +272,6 @@ def _planned_job(
     return loaded, plan
 
 
-def expressible_number(front: Front, target: str | None = None) -> int:
-    """Return the number of the fastest plan that its target can express; 1 where there is none.
-
-    ``target`` is one of a framework, in the place of that of each plan's program or stack.
-    That is the first one where a program runs the plans: its rules left out all others.
-    """
-    for number, plan in enumerate(front.plans, 1):
-        job = at_batch(front.job, plan)
-        name = target_of(job, plan)
-        if target is not None and not find_target(target).starts:
-            # What one program is to run is not written for another where that has plans.
-            run = plan.program or job.program
-            name = target if run is None or target in targets_of(run) else None
-        if name is not None and missing_part(find_target(name), job, plan.layout) is None:
-            return number
-    return 1
-
-
 def written_number(front: Front, target: str) -> int:
     """Return the number of the fastest plan whose program ``target`` writes; 1 where no program runs them.
 
@@ -303,12 +287,6 @@ def written_number(front: Front, target: str) -> int:
     raise UnsupportedError(
         f"no plan of the front is one that {target} writes, all are for {others}: name the program in the job"
     )
-
-
-def missing_part(target: Target, job: Job, layout: Layout) -> str | None:
-    """Return what of ``layout`` the target cannot express; None where it can, or is only read."""
-    missing = _missing(target, PlannedRun(job, layout))
-    return missing.part if missing else None
 
 
 def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleError) -> str:
@@ -352,23 +330,13 @@ def _expressible(
         if layout in tried:
             continue
         tried.add(layout)
-        missing = _missing(target, replace(run, layout=layout))
+        missing = inexpressible(target, replace(run, layout=layout))
         if missing is None:
             expressible.append(layout)
         else:
             parts.append(missing.part)
             left.extend(missing.nearest)
     return list(dict.fromkeys(parts)), expressible
-
-
-def _missing(target: Target, run: PlannedRun) -> InexpressibleError | None:
-    """Return what the target cannot express of ``run``; None where it can all."""
-    try:
-        if target.emit is not None:
-            target.emit(run)
-    except InexpressibleError as error:
-        return error
-    return None
 
 
 def _priced(job: Job, plan: Plan, layouts: list[Layout]) -> Iterator[Plan]:

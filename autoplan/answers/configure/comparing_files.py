@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from autoplan.answers.configure.ask import missing_part, read_text
+from autoplan.answers.configure.ask import read_text
 from autoplan.catalog import stack as stack_named
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.option_jobs import read_options
@@ -28,6 +28,7 @@ from autoplan.launch.configuration import (
     LaunchFile,
     Written,
 )
+from autoplan.launch.expressible import missing_part
 from autoplan.launch.registry import find_target, usual_stack
 from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
@@ -342,7 +343,7 @@ class _Pricer:
     job: Job
     file: LaunchFile
     framework: str
-    own: Plan
+    run: Plan
     priced: list[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     seen: set[Layout] = field(default_factory=set)
@@ -353,7 +354,7 @@ class _Pricer:
 
     def price(self, group: tuple[_Change, ...]) -> None:
         """Add the layout that a group makes, if it can run and the framework can express it."""
-        target, run = find_target(self.framework), self.own
+        target, run = find_target(self.framework), self.run
         layout = _changed(self.job, run.layout, group)
         if layout is None or layout in self.seen or layout == run.layout:
             return
@@ -394,12 +395,12 @@ def _edited_keys(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
 
 def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
     """Return a file after its edits, and after those of the files of keys that were read with it."""
-    own = [edit for edit in edits if not edit.file]
-    if any(edit.path for edit in own):
-        edited = _edited_keys(file, own)
+    inside = [edit for edit in edits if not edit.file]
+    if any(edit.path for edit in inside):
+        edited = _edited_keys(file, inside)
     else:
         text, words = file.text, list(file.arguments)
-        for edit in own:
+        for edit in inside:
             text = text.replace(edit.before, edit.after, 1) if edit.before else text
             words += [] if edit.before else edit.after.split()
         edited = replace(file, text=text, arguments=tuple(words))

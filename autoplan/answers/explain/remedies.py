@@ -471,7 +471,7 @@ def _smallest_sufficient(
     plans = prices.of(steps)
     if kind.by_stage is not None:
         layout = _least_recompute(start.job, prices.of([start, *steps]))
-        # The user's own rules may restrict recompute across stages.
+        # The user's rules may restrict recompute across stages.
         if layout is not None and (picked := kind.by_stage(start, layout)).allowed:
             return picked
     for change, plan in zip(steps, plans, strict=True):

@@ -168,7 +168,7 @@ def _with_forced(rung: LadderRung, job: Job, deadline: Deadline) -> LadderRung:
 def rung_jobs(job: Job) -> Iterator[tuple[str, Job]]:
     """Yield the name of each rung and its job; every rung may use what those below may.
 
-    A key that the job's own search sets stays as it is.
+    A key that the job's search sets stays as it is.
     """
     least = min(job.stack.rules.zero_stages)
     batch_per_device = max(job.workload.global_batch_size // job.cluster.devices, 1)
@@ -188,7 +188,7 @@ def rung_jobs(job: Job) -> Iterator[tuple[str, Job]]:
 
 
 def _open(search: Any, key: str) -> bool:  # noqa: ANN401 - a search has values of many kinds
-    """Return whether the job's own search leaves ``key`` open."""
+    """Return whether the job's search leaves ``key`` open."""
     return bool(getattr(search, key) == "any")
 
 
@@ -370,7 +370,7 @@ def device_scaling(
 ) -> tuple[ScalingLine, ...]:
     """Return the best plans over numbers of devices: with the batch of ``job``, and with as much for each.
 
-    ``best`` is the plan of the job's own devices, if there is one. ``progress`` is called with the solves
+    ``best`` is the plan of the job's devices, if there is one. ``progress`` is called with the solves
     done, all of them, and the next one.
     """
     numbers = device_numbers(job)

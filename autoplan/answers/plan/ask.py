@@ -9,10 +9,9 @@ from typing import Final
 
 from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
-from autoplan.costs.uncertainty import half_widths
+from autoplan.costs.uncertainty import MACHINE_SHARE, half_widths
 from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import evaluate, plan
-from autoplan.results.calibration import MACHINE_SHARE
 from autoplan.results.front import Front
 from autoplan.results.merged_front import at_batch
 from autoplan.results.plan import Plan

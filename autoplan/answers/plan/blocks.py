@@ -59,6 +59,8 @@ __all__ = ["MOST_ROWS", "choice_blocks", "front_table", "plans_table"]
 
 #: Plans that a front shows however long the rest is.
 _FEWEST_ROWS: Final = 3
+#: Fewest lines of the head of a table, whose rows have one or more.
+_HEAD_LINES: Final = 2
 #: Parts of step and memory below this share are summed up.
 _SMALL_PART: Final = 0.005
 
@@ -107,6 +109,8 @@ def _rows(front: Front, terminal: Terminal, lines: int | None) -> list[int]:
     if lines is None:
         return spread(count, most)
     for number in range(most, _FEWEST_ROWS, -1):
+        if number + _HEAD_LINES + (number < count) > lines:
+            continue
         rows = spread(count, number)
         if render(list(_plans(front, rows, terminal)), terminal).count("\n") <= lines:
             return rows

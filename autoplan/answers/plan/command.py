@@ -136,9 +136,9 @@ def show_front(
         return front_document(front)
 
     def table(terminal: Terminal) -> str:
-        from autoplan.answers.configure.ask import expressible_number
         from autoplan.answers.plan.ask import faster_layout, narrower_intervals
         from autoplan.answers.plan.blocks import front_table
+        from autoplan.launch.expressible import expressible_number
 
         options: dict[str, Any] = {"all_plans": all_plans, "details": details}
         if front.feasible:

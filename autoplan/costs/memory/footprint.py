@@ -25,7 +25,7 @@ Notation (this file only)::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any, Final, TypedDict
 
@@ -85,7 +85,8 @@ class Footprint:
         """
         linear = dict.fromkeys(("persistent", *PHASES), Linear(value, value))
         recomputed = {mode.name: others.pop(mode.name, value) for mode in MODES}
-        return cls(**dict.fromkeys(cls.__slots__, value) | linear | {"recomputed": recomputed} | others)
+        numbers = dict.fromkeys((x.name for x in fields(cls)), value)
+        return cls(**numbers | linear | {"recomputed": recomputed} | others)
 
 
 def footprint_of(

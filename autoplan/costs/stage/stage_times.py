@@ -17,7 +17,7 @@ reports all use these functions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class Stages:
     def uniform(cls, value: Any, **others: Any) -> Stages:  # noqa: ANN401 - numbers or arrays
         """Return coefficients that all are ``value``, except ``others``: for examples."""
         recompute = {mode.name: others.pop(mode.name, value) for mode in MODES}
-        return cls(**dict.fromkeys(cls.__slots__, value) | {"recompute": recompute} | others)
+        return cls(**dict.fromkeys((x.name for x in fields(cls)), value) | {"recompute": recompute} | others)
 
     def take(self, index: Any) -> Stages:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the coefficients at ``index`` of [C, p]."""

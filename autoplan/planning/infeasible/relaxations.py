@@ -27,7 +27,7 @@ OPEN_SEARCH: Final = "an unrestricted search"
 
 #: Most nodes that are tried.
 _MOST_NODES: Final = 64
-#: Memory limits tried between that of the job and all memory, where the job has rules of its own.
+#: Memory limits tried between that of the job and all memory, where the job has rules.
 _MEMORY_PARTS: Final = 8
 #: Parts into which a sequence is divided for shorter ones.
 _SEQUENCE_PARTS: Final = 64
@@ -54,7 +54,7 @@ class RelaxationKind:
     With ``monotone``, all steps after a sufficient one are sufficient. With ``bounded``, no step leaves
     enough memory if the last one does not. The arguments of ``steps`` are the job, one of its choices where
     it has several, and the least memory of a layout, where known [bytes]. With ``costs_only``, a relaxation
-    changes predictions but cannot resolve a conflict of the job's own rules; ``memory_only`` ones are tried
+    changes predictions but cannot resolve a conflict of the job's rules; ``memory_only`` ones are tried
     only where no layout fits into memory.
     """
 
@@ -80,7 +80,7 @@ def _memory_limits(job: Job, needed: float | None) -> Iterator[Changes]:
 
 
 def _memory_sizes(job: Job, needed: float, usable: float) -> list[float]:
-    """Return the memory limits to try: the least need, and more where the job has rules of its own."""
+    """Return the memory limits to try: the least need, and more where the job has rules."""
     if not job.relations:
         return [needed]
     least = max(needed, memory_limit_bytes(job))
@@ -171,7 +171,7 @@ def _open_search(job: Job, _: float | None) -> Iterator[Changes]:
 
 
 def _fewer_rules(job: Job, _: float | None) -> Iterator[Changes]:
-    """Yield the job without one of its own rules, or two, or all."""
+    """Yield the job without one of its rules, or two, or all."""
     count = len(job.rules)
     for dropped in dict.fromkeys(
         (*combinations(range(count), 1), *combinations(range(count), 2), tuple(range(count)))

@@ -16,7 +16,7 @@ from autoplan.planning.plan_and_evaluate import merged, plan, plannable
 from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
-from autoplan.rules.user_constraints import own_rules, without_rules
+from autoplan.rules.user_constraints import user_rules_of, without_rules
 from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
 from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_bytes, format_seconds, quantity_text
@@ -118,14 +118,14 @@ class Feasibility:
     def _choice_feasible(self, choice: Job) -> bool:
         if not self._choice_fits(choice):
             return False
-        # A layout that fits may be too slow, or violate the job's own rules about stages.
+        # A layout that fits may be too slow, or violate the job's rules about stages.
         if step_limit(choice) is None and not choice.relations:
             return True
         front = self._front(choice)
         return front is not None and front.feasible
 
     def answer(self, job: Job) -> Plan | None:
-        """Return the fastest plan of the front that ``plan`` gives for ``job``; None where there is none."""
+        """Return the fastest plan of the front that ``plan`` gives for ``job``, or None."""
         if _has_slower_front(job):
             plans: Sequence[Plan] = ()
             with suppress(AutoplanError):
@@ -204,7 +204,7 @@ def _peak(job: Job) -> float:
 
 #: Most relaxations of one kind that are solved.
 _MOST_SOLVES: Final = 12
-#: Most that are tried where the job's own rules conflict: then other relaxations rarely help.
+#: Most that are tried where the job's rules conflict: then other relaxations rarely help.
 _MOST_UNDER_CONFLICT: Final = 3
 #: How much better a relaxed job may use its devices: relaxations that need more are not solved.
 _GAIN: Final = 1.25
@@ -262,7 +262,7 @@ class _InfeasibleJob:
         self.fits = self.needed is not None and feasibility.fits_memory(job)
         self.short = self.needed is not None and not self.fits
         self.rules_conflict = rules_conflict(job, feasibility)
-        #: The fastest plan without limits on the step, where there is one.
+        #: The fastest plan without limits on the step, or None.
         self.fastest = feasibility.fastest(job) if self.fits and not self.rules_conflict else None
 
     def _least_needed(self) -> float | None:
@@ -464,7 +464,7 @@ def with_only(job: Job, requirements: Sequence[Requirement], remaining: Sequence
 
 
 def rules_conflict(job: Job, feasibility: Feasibility) -> bool:
-    """Return whether the job's own rules exclude all layouts, even without limits on memory and time."""
+    """Return whether the job's rules exclude all layouts, even without limits on memory and time."""
     if not job.relations:
         return False
     unlimited = on_all(_with_unlimited_memory(job), lambda one: replace(one, limits=Limits()))
@@ -474,7 +474,7 @@ def rules_conflict(job: Job, feasibility: Feasibility) -> bool:
 def requirements_of(job: Job) -> Iterator[Requirement]:
     """Yield the requirements of ``job`` beyond its model and devices; those without effect are left out."""
     yield from _search_requirements(job)
-    for rule, spec in zip(own_rules(job), job.rules, strict=False):
+    for rule, spec in zip(user_rules_of(job), job.rules, strict=False):
         yield Requirement(rule.located, _without_rule(spec))
     if job.program is not None:
         yield Requirement(f"program: {job.program.words} starts it", _without_program)

@@ -12,7 +12,7 @@ from autoplan.schema.serving.serving_spec import ServingJob
 
 
 def serving_front_document(front: ServingFront) -> Document:
-    """Return a front as a document; ``reasons`` is empty if there are plans.
+    """Return a front as a document; ``reasons`` is empty with plans.
 
     ``resolved`` is the job with all names resolved, so that the answer can be verified where its files are
     not; ``answer_hash`` is the SHA-256 of everything else.
@@ -60,7 +60,7 @@ def _disaggregation(front: ServingFront) -> Document | None:
 
 
 def _mixing(front: ServingFront) -> Document | None:
-    """Return a better plan of unlike formats; None where there is none, or the job mixes them."""
+    """Return a better plan of unlike formats; None without one, or where the job mixes them."""
     mixing = front.mixing
     if mixing is None:
         return None

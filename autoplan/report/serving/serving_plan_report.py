@@ -189,7 +189,7 @@ def _memory(predicted: ServedPrediction, head: str) -> DataTable:
 
 
 def class_blocks(plans: Sequence[tuple[int, ServingPlan]]) -> Iterator[Block]:
-    """Yield a table of the classes under each of the numbered ``plans``; nothing where there is one class."""
+    """Yield a table of the classes under each of the numbered ``plans``; nothing for one class."""
     rows = [(number, outcome) for number, plan in plans for outcome in class_outcomes(plan)]
     if not rows:
         return

@@ -6,11 +6,14 @@ The sentence on plans that the cost model cannot tell apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
-from autoplan.results.explanation import Difference, Standing
 from autoplan.results.front import OrderNoise
 from autoplan.units import format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.results.explanation import Difference, Standing
 
 
 def standing_sentence(standing: Standing) -> str:
@@ -53,7 +56,7 @@ def signed_seconds(seconds: float) -> str:
 
 
 def noise_sentence(noise: OrderNoise | None) -> str:
-    """Return the sentence on plans within the noise of the model, empty if there is one alone.
+    """Return the sentence on plans within the noise of the model, empty for a single plan.
 
     >>> noise_sentence(OrderNoise(0.03, (1, 2, 3, 5), simplest=2, smallest=5))
     'plans 1 to 3 and 5 are within 3 % in step time, less than the cost model can tell apart: plan 2 is the\

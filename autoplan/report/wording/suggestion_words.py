@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.report.render.blocks import GAP, Block, Heading, LayoutLine, Sentence, TypedLines
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.front import Front, Suggestion
 from autoplan.schema.job import Job
-from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 
 def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -111,7 +111,7 @@ def _slowest(times: list[Distribution]) -> Distribution | None:
     if not times:
         return None
     return Distribution(
-        *(max(getattr(distribution, key) for distribution in times) for key in Distribution.__slots__)
+        *(max(getattr(distribution, x.name) for distribution in times) for x in fields(Distribution))
     )
 
 

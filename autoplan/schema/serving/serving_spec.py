@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
 from autoplan.schema.base import Frozen, Seconds
-from autoplan.schema.job import Cluster, HardwareName, JobFile, OwnRule, RuleSpec
+from autoplan.schema.job import Cluster, HardwareName, JobFile, RuleEntry, RuleSpec
 from autoplan.schema.job_choices import PriceSpec, distinct
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_stack import Engine
@@ -75,7 +75,7 @@ class ServingSpec(Frozen):
     )
     search: ServingSearchSpec = Field(default_factory=ServingSearchSpec, description="what may be chosen")
     limits: ServingLimits = Field(default_factory=ServingLimits, description="hard limits")
-    rules: Annotated[tuple[OwnRule, ...], Field(max_length=50)] = Field(
+    rules: Annotated[tuple[RuleEntry, ...], Field(max_length=50)] = Field(
         default=(), description="relations of tp, pp, ep and devices that every engine must satisfy"
     )
     objectives: Annotated[tuple[ServingObjective, ...], Field(min_length=1), AfterValidator(distinct)] = (

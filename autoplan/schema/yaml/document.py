@@ -17,9 +17,9 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of a mapping or list: its own, those of its keys, and those of its values."""
+    """Lines of a mapping or list: where it begins, those of its keys, and those of its values."""
 
-    own: int
+    begin: int
     keys: Mapping[str, int] = field(default_factory=dict)
     below: Mapping[str | int, Lines | int] = field(default_factory=dict)
 
@@ -33,7 +33,7 @@ class Document:
     lines: Lines | int
 
     def at(self, path: Sequence[str | int]) -> Plain:
-        """Return the value at ``path``, or None if there is none."""
+        """Return the value at ``path``, or None."""
         node: Any = self.value
         for part in path:
             try:
@@ -60,7 +60,7 @@ class Document:
             node = node.below[part]
         if key and key_line is not None:
             return key_line
-        return node if isinstance(node, int) else node.own
+        return node if isinstance(node, int) else node.begin
 
 
 def format_path(path: Sequence[str | int]) -> str:

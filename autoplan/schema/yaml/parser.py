@@ -114,7 +114,7 @@ class _Node:
 
     @property
     def line(self) -> int:
-        return self.lines if isinstance(self.lines, int) else self.lines.own
+        return self.lines if isinstance(self.lines, int) else self.lines.begin
 
 
 @dataclass(slots=True)

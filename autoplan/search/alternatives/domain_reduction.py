@@ -47,7 +47,7 @@ class OpenCandidate:
 
     ``incumbent_seconds`` is the step of a feasible layout of these alternatives; ``sum_seconds`` and
     ``tail_seconds`` are the least sum of stage times and the least end of step. ``before_cut`` are the
-    alternatives that were there before those too slow for a step were left out.
+    alternatives before those too slow for a step were left out.
     """
 
     group: int
@@ -236,7 +236,7 @@ def least_of_fixed_layers(
     """Return the least step of a candidate, the least memory with it, and a layout that has both [ticks].
 
     Infinite where no step is within ``ceiling`` ticks; None where stages can choose their number of layers,
-    where the layers are not ``layers`` in all, and where there is nothing to choose.
+    where the layers are not ``layers`` in all, and without a choice.
     """
     rows = alternatives.stages
     if alternatives.placed or alternatives.fixed or not all(map(_differs_in_backward_only, rows)):

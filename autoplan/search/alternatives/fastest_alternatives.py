@@ -110,7 +110,7 @@ def _under_rules(
     most: tuple[float, float],
     scale: Scale,
 ) -> tuple[tuple[Alternative, ...], ...]:
-    """Return ``stages`` under the user's own rules: the fastest allowed mix of each class of the rules.
+    """Return ``stages`` under the user's rules: the fastest allowed mix of each class of the rules.
 
     ``most`` is the memory limit [bytes] and the time limit [s] of a stage.
     """

@@ -103,7 +103,7 @@ def least_layout(alternatives: Alternatives, layers: int, ceiling: int) -> Least
 
 
 def _only_layout(alternatives: Alternatives, layers: int) -> LeastLayout | float:
-    """Return the bounds of the one layout there is, whatever its schedule; infinite with other layers."""
+    """Return the bounds of the only layout, whatever its schedule; infinite with other layers."""
     chosen = tuple(row[0] for row in alternatives.stages)
     firsts = accumulate((o.layers for o in chosen), initial=0)
     in_place = all(o.first == first for o, first in zip(chosen, firsts, strict=False))

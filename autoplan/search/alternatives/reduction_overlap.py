@@ -9,7 +9,7 @@ every job no layer split gives the stages behind s so little work, and nothing i
 
 Otherwise mixes are added for stages that may be off the critical path, with ever shorter ends of step, down
 to the least of a step: that of the first stage with its least recompute, or of any stage with unlimited
-overlap. Stages whose own end of step is that of unlimited overlap need no mixes. Where the user's own rules
+overlap. Stages whose own end of step is that of unlimited overlap need no mixes. Where the user's rules
 distinguish mixes, this is done within each class; where recompute has to be uniform, not at all. Under a
 split backward, reductions overlap with weight-gradient passes, and recompute overlaps with none.
 """
@@ -166,7 +166,7 @@ class _Mixes:
         count, coefficients = np.array(float(layers)), self._coefficients(stages, mix)
         memory, fits = stage_fits(coefficients.memory, count, mix, self.limit)
         table = alternative_table(coefficients, count, mix, memory, v=v, scale=self.scale)
-        # Where layers differ, classes of mixes that the user's own rules distinguish share one place.
+        # Where layers differ, classes of mixes that the user's rules distinguish share one place.
         table = np.broadcast_to(table, (len(stages), *table.shape[-2:]))
         backward, both, end = (table[..., i] for i in _TIMES)
         firsts = np.array([(*(o[i] for i in _TIMES), longest) for _, o, longest in stages])[..., None]

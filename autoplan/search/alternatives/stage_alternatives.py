@@ -3,7 +3,7 @@
 The makespan does not decrease when a stage's backward grows (``costs.pipeline.critical_path``). So for a
 given number of layers the mix with the least recompute time that fits dominates the others, except for
 gradient reduction that a longer backward overlaps (``reduction_overlap`` adds mixes for that). Where the
-user's own rules distinguish mixes, dominance holds within each class (``recompute_mixes``). The solver
+user's rules distinguish mixes, dominance holds within each class (``recompute_mixes``). The solver
 decides how many layers each stage holds.
 
 Integer scaling of seconds and bytes for CP-SAT: costs are rounded up, capacities down.
@@ -69,7 +69,7 @@ class Alternative(NamedTuple):
 class Alternatives:
     """The alternatives of each stage of one candidate, from which the solver chooses one a stage.
 
-    A step takes the makespan of the schedule and the longest end of step. ``rules`` are the user's own rules
+    A step takes the makespan of the schedule and the longest end of step. ``rules`` are the user's rules
     across stages; ``placed`` says that layers differ, so that each alternative is for one place.
     """
 

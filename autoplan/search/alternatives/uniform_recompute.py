@@ -126,7 +126,7 @@ class UniformCases:
         fitting = np.where(np.isfinite(seconds), np.arange(1, layers + 1), 0).max(axis=2).sum(axis=1)
         steps = np.where(fitting >= self.one.layers, lower.step_seconds, inf)
         proven = steps if layers == self.one.layers else np.minimum(steps, reach)
-        if any(rules.own for rules in self.rules):
+        if any(rules.of_stage for rules in self.rules):
             near = np.flatnonzero(steps <= most)
             impossible = near[~self._possible(index[near])]
             steps[impossible], proven[impossible] = inf, inf
@@ -143,7 +143,7 @@ class UniformCases:
         unknown = index[self.possible[index] < 0]
         if len(unknown):
             stages = zip(self.rules, self.allowed, strict=True)
-            alike = {(rules.own, allowed.tobytes()): (rules, allowed) for rules, allowed in stages}
+            alike = {(rules.of_stage, allowed.tobytes()): (rules, allowed) for rules, allowed in stages}
             self.possible[unknown] = 1
             for rules, allowed in alike.values():
                 layers = np.flatnonzero(allowed) + 1
@@ -182,7 +182,7 @@ class UniformCases:
         """Whether dominance applies: recompute costs all stages the same, and no other rule depends on it."""
         costs = [self.stages.recompute[mode] for mode in self.recomputed if mode in self.one.modes]
         uniform_cost = all(cost.min() == cost.max() > 0 for cost in costs)
-        return uniform_cost and not self.across and not any(rules.own for rules in self.rules)
+        return uniform_cost and not self.across and not any(rules.of_stage for rules in self.rules)
 
     def alternatives(self, case: UniformCase, scale: Scale, margin: float, most: float) -> Alternatives:
         """Return the alternatives of ``case``, complete for steps of ``most`` seconds and a ``margin``."""
@@ -205,11 +205,11 @@ class UniformCases:
 
     def _allowed(self, stage: NDArray[np.int64], layers: NDArray[np.int64], mix: ByMode) -> NDArray[np.bool_]:
         """Return whether the rules on each ``stage`` allow so many ``layers`` with its ``mix``."""
-        of_own, kept = {rules.own: rules for rules in self.rules}, np.ones(len(stage), dtype=bool)
-        if len(of_own) == 1:
+        by_rules, kept = {rules.of_stage: rules for rules in self.rules}, np.ones(len(stage), dtype=bool)
+        if len(by_rules) == 1:
             return self.rules[0].allows(layers, mix)
-        for own, rules in of_own.items():
-            index = np.flatnonzero(np.array([other.own == own for other in self.rules])[stage])
+        for of_stage, rules in by_rules.items():
+            index = np.flatnonzero(np.array([other.of_stage == of_stage for other in self.rules])[stage])
             kept[index] = rules.allows(layers[index], mixes_at(mix, index))
         return kept
 

@@ -68,8 +68,8 @@ class TooSmallLimits:
     def exclude(self, group: int, limit: float, bounds: Array, index: Ints | None = None) -> bool:
         """Set the ``bounds`` of candidates of a group that do not fit into ``limit`` to infinity.
 
-        They are those at ``index``, of all without. Return whether there are any. The limit is rounded up to
-        shares of ``most``.
+        They are those at ``index``, of all without. Return whether any does not fit. The limit is rounded up
+        to shares of ``most``.
         """
         share = int(np.ceil(limit / self._most * _SHARES))
         if share >= _SHARES:
@@ -104,14 +104,19 @@ def floors_fit(
     unit = np.where(group.layers % v > 0, 1.0, v)[:, None]
     several_chunks = bool((unit > 1).any())
     for fixed, of_layers in floors:
-        space = limit - fixed[index]
-        of_layer = [np.maximum(layer[index], _LEAST_BYTES) for layer in of_layers]
+        space = limit - _rows(fixed, index)
+        of_layer = [_rows(layer, index) for layer in of_layers]
         most = space / reduce(np.minimum, of_layer)
         most = np.floor(most / unit + ROUNDING) * unit if several_chunks else np.floor(most + ROUNDING)
         enough &= (most >= fewest).all(axis=1) & (most.sum(axis=1) >= group.layers)
         if places is not None:
             enough &= _types_fit(layers_by_type(places), space, of_layer)
     return enough
+
+
+def _rows(values: Array, index: Ints | slice) -> Array:
+    # Numpy takes rows faster than it indexes them.
+    return values[index] if isinstance(index, slice) else values.take(index, axis=0)
 
 
 def _types_fit(numbers: NDArray[Any], space: Array, of_layer: Sequence[Array]) -> NDArray[np.bool_]:
@@ -160,7 +165,10 @@ def memory_floors(group: _WithFootprints, *, central: bool = False) -> list[Floo
     return [
         (
             outside + share * fixed,
-            _of_types(any_layer, [s + share * x for s, x in zip(persistent, of_layer, strict=True)]),
+            _of_types(
+                any_layer,
+                [np.maximum(s + share * x, _LEAST_BYTES) for s, x in zip(persistent, of_layer, strict=True)],
+            ),
         )
         for fixed, of_layer in events
     ]

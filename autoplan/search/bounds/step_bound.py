@@ -301,7 +301,7 @@ def k_th_stage(seconds: Array, k: Array) -> Array:
 
 
 def _k_th_entry(seconds: Array, k: Array, possible: NDArray[np.bool_], fixed: NDArray[np.bool_]) -> Array:
-    """Return the k-th smallest of the times of all stages, shape [C]; infinite where there are fewer.
+    """Return the k-th smallest of the times of all stages, shape [C]; infinite with fewer stages.
 
     Where stages are ``fixed``, fewer than k entries are ``possible``, and all are needed.
     """

@@ -2,7 +2,7 @@
 
     pick[c]        candidate c gives the layout's degrees, microbatch, ZeRO stage and schedule
     hold[c, i, l]  stage i of candidate c holds l layers (with the recompute mix of its alternative; where the
-                   user's own rules distinguish mixes, one literal for each; where layers differ, one
+                   user's rules distinguish mixes, one literal for each; where layers differ, one
                    for each place, and a stage begins where the one before it ends)
 
 Minimise the step time, and among equal times the peak memory. The makespan of a schedule is the length of its

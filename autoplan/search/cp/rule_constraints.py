@@ -1,4 +1,4 @@
-"""The user's own rules across stages as constraints of the CP-SAT model.
+"""The user's rules across stages as constraints of the CP-SAT model.
 
 An expression of one stage is linear in the literals of its alternatives, whatever its form. Sums of these
 stay linear; products, quotients and extremes of several stages get a variable. Numbers are exact fractions,

@@ -64,7 +64,7 @@ class AllocationProblem:
     least_rate_per_device: float = 0.0
     #: Numbers of engines allowed; None: any.
     engines: tuple[int, ...] | None = None
-    #: Classes of requests, each of which has to be served completely; empty: there is one.
+    #: Classes of requests, each of which has to be served completely; empty: one.
     classes: tuple[str, ...] = ()
     #: Whether engines that serve together may have unlike formats.
     mixed_formats: bool = False
@@ -168,7 +168,7 @@ class AllocationSearch:
         self._boxes.cut([value - _step(value, self.thinning) for value in allocation.values])
 
     def _added(self, problem: AllocationProblem) -> Allocation | None:
-        """Return the best choice of a problem, which is known from then on; None: there is none."""
+        """Return the best choice of a problem, which is known from then on, or None."""
         # What fits in number mostly fits into nodes as well: their constraints are left to where it does not.
         several = self._counts(problem, placed=False)
         if several is not None and not fit_nodes(
@@ -184,7 +184,7 @@ class AllocationSearch:
         return allocation
 
     def _counts(self, problem: AllocationProblem, *, placed: bool) -> list[int] | None:
-        """Return the best counts of options; ``placed``: with a place on nodes. None: there are none."""
+        """Return the best counts of options; ``placed``: with a place on nodes; or None."""
         model = _Model(problem, placed=placed)
         if problem.objectives == self.problem.objectives and self.allocations:
             model.improve(self.allocations, self.thinning)

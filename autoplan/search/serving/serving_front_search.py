@@ -62,7 +62,7 @@ def search_serving(
     """Return the front of a serving job, thinned; without a plan, with the reasons why where it ``explains``.
 
     Where the deadline ends first, the front has the plans so far, and its certificate says so. Raises
-    UnsupportedError where there are none, and none is found within a short grace either; with
+    UnsupportedError without any plan, if none is found within a short grace either; with
     ``may_be_empty`` nothing is looked for then, and the front is empty.
     """
     search, front = ServingSearch(job, costs, thinning), None
@@ -150,7 +150,7 @@ def _batches(search: ServingSearch, *, may_price: bool) -> Iterator[Sequence[Opt
 def _best_alone(search: ServingSearch) -> list[Option]:
     """Return a few of the options so far that hold the limits and serve the whole load with others like them.
 
-    Few, since a choice among thousands takes longer than there is time.
+    Few, since a choice among thousands takes longer than the deadline allows.
     """
     job, devices = search.job, search.job.cluster.devices
 
@@ -165,7 +165,7 @@ def _best_alone(search: ServingSearch) -> list[Option]:
     by_time = sorted(alone, key=lambda o: list(times_of(o).values())[-1])
     chosen: dict[int, Option] = {}
     for order in (by_tokens, by_time):
-        # Limits are looked at until there are enough: of a hundred thousand options that takes seconds.
+        # Limits are looked at until they are enough: of a hundred thousand options that takes seconds.
         best: dict[object, Option] = {}
         for option in order:
             if interchangeable(option) not in best and holds(option, job):

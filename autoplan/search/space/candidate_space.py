@@ -15,7 +15,7 @@ from autoplan.deadline import check_deadline
 from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
 from autoplan.rules.rule import Rule
-from autoplan.rules.user_constraints import own_rules
+from autoplan.rules.user_constraints import user_rules_of
 from autoplan.schema.job import Job
 from autoplan.search.space.choices import candidate_blocks
 from autoplan.search.space.layout_totals import LayoutCounts, layout_counts
@@ -62,13 +62,26 @@ def space_of(job: Job) -> Space:
     A layout that breaks several rules is counted at the first of them. Candidates that are equivalent by
     symmetry to another, or dominated by it, are counted and left out.
     """
-    counts = _Counts()
+    counts, rules = _Counts(), _PlacedRules.of(job)
     groups = [
         group
         for pp in divisors(job.cluster.devices)
-        if (group := _remaining_at_depth(job, pp, counts)) is not None
+        if (group := _remaining_at_depth(job, pp, rules, counts)) is not None
     ]
     return Space(tuple(groups), counts.total, counts.covered, counts.reasons())
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedRules:
+    """The rules of a job: ``before`` ranks have an order and shards a size, and ``behind`` that."""
+
+    before: Sequence[Rule]
+    behind: Sequence[Rule]
+
+    @staticmethod
+    def of(job: Job) -> _PlacedRules:
+        before = rules_before_placement(job)
+        return _PlacedRules(before, rules_for(job)[len(before) :])
 
 
 @dataclass(slots=True)
@@ -96,9 +109,9 @@ class _Counts:
         return tuple(rejection for rejection in (*of_rules, *equivalent) if rejection.layouts)
 
 
-def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None:
+def _remaining_at_depth(job: Job, pp: int, rules: _PlacedRules, counts: _Counts) -> Candidates | None:
     """Return the candidates at depth ``pp`` that satisfy every rule, one of those that are equivalent."""
-    blocks = [_remaining_of_block(job, block, counts) for block in candidate_blocks(job, pp)]
+    blocks = [_remaining_of_block(job, block, rules, counts) for block in candidate_blocks(job, pp)]
     blocks = [block for block in blocks if len(block)]
     if not blocks:
         return None
@@ -111,16 +124,15 @@ def _remaining_at_depth(job: Job, pp: int, counts: _Counts) -> Candidates | None
     return candidates.take(different) if different.any() else None
 
 
-def _remaining_of_block(job: Job, block: Candidates, counts: _Counts) -> Candidates:
+def _remaining_of_block(job: Job, block: Candidates, rules: _PlacedRules, counts: _Counts) -> Candidates:
     """Return the candidates of a block in every rank order that satisfy every rule."""
-    first_rules = rules_before_placement(job)
     layouts = layout_counts(job, block, rank_order_counts(job, block))
     counts.total += layouts.total()
-    remaining = _satisfying(block, layouts, first_rules, counts.by_rule)
+    remaining = _satisfying(block, layouts, rules.before, counts.by_rule)
     candidates = with_rank_orders(job, block.take(remaining))
     layouts = layout_counts(job, candidates)
     check_deadline()
-    remaining = _satisfying(candidates, layouts, rules_for(job)[len(first_rules) :], counts.by_rule)
+    remaining = _satisfying(candidates, layouts, rules.behind, counts.by_rule)
     representative = _representative(job, candidates, remaining)
     counts.equivalent_zero += layouts.total(remaining & ~representative)
     return candidates.take(remaining & representative)
@@ -161,7 +173,7 @@ def valid_choices(job: Job) -> Iterator[Candidates]:
 def conflicting_rules(job: Job) -> list[str]:
     """Return an irreducible set of conflicting rules: no candidate satisfies all, some satisfy all but one.
 
-    Deletion filter: rules are removed one by one, the user's own last, while the remaining ones conflict.
+    Deletion filter: rules are removed one by one, the user's last, while the remaining ones conflict.
     """
     blocks = (block for pp in divisors(job.cluster.devices) for block in candidate_blocks(job, pp))
     groups = [with_rank_orders(job, block) for block in blocks]
@@ -173,7 +185,7 @@ def conflicting_rules(job: Job) -> list[str]:
             conflict.append(i)
         else:
             breaches -= of_rule
-    located = {user_rule.sentence: user_rule.located for user_rule in own_rules(job)}
+    located = {user_rule.sentence: user_rule.located for user_rule in user_rules_of(job)}
     return [located.get(rules[i].sentence, rules[i].sentence) for i in conflict]
 
 
@@ -183,8 +195,8 @@ def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     unsharded = np.flatnonzero(remaining & candidates.single_data_rank)
     c = candidates.take(unsharded)
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
-    # Their prices are equal; the user's own rules may still distinguish the ZeRO stages.
-    rules = [equality_numbers(job, rule.relation, c) for rule in own_rules(job)]
+    # Their prices are equal; the user's rules may still distinguish the ZeRO stages.
+    rules = [equality_numbers(job, rule.relation, c) for rule in user_rules_of(job)]
     first, _ = distinct_rows([*others, *rules])
     representative[unsharded] = False
     representative[unsharded[first]] = True
@@ -201,7 +213,7 @@ def _dominated_rings(job: Job, candidates: Candidates) -> NDArray[np.bool_]:
     """
     dominated = np.zeros(len(candidates), dtype=bool)
     if job.stack.context_parallel is None or job.stack.context_parallel.comm_type != "ring" or job.relations:
-        # The user's own rules may distinguish the two.
+        # The user's rules may distinguish the two.
         return dominated
     c = candidates
     # Only a common factor of cp and microbatch gives a dominating candidate.

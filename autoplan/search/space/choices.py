@@ -184,10 +184,12 @@ def _shards(job: Job, tp: int, pp: int, ranks: int) -> list[int]:
     """
     wish, hybrid = job.search.dp_shard, job.stack.hybrid_sharding
     if wish == "any":
+        if hybrid is None:
+            return [0]
         strides = (tp, tp * pp, pp, 1) if len(orders_of(job)) > 1 else (tp,)
         ranks_per_node = {job.cluster.node.devices // stride for stride in strides}
         cuts_groups = any(1 < n < ranks and ranks % n == 0 for n in ranks_per_node)
-        return [0, ShardCode.NODE] if cuts_groups and hybrid is not None else [0]
+        return [0, ShardCode.NODE] if cuts_groups else [0]
     wanted = (ranks,) if wish == "all" else wish if isinstance(wish, tuple) else (wish,)
     return sorted({0 if shard == ranks else shard for shard in wanted})
 

@@ -18,7 +18,7 @@ from autoplan.costs.memory.footprint import Footprint
 from autoplan.costs.pipeline.critical_path import Amount, Largest, makespan
 from autoplan.costs.stage.mixed_stages import block_times, mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages
-from autoplan.rules.user_constraints import OwnRule, own_rules, remainders_of, without_layers
+from autoplan.rules.user_constraints import UserRule, remainders_of, user_rules_of, without_layers
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
 from autoplan.schema.user_rules.expression import Known, Node, Uniform, left_of
@@ -61,7 +61,7 @@ class Schedule(NamedTuple):
 class PricedCandidates(CandidateGroup):
     """Candidates of one pipeline depth and their stage coefficients.
 
-    ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` has the conjuncts of the user's own
+    ``m`` microbatches and ``v`` virtual stages have shape [C]. ``rules`` has the conjuncts of the user's
     rules that remain open for each candidate; it is empty where none remain for any.
     ``kinds`` has the coefficients for each layer type. With several layer types all candidates have the same
     number of virtual stages, and ``places`` has the layer ranges that a stage may have.
@@ -128,7 +128,7 @@ class PricedCandidates(CandidateGroup):
         return coefficients
 
     def parts(self, position: int) -> tuple[Node, ...]:
-        """Return the open conjuncts of the user's own rules for the candidate at ``position``."""
+        """Return the open conjuncts of the user's rules for the candidate at ``position``."""
         return self.rules[position] if self.rules else ()
 
     def uniform_part(self, position: int) -> Node:
@@ -150,7 +150,7 @@ class PricedCandidates(CandidateGroup):
         return self.places is None and self.requires_uniform_recompute(position)
 
     def stage_rules(self, position: int) -> tuple[StageRules, ...]:
-        """Return the user's own rules on each stage of the candidate at ``position``."""
+        """Return the user's rules on each stage of the candidate at ``position``."""
         return stage_rules(self.parts(position), self.pp)
 
     def rounding(self, position: int) -> float:
@@ -212,7 +212,7 @@ def _with_prices(job: Job, sized: SizedCandidates, kinds: tuple[Stages, ...]) ->
         m=microbatches(job, c),
         v=sized.v,
         gpipe=c.schedule == ScheduleCode.GPIPE,
-        rules=open_conjuncts(job, c, own_rules(job)),
+        rules=open_conjuncts(job, c, user_rules_of(job)),
         places=sized.places,
     )
 
@@ -230,7 +230,7 @@ def _uniform_part(stages: int, layers: tuple[int, ...] | None, modes: frozenset[
 
 
 def open_conjuncts(
-    job: Job, candidates: Candidates, rules: Sequence[OwnRule]
+    job: Job, candidates: Candidates, rules: Sequence[UserRule]
 ) -> tuple[tuple[Node, ...], ...]:
     """Return the open conjuncts of ``rules`` for each candidate.
 

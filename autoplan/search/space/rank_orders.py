@@ -11,7 +11,7 @@ from autoplan.costs.core.candidates import Candidates, ShardCode
 from autoplan.costs.core.rank_strides import data_stride
 from autoplan.costs.core.sizes import data_ranks
 from autoplan.costs.network.mesh import ranks_per_node
-from autoplan.rules.user_constraints import OwnRule, names_in, own_rules, remainders_of
+from autoplan.rules.user_constraints import UserRule, names_in, remainders_of, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Order
 from autoplan.schema.user_rules.expression import Node
@@ -29,8 +29,8 @@ def orders_of(job: Job) -> tuple[Order, ...]:
     return tuple(order for order in orders if order in wanted)[:1] or orders[:1]
 
 
-def _rules_about_orders(job: Job) -> list[OwnRule]:
-    return [rule for rule in own_rules(job) if "order" in names_in(rule.relation)]
+def _rules_about_orders(job: Job) -> list[UserRule]:
+    return [rule for rule in user_rules_of(job) if "order" in names_in(rule.relation)]
 
 
 def with_rank_orders(job: Job, candidates: Candidates) -> Candidates:
@@ -89,7 +89,7 @@ def distinct_orders(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     """Return one representative of each class of ``remaining`` candidates with equivalent orders, as a mask.
 
     Two orders are equivalent where every group has the same number of ranks per node: then all prices are
-    equal. Orders that the user's own rules distinguish are not equivalent.
+    equal. Orders that the user's rules distinguish are not equivalent.
     """
     orders = len(orders_of(job))
     if orders == 1 or not remaining.any():

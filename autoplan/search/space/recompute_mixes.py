@@ -41,21 +41,21 @@ from autoplan.schema.user_rules.expression import (
 
 @dataclass(frozen=True, slots=True)
 class StageRules:
-    """Rules on the alternatives of one stage: ``own`` are those about this stage alone, as of the first.
+    """Rules on the alternatives of one stage: ``of_stage`` are those about this stage alone, as of the first.
 
     ``seen`` are the quantities of the stage that occur in rules about several stages.
     """
 
     stage: int
     stages: int
-    own: tuple[Node, ...]
+    of_stage: tuple[Node, ...]
     seen: frozenset[str]
 
     @property
     def of_recompute(self) -> bool:
         """Whether some rule distinguishes recompute mixes of the same number of layers."""
         return bool(self.seen - {"layers"}) or any(
-            quantity != "layers" for node in self.own for quantity, _ in places_of(node)
+            quantity != "layers" for node in self.of_stage for quantity, _ in places_of(node)
         )
 
     def allows(self, layers: Ints | int, recomputed: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
@@ -63,11 +63,11 @@ class StageRules:
 
         Arrays are broadcast against each other. Modes that are left out have no layers.
         """
-        layers, named = np.atleast_1d(layers), _quantities_in(self.own)
+        layers, named = np.atleast_1d(layers), _quantities_in(self.of_stage)
         counts = {mode: n.astype(np.int64, copy=False) for mode, n in recomputed.items() if mode in named}
         counts["layers"] = layers
         allowed = np.ones(np.broadcast(layers, *recomputed.values()).shape, dtype=bool)
-        for node in self.own:
+        for node in self.of_stage:
             allowed &= _holds(node, counts) if _bounded(node) else _holds_by_row(node, self.stages, counts)
         return allowed
 

@@ -30,7 +30,7 @@ from autoplan.search.space.stage_contents import Places, places_of
 
 #: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.
 _BLOCK = 200_000
-#: Arrays of contents that are processed together, where there is one for each layer type.
+#: Arrays of contents that are processed together, where each layer type has one.
 _SEVERAL = 4
 
 

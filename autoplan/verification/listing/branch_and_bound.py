@@ -7,7 +7,7 @@ Notation (this file only)::
 
 A stage's recompute mix is left out where another mix of the same layers dominates it in backward time and end
 of step, and no rule of the user distinguishes the two. Only mixes within the memory of the box are listed. A
-partial layout is pruned where no completion is inside the box, or none satisfies the user's own rules. Lower
+partial layout is pruned where no completion is inside the box, or none satisfies the user's rules. Lower
 bounds on a step are
 
 - the sum of t of the stages before s, over v, plus m t_s: the path through the first forwards to s, all work
@@ -285,9 +285,9 @@ class _BranchAndBound:
         return Outcome(self.listing.layout(complete.mixes[best]), float(seconds[best]), self.listed)
 
     def _non_dominated_solutions(self) -> FirstStages | None:
-        """Return non-dominated complete layouts whose bound is below ``most``; None if there are too many.
+        """Return non-dominated complete layouts whose bound is below ``most``; None for too many.
 
-        Where there are none, no layout has a step below ``most``.
+        Without one, no layout has a step below ``most``.
         """
         first = no_stage()
         for stage in range(self.listing.pp):
@@ -300,7 +300,7 @@ class _BranchAndBound:
         return first
 
     def _extended_by(self, first: FirstStages, stage: int) -> FirstStages:
-        """Return ``first`` with the alternatives of ``stage``; raises if there were too many, or too late."""
+        """Return ``first`` with the alternatives of ``stage``; raises for too many, or too late."""
         extended = self._extended(first, stage)
         self.listed += len(extended.layers)
         if self.listed > _MOST or self.deadline.over:

@@ -47,7 +47,7 @@ def boxes_of(
 ) -> list[Box]:
     """Return the boxes excluded by a front of ``plans`` (step [s], memory [byte]), the largest memory first.
 
-    ``limit`` and ``longest`` are the job's own limits on memory and step. What ``others`` dominate, plans of
+    ``limit`` and ``longest`` are the job's limits on memory and step. What ``others`` dominate, plans of
     other programs, is not excluded.
 
     >>> boxes_of([], thinning=0.01, limit=4.0)

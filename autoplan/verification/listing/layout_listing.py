@@ -23,7 +23,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.mixed_stages import mixed_stages_of, price_layer_types
 from autoplan.costs.stage.stage_times import Stages, end_of_step, stage_backward, stage_forward, stage_weight
-from autoplan.rules.user_constraints import embedding_and_loss_counted, names_of, own_rules
+from autoplan.rules.user_constraints import embedding_and_loss_counted, names_of, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import FULL, MODES, listed_modes
@@ -210,7 +210,7 @@ class OwnRules:
         (names,) = names_of(job, one)
         relations = [
             rule.relation.of_stages(one.pp) if isinstance(rule.relation, Every) else rule.relation
-            for rule in own_rules(job)
+            for rule in user_rules_of(job)
         ]
         unreduced = OwnRules(tuple(r for r in relations if _applies(r, one.pp)), names, one.pp)
         open_relations = tuple(r for r in unreduced.relations if not unreduced.truth(r, {}).holds.all())
@@ -369,7 +369,7 @@ class Listing:
 
     ``starts`` are the indices at which the number of layers changes, ``counts`` the numbers of layers there.
     With several layer types a stage is listed once for each number of layers ``before`` it; with one type
-    ``before`` is -1. ``satisfied`` says which mixes of a stage the user's own ``rules`` allow for some mixes
+    ``before`` is -1. ``satisfied`` says which mixes of a stage the user's ``rules`` allow for some mixes
     of the other stages.
     """
 
@@ -484,7 +484,7 @@ class Listing:
         return self.steady_passes(s) * both - before, before + own_passes * both
 
     def satisfiable(self, mixes: Ints) -> NDArray[np.bool_]:
-        """Return which partial layouts may still satisfy the user's own rules; ``mixes`` has shape [S, k]."""
+        """Return which partial layouts may still satisfy the user's rules; ``mixes`` has shape [S, k]."""
         counts = {"layers": self.layers, **self.recomputed}
         listed = {
             s: {name: column[mixes[:, s]] for name, column in counts.items()} for s in range(mixes.shape[1])

@@ -353,7 +353,7 @@ Classes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SetTable:
-    """Sums of the engines of one set of classes: f by devices and part of the load, -1: there is none."""
+    """Sums of the engines of one set of classes: f by devices and part of the load, -1 without engines."""
 
     classes: Classes
     tokens: NDArray[np.int64]
@@ -377,7 +377,7 @@ def class_sums(
 ) -> dict[int, ClassSum] | None:
     """Return for each number of devices the choice of most tokens that serves every class completely.
 
-    None where there are more than ``most`` ways of sets of several classes to share the load.
+    None for more than ``most`` ways of sets of several classes to share the load.
 
     >>> f = np.full((3, 2), -1)
     >>> f[0, 0], f[1, 1] = 0, 50  # one device serves the full load of its class, 5 tokens a second

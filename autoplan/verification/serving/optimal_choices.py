@@ -1,4 +1,4 @@
-"""Whether the plans of a serving answer are the best that there are."""
+"""Whether the plans of a serving answer are the best."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _ROUNDING: Final = 1e-6
 _OF_THE_SEARCH: Final = ("solves", "dominated", "excluded", "solver", "solver_parameters")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ServingQuestion:
     """A saved answer, its document, and the job that it says it answers.
 

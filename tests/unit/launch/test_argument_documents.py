@@ -7,7 +7,7 @@ import pytest
 import autoplan
 from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.schema.layout import parse_layout
 
 ARGUMENTS = """ENV_VARS:

@@ -3,7 +3,8 @@
 import pytest
 
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import TARGETS, find_target, recognised, target_names
+from autoplan.launch.recognition import recognised
+from autoplan.launch.registry import TARGETS, find_target, target_names
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import parse_layout
 from tests.support.launch_shapes import REFUSED, SHAPES, STACKS, planned

@@ -11,7 +11,8 @@ import autoplan
 from autoplan.catalog import load_entry, load_job
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import find_target, recognised
+from autoplan.launch.recognition import recognised
+from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec

@@ -5,7 +5,7 @@ import pytest
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.llm_foundry import TARGET
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.schema.layout import parse_layout
 
 TEXT = """variables:

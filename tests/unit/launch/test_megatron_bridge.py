@@ -10,7 +10,7 @@ import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.megatron_bridge import TARGET
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.layout import parse_layout
 

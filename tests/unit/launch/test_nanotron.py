@@ -7,7 +7,7 @@ from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.nanotron import TARGET, balanced_stages, nanotron_document
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.layout import parse_layout
 

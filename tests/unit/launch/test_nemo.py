@@ -6,7 +6,7 @@ import autoplan
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import FileEdit, LaunchFile
 from autoplan.launch.frameworks.nemo import TARGET
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.schema.layout import parse_layout
 
 NEMO1 = """trainer:

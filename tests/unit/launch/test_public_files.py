@@ -13,7 +13,7 @@ import yaml
 
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.schema.layout import parse_layout
 
 FILE = Path(__file__).resolve().parents[2] / "support" / "public_launches.yaml"

@@ -10,7 +10,7 @@ from autoplan.catalog.programs import any_layout
 from autoplan.errors import SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.torchtitan.torchtitan import TARGET
-from autoplan.launch.registry import recognised
+from autoplan.launch.recognition import recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.layout import parse_layout
 

@@ -171,7 +171,7 @@ def stacked_bar(parts: Iterable[Part], total: float, limit: float | None = None)
 
 
 def share_bars(parts: Sequence[tuple[str, float]]) -> list[str]:
-    """Return named seconds as one bar and a table of their shares; nothing where there are none."""
+    """Return named seconds as one bar and a table of their shares; nothing without seconds."""
     total = sum(seconds for _, seconds in parts)
     if not total:
         return []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import load_job, resolve_job
 from autoplan.costs.core.candidates import Candidates
 from autoplan.errors import SpecError
-from autoplan.rules.user_constraints import breaks, own_rules, what_is_left
+from autoplan.rules.user_constraints import breaks, user_rules_of, what_is_left
 from autoplan.schema.job import JobSpec
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.recompute import MODES
@@ -140,7 +140,7 @@ def test_degrees_decide_what_they_can():
     job = job_with("tp * pp <= 4", "layers[0] <= 8 or mbs == 1")
     two = Candidates.of([parse_layout(x, layers=32, devices=8) for x in ("tp=2,mbs=2", "tp=8,mbs=1")])
 
-    first, second = (what_is_left(job, rule.relation, two) for rule in own_rules(job))
+    first, second = (what_is_left(job, rule.relation, two) for rule in user_rules_of(job))
 
     assert first == [TRUE, FALSE]
     assert second == [FALSE, TRUE]

@@ -40,7 +40,7 @@ def test_rules_of_a_stage_hold_as_for_each_mix_alone(rule: str) -> None:
     for row, kept in zip(rows, allowed.tolist(), strict=True):
         entries = {(name, 0): n for name, n in zip(names, row, strict=True)}
         # The other stage may have anything that satisfies its rules.
-        assert kept == all(decided(node, Known({}, 2, entries)) for node in rules.own)
+        assert kept == all(decided(node, Known({}, 2, entries)) for node in rules.of_stage)
 
 
 def test_modes_that_are_left_out_have_no_layers() -> None:

@@ -9,7 +9,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.memory.footprint import stage_fits
 from autoplan.costs.stage.stage_times import stage_backward
 from autoplan.schema.layout import parse_layout
-from autoplan.search.alternatives.mix_prices import MixPrices
+from autoplan.search.alternatives.contents_alternatives import MixPrices
 from autoplan.search.alternatives.stage_alternatives import Scale, mixes
 from autoplan.search.space.choices import recompute_modes
 from autoplan.search.space.priced_candidates import all_priced
