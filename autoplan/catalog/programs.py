@@ -186,6 +186,9 @@ def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
     """Return what the software of ``way`` does unlike its stack: what the job says, else its defaults."""
     trained = job.adapters is not None or job.rl is not None
     defaults = {"loss": way.loss if trained else None} | way.defaults.model_dump(exclude_none=True)
+    fused = way.fused_adapters and job.adapters is not None and job.rl is None
+    if fused and job.adapters is not None and job.adapters.base != "int8":
+        defaults["fused_adapters"] = True
     said = job.software.model_dump(exclude_none=True)
     return job.software.model_copy(update=defaults | said)
 
