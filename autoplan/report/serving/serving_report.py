@@ -264,13 +264,17 @@ def _draft_notes(front: ServingFront) -> Iterator[str]:
     )
 
 
+def _edits(change: ServingChange) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in change.edits)
+
+
 def _changes(front: ServingFront) -> DataTable:
     changes = front.changes
     return data_table(
         [
             Column("#", tuple(str(number) for number, _ in enumerate(changes, start=1))),
             Column("change", tuple(change.sentence for change in changes), "text"),
-            Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "text"),
+            Column("key", tuple(_edits(change) for change in changes), "text"),
             Column("time/token", tuple(time_words(change.plan.time_per_output_token) for change in changes)),
             Column("first token", tuple(time_words(change.plan.time_to_first_token) for change in changes)),
             Column("layout", tuple(_short(change.plan) for change in changes), "text"),
