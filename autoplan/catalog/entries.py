@@ -19,7 +19,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
-from autoplan.catalog.hardware_names import unknown_hardware
+from autoplan.catalog.hardware_names import counted_devices, devices_called, unknown_hardware
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -160,16 +160,18 @@ def is_node(name: str) -> bool:
 def _counted_device(name: str) -> tuple[int, str] | None:
     """Return number and name of the devices of a node that no file describes; None for other names.
 
-    A device may be written without its hyphens, as most nodes that files describe have it: 1x-rtx4090.
+    A device may be written without its hyphens, as most nodes that files describe have it: 1x-rtx4090; or
+    as people call it, where that is one alone: 1x-a6000, 2x4090, of which others with 48 GB have more words.
     """
-    counted = split_name(name)
-    if counted is None or counted[0] not in COUNTS:
+    count, written = counted_devices(name)
+    if count is None or count > COUNTS[-1]:
         return None
-    count, written = counted
     names = entry_names("device")
     plain = written.replace("-", "")
     same = [written] if written in names else [x for x in names if x.replace("-", "") == plain]
-    return (count, same[0]) if len(same) == 1 else None
+    found = same or devices_called(written)
+    meant = [one for one in found if all(f"{other}-".startswith(f"{one}-") for other in found)]
+    return (count, meant[0]) if len(meant) == 1 else None
 
 
 def _unwritten_node(name: str) -> NodeSpec:

@@ -478,8 +478,9 @@ def applied_change(front: ServingFront, number: int, folder: Path | None = None)
     except AutoplanError as error:
         raise UnsupportedError(f"{source.reference} cannot be edited ({error}): edit it by hand") from error
     if not feasible:
+        keys = " and of ".join(key for key, _ in change.edits)
         raise UnsupportedError(
-            f"a new value of {' and '.join(key for key, _ in change.edits)} would change other keys too, since values in the file refer to each"
+            f"a new value of {keys} would change other keys too, since values in the file refer to each"
             " other: edit it by hand"
         )
     return text

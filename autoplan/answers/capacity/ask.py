@@ -292,7 +292,7 @@ def _on_more_devices(job: ServingJob, layout: EngineLayout) -> CapacityKnob | No
 
 
 def _more_devices(cluster: Cluster, devices: int) -> tuple[Cluster, str, str]:
-    """Return ``cluster`` with more devices, with the key that says so: those of one machine, if there is one."""
+    """Return ``cluster`` with more devices, in one machine if there is one, and the key that says so."""
     machine = next((node for node in fuller_nodes(cluster.node) if node.devices == devices), None)
     if machine is None or cluster.devices != cluster.node.devices:
         return replace(cluster, devices=devices), "devices", str(devices)

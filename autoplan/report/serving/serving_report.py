@@ -32,7 +32,7 @@ from autoplan.report.serving.serving_words import (
 )
 from autoplan.report.wording.sentences import number_words
 from autoplan.report.wording.suggestion_words import next_change
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.units import format_share
 
 #: Times per token up to this factor apart are alike.
