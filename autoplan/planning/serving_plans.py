@@ -363,7 +363,9 @@ def with_more_changes(
     from autoplan.search.serving.unmet_limits import unqueued_first
 
     found: list[ServingChange] = []
-    narrower = any(change.key.startswith("precision.") for change in front.changes)
+    narrower = any(
+        change.key == "precision.weights" and not change.plan.saturated for change in front.changes
+    )
     with suppress(DeadlineOver), deadline.in_force():
         found.extend(islice(_that_help(_in_one_machine(front.job), costs), 1))
         most = found[0].plan.devices if found else inf

@@ -482,7 +482,8 @@ def requirements_of(job: Job) -> Iterator[Requirement]:
     device = job.cluster.device
     numbers = " or ".join(dict.fromkeys(str(choice.cluster.devices) for choice in choices_of(job)))
     usable = format_bytes(device.memory.usable.value)
-    yield Requirement(f"memory: {numbers} devices of {usable} each ({device.title})", _with_unlimited_memory)
+    size = f"1 device of {usable}" if numbers == "1" else f"{numbers} devices of {usable} each"
+    yield Requirement(f"memory: {size} ({device.title})", _with_unlimited_memory)
 
 
 def _search_requirements(job: Job) -> Iterator[Requirement]:
