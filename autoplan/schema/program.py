@@ -227,6 +227,11 @@ class ProgramSpec(Frozen):
     least_devices: int = Field(
         default=1, ge=1, le=1_000_000, description="fewest devices for which it is searched then"
     )
+    models: dict[Literal["full", "adapters"], tuple[Name, ...]] = Field(
+        default_factory=dict,
+        description="models of the catalogue that its package has a recipe of, for all of them and for"
+        " adapters; left out: it trains any",
+    )
     ways: Annotated[tuple[ProgramWay, ...], Field(min_length=1, max_length=8)] = Field(
         description="ways in which it runs a job"
     )
