@@ -187,9 +187,8 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
     if entry.vendors and vendor not in entry.vendors:
         return f"not for devices of {vendor}"
     listed = entry.models.get("full" if job.adapters is None else "adapters")
-    missing = lacks(way, job)
-    if missing is None and listed is not None and job.model.name not in listed:
-        missing = f"no recipe of {job.model.name}"
+    unlisted = listed is not None and job.model.name not in listed
+    missing = f"no recipe of {job.model.name}" if unlisted else lacks(way, job)
     if missing is None and job.model.moe is not None and priced_by.experts is None:
         missing = f"{priced_by.title} prices no models with experts"
     if missing is not None:

@@ -200,5 +200,5 @@ def _state_sentence(job: Job, memory: StageMemory) -> str:
     state = memory.parameters + memory.gradients + memory.optimizer
     return (
         f"of these, parameters, gradients and optimizer state are {format_bytes(state)} "
-        f"({job.model.name} on {job.cluster.devices} devices)"
+        f"({job.model.name} on {job.cluster.devices} device{'s' * (job.cluster.devices > 1)})"
     )
