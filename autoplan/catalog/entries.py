@@ -259,6 +259,8 @@ def _of_checkpoint(spec: ModelSpec, entry: str, reference: str) -> ModelSpec:
     word = reference.casefold()
     first, *others = hub_names(entry) or ("",)
     named = next((name for name in others if name.casefold() == word and name != first), None)
+    if named is None and word not in {first.casefold(), *(name.casefold() for name in others)}:
+        named = reference
     if named is None:
         return spec
     source = f"{named} on Hugging Face, of the architecture of {spec.source}"
@@ -270,14 +272,18 @@ def _model_entry(reference: str) -> str:
 
     Raises CatalogError with what to do for one that no model has on the hub.
     """
-    from autoplan.catalog.model_names import model_called, models_like
+    from autoplan.catalog.model_names import copied_model, model_called, models_like
 
     called = model_called(reference)
+    if called is None and (_HUB_NAME.fullmatch(reference) or "/" not in reference):
+        called = copied_model(reference)
     if called is not None:
         return called
     near = models_like(reference)
     if near:
-        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}?")
+        packed = len(near) == 1 and _HUB_NAME.fullmatch(reference)
+        said = ", in a format that --base or --precision says" if packed else ""
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{said}?")
     if _HUB_NAME.fullmatch(reference):
         raise CatalogError(
             f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"
