@@ -179,7 +179,8 @@ def _unwritten_node(name: str) -> NodeSpec:
     devices, device_name = _counted_device(name) or (0, name)
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]
-    for holder in plain:
+    # A file of another number is of an unusual machine, such as six cards with a changed driver.
+    for holder in plain if devices in COUNTS else ():
         if holder.devices == devices:
             return holder
     node_device = device(device_name)

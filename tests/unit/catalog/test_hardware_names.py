@@ -53,6 +53,7 @@ def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant:
         ("8x-a5000", "8x-rtx-a5000"),
         ("2x4090", "2x-rtx4090"),
         ("3x-rtx3090", "3x-rtx-3090"),
+        ("6x4090", "6x-rtx-4090"),
         ("2xMI300X", "2x-mi300x"),
         ("1x-rtx3060", "1x-rtx-3060-12gb"),
         ("1x-4080", "1x-rtx-4080"),
