@@ -259,7 +259,7 @@ def detected_hardware(
     if not is_node(entry):
         raise CatalogError(
             f"hardware: auto found {devices.count} x {devices.name}, and the catalogue has no node with so"
-            f" many of {name}: choose 1, 2, 4 or 8 of them, or describe the node in a file of its own"
+            f" many of {name}: choose up to 8 of them, or describe the node in a file of its own"
         )
     return DetectedHardware(devices, nodes, variable, name, entry)
 

@@ -19,7 +19,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
-from autoplan.catalog.hardware_names import unknown_hardware
+from autoplan.catalog.hardware_names import counted_devices, devices_called, unknown_hardware
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -160,16 +160,18 @@ def is_node(name: str) -> bool:
 def _counted_device(name: str) -> tuple[int, str] | None:
     """Return number and name of the devices of a node that no file describes; None for other names.
 
-    A device may be written without its hyphens, as most nodes that files describe have it: 1x-rtx4090.
+    A device may be written without its hyphens, as most nodes that files describe have it: 1x-rtx4090; or
+    as people call it, where that is one alone: 1x-a6000, 2x4090, of which others with 48 GB have more words.
     """
-    counted = split_name(name)
-    if counted is None or counted[0] not in COUNTS:
+    count, written = counted_devices(name)
+    if count is None or count > COUNTS[-1]:
         return None
-    count, written = counted
     names = entry_names("device")
     plain = written.replace("-", "")
     same = [written] if written in names else [x for x in names if x.replace("-", "") == plain]
-    return (count, same[0]) if len(same) == 1 else None
+    found = same or devices_called(written)
+    meant = [one for one in found if all(f"{other}-".startswith(f"{one}-") for other in found)]
+    return (count, meant[0]) if len(meant) == 1 else None
 
 
 def _unwritten_node(name: str) -> NodeSpec:
@@ -177,7 +179,8 @@ def _unwritten_node(name: str) -> NodeSpec:
     devices, device_name = _counted_device(name) or (0, name)
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]
-    for holder in plain:
+    # A file of another number is of an unusual machine, such as six cards with a changed driver.
+    for holder in plain if devices in COUNTS else ():
         if holder.devices == devices:
             return holder
     node_device = device(device_name)
@@ -257,6 +260,8 @@ def _of_checkpoint(spec: ModelSpec, entry: str, reference: str) -> ModelSpec:
     word = reference.casefold()
     first, *others = hub_names(entry) or ("",)
     named = next((name for name in others if name.casefold() == word and name != first), None)
+    if named is None and word not in {first.casefold(), *(name.casefold() for name in others)}:
+        named = reference
     if named is None:
         return spec
     source = f"{named} on Hugging Face, of the architecture of {spec.source}"
@@ -268,14 +273,18 @@ def _model_entry(reference: str) -> str:
 
     Raises CatalogError with what to do for one that no model has on the hub.
     """
-    from autoplan.catalog.model_names import model_called, models_like
+    from autoplan.catalog.model_names import copied_model, model_called, models_like
 
     called = model_called(reference)
+    if called is None and (_HUB_NAME.fullmatch(reference) or "/" not in reference):
+        called = copied_model(reference)
     if called is not None:
         return called
     near = models_like(reference)
     if near:
-        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}?")
+        packed = len(near) == 1 and _HUB_NAME.fullmatch(reference)
+        said = ", in a format that --base or --precision says" if packed else ""
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{said}?")
     if _HUB_NAME.fullmatch(reference):
         raise CatalogError(
             f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"

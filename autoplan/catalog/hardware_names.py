@@ -29,13 +29,11 @@ def nodes_like(name: str) -> list[str]:
     >>> nodes_like("2x 4090"), nodes_like("8xA100-PCIe")
     (['2x-rtx-4090', '2x-rtx-4090-48gb'], ['8x-a100-pcie-80gb', '8x-a100-pcie-40gb'])
     """
-    count, part = _counted(name)
+    count, part = counted_devices(name)
     if count is None:
         return []
-    counts = [count] if count in COUNTS else [n for n in COUNTS if n > count][:1] or [COUNTS[-1]]
-    return [
-        derived_name(n, d) for n in counts for d in _usual_first(devices_called(part)) or _spelt_like(part)
-    ]
+    most = min(count, COUNTS[-1])
+    return [derived_name(most, d) for d in _usual_first(devices_called(part)) or _spelt_like(part)]
 
 
 def devices_called(words: str) -> list[str]:
@@ -55,10 +53,11 @@ def unknown_hardware(reference: str) -> str:
     """Return the sentence on an unknown hardware name, with names that work."""
     sentence = f"no hardware is called {reference!r}: "
     of_file = "your own is named by a YAML file, such as ./node.yaml"
-    near = nodes_like(reference)
+    near, count = nodes_like(reference), counted_devices(reference)[0]
     if near:
-        return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}? ({of_file})"
-    devices = _usual_first(devices_called(_counted(reference)[1]))[:_MOST_DEVICES]
+        several = f", with --devices {count} for several nodes" if (count or 0) > COUNTS[-1] else ""
+        return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}{several}? ({of_file})"
+    devices = _usual_first(devices_called(counted_devices(reference)[1]))[:_MOST_DEVICES]
     if devices:
         counts = ", ".join(map(str, COUNTS[:-1]))
         named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
@@ -83,8 +82,12 @@ def _described(devices: list[str]) -> list[str]:
     return [name for name in entry_names("node") if held.search(entry_text("node", name)[0])]
 
 
-def _counted(name: str) -> tuple[int | None, str]:
-    """Return the number of devices that ``name`` says, or None, and the rest of it."""
+def counted_devices(name: str) -> tuple[int | None, str]:
+    """Return the number of devices that ``name`` says, or None, and the rest of it.
+
+    >>> counted_devices("2x-rtx4090"), counted_devices("8 x A100"), counted_devices("dgx-h100")
+    ((2, 'rtx4090'), (8, 'a100'), (None, 'dgx-h100'))
+    """
     word = name.casefold().strip()
     before = _BEFORE.fullmatch(word)
     if before:

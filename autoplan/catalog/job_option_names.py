@@ -84,6 +84,12 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
         "NAME",
         "GEMMs with an adapter: all or attention; if left out all, of models with experts attention.",
     ),
+    "--experts": JobOption(
+        "adapters.experts",
+        ("lora", "qlora"),
+        "true",
+        "Adapters of stacked experts, too, as PEFT's target_parameters.",
+    ),
     "--base": JobOption(
         "adapters.base", ("qlora",), "FORMAT", "Format of the frozen base: nf4 (if left out), fp4 or int8."
     ),

@@ -19,6 +19,12 @@ _TUNED: Final = re.compile(
     re.IGNORECASE,
 )
 
+#: Those of them that say that its weights are in another format.
+_PACKED: Final = re.compile(
+    r"[-_.](?:fp8|nvfp4|fp4|mxfp4|awq|gptq|int4|int8|gguf|bnb-4bit|4bit|quantized|w8a8|w4a16)(?=[-_.]|$)",
+    re.IGNORECASE,
+)
+
 #: The folder in which the hub's cache has a checkpoint.
 _CACHED: Final = re.compile(r"(?:.*/)?models--([\w.-]+?)--([\w.-]+?)(?:/snapshots/\w+)?/?")
 
@@ -57,6 +63,21 @@ def model_called(name: str) -> str | None:
     found = [(entry, hub) for entry in entries for hub in hub_names(entry) if hub.casefold() == word]
     found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
     return found[0][0] if found else None
+
+
+def copied_model(name: str) -> str | None:
+    """Return the entry that ``name`` alone can be of: without a publisher, tuned, or of another publisher.
+
+    None for one whose weights are in another format, which a job says by itself.
+
+    >>> copied_model("Llama-3.1-8B"), copied_model("unsloth/Qwen3-8B"), copied_model("Qwen/Qwen3-14B-AWQ")
+    ('llama3.1-8b', 'qwen3-8b', None)
+    """
+    if _PACKED.search(name):
+        return None
+    wanted = bare_checkpoint(name)
+    found = {entry for entry, hub in _all_names() if bare_checkpoint(hub) == wanted}
+    return found.pop() if len(found) == 1 else None
 
 
 def checkpoint_model(checkpoint: str) -> str | None:

@@ -59,6 +59,7 @@ _CALLED: Final = {
 
 J = TypeVar("J", Job, "ServingJob")
 
+_SWITCHES: Final = frozenset({"adapters.experts"})
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _NODES: Final = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 
@@ -363,7 +364,7 @@ class _JobWriter:
             # Keys in the order of the options, whatever was assumed.
             inner.sort(key=[option.key for option in JOB_OPTIONS.values()].index)
             if inner:
-                parts = (f"{key.partition('.')[2]}: {_value(self.values[key])}" for key in inner)
+                parts = (f"{key.partition('.')[2]}: {_value(self.values[key], key)}" for key in inner)
                 lines.append(f"{section}: {{{', '.join(parts)}}}")
         if self.task == "serve":
             lines.append(f"objectives: [{', '.join(_SERVED_OBJECTIVES)}]")
@@ -379,8 +380,10 @@ class _JobWriter:
         return "\n".join([*lines, ""])
 
 
-def _value(text: str) -> str:
-    """Return a value as YAML: numbers, several as a list, and text that stays text."""
+def _value(text: str, key: str = "") -> str:
+    """Return a value as YAML: numbers, several as a list, switches, and text that stays text."""
+    if key in _SWITCHES and text.casefold() in {"true", "false"}:
+        return text.casefold()
     if _NUMBERS.fullmatch(text):
         return text if "," not in text else f"[{text.replace(',', ', ')}]"
     plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*|[0-9]+x-[a-z0-9.-]+", text)

@@ -62,7 +62,18 @@ def with_programs(job: Job, wanted: str | Sequence[str] | None, *, stack_named: 
     runs = _runs(job, names, stack_named=stack_named)
     if runs.jobs:
         return _chosen(job, runs, None if stack_named else wanted)
-    raise UnsupportedError("; ".join(f"{title}: {words}" for title, words in runs.lacking))
+    lacking = "; ".join(f"{title}: {words}" for title, words in runs.lacking)
+    raise UnsupportedError(f"{lacking}{_others(job, names, stack_named=stack_named)}")
+
+
+def _others(job: Job, names: Sequence[str], *, stack_named: bool) -> str:
+    """Return which programs can run ``job``, behind what those of ``names`` lack: usual ones, or others."""
+    for wanted in (_usual(job), entry_names("program")):
+        left = [name for name in wanted if name not in names]
+        able = [name for name in left if _runs(job, [name], stack_named=stack_named).jobs]
+        if able:
+            return f" ({', '.join(able)} can run it)"
+    return ""
 
 
 def _as_usual(job: Job, *, stack_named: bool) -> Job:
@@ -145,7 +156,9 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
     for name in names:
         entry, found = program(name), False
         missing = ""
-        for way in entry.ways:
+        # What a way of the job's task lacks says more than that another one has another task.
+        of_task = sorted(entry.ways, key=lambda way: ("adapters" in way.tasks) != (job.adapters is not None))
+        for way in of_task:
             one = _run(job, entry, way, stack_named=stack_named)
             if isinstance(one, str):
                 missing = missing or one
@@ -173,7 +186,9 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
     vendor = job.cluster.device.vendor
     if entry.vendors and vendor not in entry.vendors:
         return f"not for devices of {vendor}"
-    missing = lacks(way, job)
+    listed = entry.models.get("full" if job.adapters is None else "adapters")
+    unlisted = listed is not None and job.model.name not in listed
+    missing = f"no recipe of {job.model.name}" if unlisted else lacks(way, job)
     if missing is None and job.model.moe is not None and priced_by.experts is None:
         missing = f"{priced_by.title} prices no models with experts"
     if missing is not None:
@@ -186,6 +201,9 @@ def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
     """Return what the software of ``way`` does unlike its stack: what the job says, else its defaults."""
     trained = job.adapters is not None or job.rl is not None
     defaults = {"loss": way.loss if trained else None} | way.defaults.model_dump(exclude_none=True)
+    fused = way.fused_adapters and job.adapters is not None and job.rl is None
+    if fused and job.adapters is not None and job.adapters.base != "int8":
+        defaults["fused_adapters"] = True
     said = job.software.model_dump(exclude_none=True)
     return job.software.model_copy(update=defaults | said)
 

@@ -37,6 +37,21 @@ _LONGEST_LINE: Final = 600
 
 
 #: What a command line is refused with, of click or of typer's copy of it.
+#: What other programs call options of a job.
+_MEANT: Final = {
+    **dict.fromkeys(("--gpus", "--num-gpus", "--n-gpus", "--world-size"), "--devices"),
+    **dict.fromkeys(("--gpu", "--node", "--cluster", "--device"), "--hardware"),
+    **dict.fromkeys(
+        ("--seq-len", "--seq-length", "--seqlen", "--max-seq-length", "--max-length"), "--sequence-length"
+    ),
+    **dict.fromkeys(("--batch-size", "--global-batch-size", "--gbs"), "--batch"),
+    **dict.fromkeys(("--lora-rank", "--lora-r", "--r"), "--rank"),
+    **dict.fromkeys(("--lora-target-modules", "--target-modules"), "--targets"),
+    **dict.fromkeys(("--dtype", "--quantization"), "--precision, or --base below adapters"),
+    **dict.fromkeys(("--framework", "--trainer"), "--program"),
+    **dict.fromkeys(("--optim",), "--optimizer"),
+    **dict.fromkeys(("--model-name", "--model-name-or-path", "--base-model"), "--model"),
+}
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__
 
 
@@ -151,7 +166,9 @@ def _usage_lines(error: Any) -> list[str]:  # noqa: ANN401 - click's
     """Return what click says of a command line that it refuses: the usage, and what is wrong."""
     shown = io.StringIO()
     error.show(file=shown)
-    return shown.getvalue().splitlines()
+    lines = shown.getvalue().splitlines()
+    meant = _MEANT.get(str(getattr(error, "option_name", "")).replace("_", "-"))
+    return [*lines[:-1], f"Error: {error.option_name} is {meant} here"] if meant else lines
 
 
 def _give_up(error: OSError) -> None:

@@ -166,13 +166,20 @@ def _refuse_adapters(job: Job) -> None:
             f"{model.name} has latent attention, whose modules have other names: set `adapters.targets` to"
             " attention or all"
         )
+    if adapters.experts and model.moe is None:
+        raise UnsupportedError(f"{model.name} has no experts to adapt: leave out `adapters.experts`")
+    stacked = job.stack.experts is not None and job.stack.experts.grouped_gemm
+    if adapters.experts and not stacked:
+        raise UnsupportedError(
+            "experts of a loop are no stacks: leave out `adapters.experts` or `software.experts`"
+        )
     if model.moe is None or set(adapters.modules) <= set(ATTENTION_MODULES):
         return
     beside = moe_layer_share(model) < 1 or model.moe.shared_expert_ffn_size > 0
-    stacked = job.stack.experts is not None and job.stack.experts.grouped_gemm
     if beside or not stacked or adapters.targets != "all":
         raise UnsupportedError(
-            f"{model.name} has experts, which have no adapters here yet: set `adapters.targets: attention`"
+            f"{model.name} has linear modules beside stacked experts, whose adapters are not priced: set"
+            " `adapters.targets: attention`"
         )
 
 

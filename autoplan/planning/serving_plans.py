@@ -363,8 +363,13 @@ def with_more_changes(
     from autoplan.search.serving.unmet_limits import unqueued_first
 
     found: list[ServingChange] = []
+    narrower = any(
+        change.key == "precision.weights" and not change.plan.saturated for change in front.changes
+    )
     with suppress(DeadlineOver), deadline.in_force():
         found.extend(islice(_that_help(_in_one_machine(front.job), costs), 1))
+        most = found[0].plan.devices if found else inf
+        found[:0] = [] if narrower else _narrower_in_one_machine(front.job, costs, most)
         found.extend(_that_help((*_opened(front.job), *_shorter(front.job)), costs))
     # One machine with more devices comes before several of few.
     several = [change for change in front.changes if change.key == "devices"]
@@ -385,6 +390,30 @@ def _that_help(
         plans = ServingSearch(changed, costs(changed)).front(most_plans=1).plans
         if plans:
             yield ServingChange(key, value, sentence, plan=plans[0])
+
+
+def _narrower_in_one_machine(
+    job: ServingJob, costs: Callable[[ServingJob], ServingCosts], most: float
+) -> list[ServingChange]:
+    """Return narrower weights on the smallest machine of more devices that helps, fewer than ``most``.
+
+    Also those on the smallest one on which no request waits, where that is another one.
+    """
+    from autoplan.search.serving.unmet_limits import other_formats
+
+    found: list[ServingChange] = []
+    for key, name, words, larger in _in_one_machine(job):
+        if larger.cluster.devices >= most:
+            break
+        formats = (change for change in other_formats(larger) if change[0] == "precision.weights")
+        helpful = sorted(_that_help(formats, costs), key=lambda change: change.plan.saturated)
+        if helpful:
+            narrow = helpful[0]
+            sentence = f"{words}, {narrow.sentence}"
+            found.append(ServingChange(key, name, sentence, narrow.edits, plan=narrow.plan))
+            if not narrow.plan.saturated:
+                break
+    return found[:1] if len(found) < 2 or found[-1].plan.saturated else [found[0], found[-1]]
 
 
 def _in_one_machine(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
@@ -440,9 +469,10 @@ def applied_change(front: ServingFront, number: int, folder: Path | None = None)
     change, source = front.changes[number - 1], front.job.source
     if source is None:
         raise UnsupportedError("the job was built by a program and has no file to edit: make the edits there")
-    edits = [(change.key, change.value)]
-    if change.key == "hardware" and "devices" in source.keys:
-        edits.append(("devices", str(node(change.value).devices)))
+    edits = list(change.edits)
+    machine = dict(edits).get("hardware")
+    if machine is not None and "devices" in source.keys:
+        edits.append(("devices", str(node(machine).devices)))
     text = edited_text(source, edits, folder or Path())
     try:
         edited = serving_job_of_text(text, source.reference, name=front.job.name, base=folder or Path())
@@ -450,8 +480,9 @@ def applied_change(front: ServingFront, number: int, folder: Path | None = None)
     except AutoplanError as error:
         raise UnsupportedError(f"{source.reference} cannot be edited ({error}): edit it by hand") from error
     if not feasible:
+        keys = " and of ".join(key for key, _ in change.edits)
         raise UnsupportedError(
-            f"a new value of {change.key} would change other keys too, since values in the file refer to each"
+            f"a new value of {keys} would change other keys too, since values in the file refer to each"
             " other: edit it by hand"
         )
     return text

@@ -97,7 +97,8 @@ def _serving_parts(question: ServingJobQuestion, front: ServingFront) -> dict[st
 
 def _remedy(question: ServingJobQuestion, change: ServingChange) -> dict[str, Any]:
     """Return a change that makes a plan possible, with the link that makes it where controls can."""
-    sentence = f"{change.sentence} ({change.key}: {change.value})"
+    edits = "; ".join(f"{key}: {value}" for key, value in change.edits)
+    sentence = f"{change.sentence} ({edits})"
     return {"sentence": sentence, "query": changed_serving_query(question, change)}
 
 

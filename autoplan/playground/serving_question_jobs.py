@@ -119,13 +119,17 @@ def _limits(question: ServingJobQuestion, fields: Mapping[str, str]) -> dict[str
 
 def changed_serving_query(question: ServingJobQuestion, change: ServingChange) -> str | None:
     """Return the link of ``question`` with a ``change`` of its job file; None where no control shows it."""
-    changes = _control_values(question, change)
-    return None if changes is None else linked_query({**question.model_dump(), **changes})
+    values = question.model_dump()
+    for edit in change.edits:
+        if (controls := _control_values(question, edit)) is None:
+            return None
+        values |= controls
+    return linked_query(values)
 
 
-def _control_values(question: ServingJobQuestion, change: ServingChange) -> dict[str, Any] | None:
-    """Return the controls that a change sets, with their values."""
-    key, value = change.key, change.value
+def _control_values(question: ServingJobQuestion, edit: tuple[str, str]) -> dict[str, Any] | None:
+    """Return the controls that an edit of the job file sets, with their values."""
+    key, value = edit
     if key in _NUMBERS:
         return {_NUMBERS[key]: int(value)} if value.isascii() and value.isdigit() else None
     if key in _FORMATS:

@@ -30,6 +30,10 @@ def missing_fine_tuning(job: Job, stack: StackSpec) -> str | None:
         ),
         (adapters is not None and adapters.dora and not policy.dora, "DoRA (adapters.dora)"),
         (
+            adapters is not None and adapters.experts and policy.expert_adapters is None,
+            "adapters of experts (adapters.experts)",
+        ),
+        (
             OPTIMIZERS[job.optimizer].paged and not policy.paged_optimizers,
             f"paged optimizer ({job.optimizer})",
         ),

@@ -29,6 +29,11 @@ class AdapterSpec(Frozen):
         description="GEMMs with an adapter: those of attention, or also those of the MLP (all), or a list of"
         " them such as [q_proj, v_proj]",
     )
+    experts: bool = Field(
+        default=False,
+        description="stacked experts have adapters, too, two matrices each (PEFT's target_parameters,"
+        " axolotl's lora_target_parameters, gate_proj, up_proj and down_proj of Unsloth)",
+    )
     base: Base | None = Field(
         default=None,
         description="format of the frozen GEMMs' weights (QLoRA): nf4 or fp4 in 4 bits, int8; embedding,"
@@ -66,4 +71,10 @@ class AdapterSpec(Frozen):
     def _scales_of_a_base_in_four_bits(self) -> Self:
         if self.double_quantization is not None and self.base not in {"nf4", "fp4"}:
             raise ValueError("double_quantization needs base: nf4 or fp4")
+        return self
+
+    @model_validator(mode="after")
+    def _plain_adapters_of_experts(self) -> Self:
+        if self.experts and (self.dora or self.dropout):
+            raise ValueError("adapters of experts have neither dora nor dropout")
         return self

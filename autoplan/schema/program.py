@@ -21,7 +21,7 @@ from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Optimizer, Precision
 
 Task = Literal["pretrain", "fine-tune", "adapters"]
-AdapterChoice = Literal["dora", "dropout", "modules", "plain-scales"]
+AdapterChoice = Literal["dora", "dropout", "modules", "experts", "plain-scales"]
 RLChoice = RLMethod | Literal["dpo-precomputed", "kto-precomputed"]
 Part = Literal[
     "geglu",
@@ -57,7 +57,10 @@ Part = Literal[
 
 def _adapts_beside_experts(job: Job) -> bool:
     """Return whether all linear modules of ``job`` have adapters, and stacked experts have none."""
-    return job.adapters is not None and job.adapters.targets == "all" and job.model.moe is not None
+    adapters = job.adapters
+    if adapters is None or adapters.experts or job.model.moe is None:
+        return False
+    return adapters.targets == "all"
 
 
 def _has_window(job: Job) -> bool:
@@ -122,7 +125,7 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
         lambda job: _has_window(job) and not job.model.attention_sinks,
     ),
     "adapters beside experts": (
-        "adapters of all linear modules that leave experts out (adapters.targets: all)",
+        "adapters that leave experts out (adapters.targets: all): set adapters.experts: true",
         _adapts_beside_experts,
     ),
     "capacity of experts": (
@@ -158,8 +161,8 @@ class ProgramWay(Frozen):
     adapters: tuple[AdapterChoice, ...] = Field(
         default=(),
         description="choices of adapters that its configuration expresses, besides rank and the targets"
-        " attention and all: DoRA, dropout, single GEMMs (modules), and scales of a 4-bit base that are not"
-        " quantised themselves (plain-scales)",
+        " attention and all: DoRA, dropout, single GEMMs (modules), stacked experts (experts), and scales of"
+        " a 4-bit base that are not quantised themselves (plain-scales)",
     )
     rl: tuple[RLChoice, ...] = Field(
         default=(),
@@ -174,6 +177,11 @@ class ProgramWay(Frozen):
     defaults: SoftwareSpec = Field(
         default=SoftwareSpec(),
         description="what its software does unlike its stack's, where a job does not say it otherwise",
+    )
+    fused_adapters: bool = Field(
+        default=False,
+        description="whether an MLP with adapters is one function, where a job has no rl, no base in int8 and"
+        " does not say it otherwise",
     )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
@@ -218,6 +226,11 @@ class ProgramSpec(Frozen):
     )
     least_devices: int = Field(
         default=1, ge=1, le=1_000_000, description="fewest devices for which it is searched then"
+    )
+    models: dict[Literal["full", "adapters"], tuple[Name, ...]] = Field(
+        default_factory=dict,
+        description="models of the catalogue that its package has a recipe of, for all of them and for"
+        " adapters; left out: it trains any",
     )
     ways: Annotated[tuple[ProgramWay, ...], Field(min_length=1, max_length=8)] = Field(
         description="ways in which it runs a job"
@@ -279,6 +292,7 @@ def _lacking_choices(way: ProgramWay, adapters: AdapterSpec | None) -> dict[str,
         "dora": ("no DoRA", adapters.dora),
         "dropout": ("no dropout of adapters", adapters.dropout > 0),
         "modules": ("no adapters at single GEMMs", isinstance(adapters.targets, tuple)),
+        "experts": ("no adapters of stacked experts", adapters.experts),
         "plain-scales": ("no base with scales in fp32", four and not adapters.doubly_quantized),
     }
     return {words: wished and name not in way.adapters for name, (words, wished) in chosen.items()}

@@ -147,7 +147,7 @@ def test_a_narrower_format_is_tried_before_more_devices(run):
     knobs = json.loads(run("capacity", *job).stdout)["knobs"]
     changes = json.loads(run("plan", *job).stdout)["changes"]
 
-    for told, more in ((knobs, ["devices"]), (changes, ["hardware", "devices"])):
+    for told, more in ((knobs, ["hardware"]), (changes, ["hardware", "hardware", "devices"])):
         assert [change["key"] for change in told] == ["precision.weights", *more]
         assert told[0]["value"] == "int4-awq"
     assert knobs[0]["fits"]

@@ -204,3 +204,15 @@ def test_commands_on_a_job_take_a_line(run, tmp_path):
     line = ("--model", "meta-llama/Llama-3.2-1B", "--hardware", "2x-rtx4090")
     assert "2 engines start" in run("capacity", *line, "--task", "serve").stdout
     assert "--task serve" in run("capacity", *line).stderr
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("--gpus", "--devices"), ("--seq_len", "--sequence-length"), ("--lora_r", "--rank")],
+)
+def test_an_option_by_the_name_that_another_program_has_is_told_ours(run, written, meant):
+    """What people write first is named with its right form."""
+    refused = run("plan", "--model", "gpt2", "--hardware", "1x4090", written, "2")
+
+    assert refused.exit_code == 2
+    assert f"{written} is {meant} here" in refused.output

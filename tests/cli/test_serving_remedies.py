@@ -1,111 +1,44 @@
-"""Serving jobs without a plan: each change, made in the file by ``--apply``, has a plan."""
+"""Serving jobs that do not fit: several keys changed at once, and machines that people have."""
 
-import json
+from __future__ import annotations
 
 import pytest
 
-HEAD = "schema: 1  # ours\nkind: serving\nmodel: {model}\nhardware: dgx-h100\nstack: vllm@0.24\n"
-LOAD = "workload: {input_tokens: 512, output_tokens: 64, concurrency: 16%s}  # as measured\n"
-SEARCH = "search: {tensor_parallel: [1, 2], pipeline_parallel: 1, max_num_batched_tokens: 2048%s}\n"
-SMALL = HEAD.replace("{model}", "llama3.1-8b") + "devices: 1\n"
-#: Jobs with the keys of the changes that have to be among those that help.
-JOBS = {
-    "limits": (
-        SMALL + LOAD % "" + SEARCH % "" + "limits: {time_per_output_token: 1 ms, request_latency: 60 s}\n",
-        {"limits.time_per_output_token"},
-    ),
-    "percentiles": (
-        SMALL + LOAD % "" + SEARCH % "" + "limits: {time_to_first_token: {p99: 5 ms}}\n",
-        {"limits.time_to_first_token"},
-    ),
-    "seqs": (
-        SMALL + LOAD % "" + SEARCH % ", max_num_seqs: 1" + "limits: {request_latency: 1500 ms}\n",
-        {"limits.request_latency", "search.max_num_seqs", "devices"},
-    ),
-    "context": (
-        SMALL.replace("dgx-h100", "2x-rtx4090").replace("0.24", "0.19")
-        + LOAD % ", longest_request: 131072"
-        + SEARCH % ", max_num_seqs: 16",
-        {"workload.longest_request", "devices"},
-    ),
-    "formats": (
-        HEAD.replace("{model}", "llama3.1-70b") + "devices: 1\n" + LOAD % "" + SEARCH % ", max_num_seqs: 16",
-        {"precision.weights", "devices"},
-    ),
-    "a fuller machine": (
-        HEAD.replace("{model}", "llama3.1-70b").replace("dgx-h100", "1x-rtx4090").replace("0.24", "0.19")
-        + "devices: 1\n"
-        + LOAD % ""
-        + "search: {max_num_batched_tokens: 2048, max_num_seqs: 16}\n",
-        {"hardware"},
-    ),
-    "one more device": (
-        SMALL.replace("devices: 1", "devices: 2")
-        + "workload: {input_tokens: 512, output_tokens: 64, request_rate: 200/s}\n"
-        + SEARCH % "",
-        {"devices"},
-    ),
-}
+import autoplan
+from autoplan.answers.capacity.ask import capacity
+from autoplan.planning.serving_plans import applied_change
+
+SERVE = "--task serve --concurrency 8 --input-tokens 512 --output-tokens 256"
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_every_change_applied_has_a_plan(run, tmp_path, name):
-    """The edited file is planned, its comments stay, and the changes that everybody would try are there."""
-    text, keys = JOBS[name]
-    file, new = tmp_path / "job.yaml", tmp_path / "new.yaml"
-    file.write_text(text)
-    done = run("plan", file, "--format", "json")
-    changes = json.loads(done.stdout)["changes"]
+def test_narrower_weights_on_a_larger_machine_are_one_change(tmp_path):
+    """70B fits one 24 GB card in no format: two hold 4 bits, and the file that is written plans."""
+    front = autoplan.plan(f"--model llama3.1-70b --hardware 1x-rtx4090 {SERVE}")
 
-    assert done.exit_code == 1
-    assert keys <= {change["key"] for change in changes}
-    for number, change in enumerate(changes, start=1):
-        written = run("plan", file, "--apply", number, "--output", new)
-        assert written.exit_code == 0, written.stderr
-        edited = new.read_text()
-        assert all(words in edited for words in ("# ours", "# as measured") if words in text)
-        again = run("plan", new, "--format", "json")
-        assert again.exit_code == 0, (change["key"], change["value"])
-        best = json.loads(again.stdout)["front"]
-        assert change["plan"]["predicted"]["devices"] >= min(p["predicted"]["devices"] for p in best)
+    both = [change for change in front.changes if len(change.edits) > 1]
+    assert [dict(change.edits) for change in both][:1] == [
+        {"hardware": "2x-rtx4090", "precision.weights": "int4-awq"}
+    ]
+    assert not any(change.key == "precision.weights" for change in front.changes)
+    number = front.changes.index(both[0]) + 1
+    file = tmp_path / "new.yaml"
+    file.write_text(applied_change(front, number, tmp_path), encoding="utf-8")
+    assert autoplan.plan(file).plans
 
 
-def test_the_fewest_more_devices_are_named(run, tmp_path):
-    """One device fewer than the change says has no plan."""
-    text, _ = JOBS["one more device"]
-    file = tmp_path / "job.yaml"
-    file.write_text(text)
-    changes = json.loads(run("plan", file, "--format", "json").stdout)["changes"]
-    devices = next(int(change["value"]) for change in changes if change["key"] == "devices")
-    file.write_text(text.replace("devices: 2", f"devices: {devices - 1}"))
+def test_capacity_names_the_machine_and_the_format():
+    """What starts on more devices is a machine that has them, as in a plan."""
+    answer = capacity(f"--model llama3.1-70b --hardware 1x-rtx4090 {SERVE}")
 
-    assert devices > 2
-    assert run("plan", file).exit_code == 1
+    starting = {knob.edits for knob in answer.knobs if knob.fits}
+    assert "hardware: 2x-rtx4090; precision.weights: int4-awq" in starting
+    assert not any(edits.startswith("devices") for edits in starting)
 
 
-@pytest.mark.parametrize(("number", "said"), [(0, "there is no change 0"), (99, "there is no change 99")])
-def test_a_change_that_is_not_there(run, tmp_path, number, said):
-    """Exit code 2 with the numbers that there are; nothing is written."""
-    file, new = tmp_path / "job.yaml", tmp_path / "new.yaml"
-    file.write_text(JOBS["limits"][0])
-    done = run("plan", file, "--apply", number, "--output", new)
+@pytest.mark.parametrize("hardware", ["1x-mi300x", "1x-h100-pcie-80gb"])
+def test_the_assumed_engine_of_any_maker_is_written(hardware):
+    """V1 of vLLM on ROCm has the arguments of V1."""
+    reference = f"--model llama3.1-8b --hardware {hardware} {SERVE}"
 
-    assert done.exit_code == 2
-    assert said in done.stderr
-    assert not new.exists()
-
-
-def test_a_trace_stays_found_in_another_folder(run, tmp_path):
-    """Paths in the job are rewritten for the folder of the new file."""
-    rows = "".join(f"{i * 0.1},{200 + i},{20 + i}\n" for i in range(40))
-    (tmp_path / "requests.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
-    lengths = "{input_tokens: {trace: requests.csv}, output_tokens: {trace: requests.csv}, request_rate: 9/s}"
-    file, new = tmp_path / "job.yaml", tmp_path / "below" / "new.yaml"
-    file.write_text(
-        SMALL + f"workload: {lengths}\n" + SEARCH % "" + "limits: {time_per_output_token: 1 ms}\n"
-    )
-    new.parent.mkdir()
-
-    assert run("plan", file, "--apply", 1, "--output", new).exit_code == 0
-    assert "../requests.csv" in new.read_text()
-    assert run("plan", new).exit_code == 0
+    emission = autoplan.emit(autoplan.plan(reference), "vllm")
+    assert "vllm serve meta-llama/Llama-3.1-8B" in emission.files[0].text

@@ -187,8 +187,9 @@ def jobs(name: str):
         if precision == "bf16" and model == "llama3-8b":
             asked += fine_tunes(job, layouts)
         if precision == "bf16" and job.model.moe is not None:
-            adapters = AdapterSpec(rank=8, targets="attention", base="nf4")
-            asked.append((replace(job, adapters=adapters), ("dp=8,mbs=1,zero=3", "dp=8,mbs=1,zero=0")))
+            for more in ({"base": "nf4"}, {"experts": True}):
+                adapters = AdapterSpec(rank=8, targets="attention", **more)
+                asked.append((replace(job, adapters=adapters), ("dp=8,mbs=1,zero=3", "dp=8,mbs=1,zero=0")))
     return asked
 
 
@@ -254,7 +255,8 @@ def others(model: type[BaseModel], field: str, value: Any) -> list[Any]:
             return [value[1:], value[:-1], ()]
         case str():
             hint = model.model_fields[field].annotation
-            return [x for x in get_args(hint) if x != value] if get_origin(hint) is Literal else []
+            names = next((x for x in (hint, *get_args(hint)) if get_origin(x) is Literal), None)
+            return [x for x in get_args(names) if x != value]
     numbers = {k: getattr(value, k) for k in ("value", "low", "high") if hasattr(value, k)}
     return [value.model_copy(update={k: s * x for k, x in numbers.items()}) for s in (0.5, 0.1, 2.0)]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog import load_serving_job
+from autoplan.catalog.entries import fuller_nodes
 from autoplan.catalog.request_traces import request_trace_of
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.core.serving.capacity import CapacityPrediction
@@ -25,6 +26,7 @@ from autoplan.results.serving.capacity_answer import (
     shortage_sentence,
 )
 from autoplan.rules.engine_rules import broken_engine_rules
+from autoplan.schema.job import Cluster
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
@@ -257,17 +259,42 @@ def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
     """Yield the smallest engine of more devices, where this one does not start."""
     if predict_capacity(EngineScope(job, layout)).fits:
         return
+    formats = [layout.weights]
+    if not any(knob.fits for knob in _format_knobs(job, layout)):
+        formats += narrower_formats(layout.weights)
+    found: set[str] = set()
+    for weights in formats:
+        knob = _on_more_devices(job, replace(layout, weights=weights))
+        if knob is None or knob.value in found:
+            continue
+        found.add(knob.value)
+        if weights == layout.weights:
+            yield knob
+            continue
+        words = f"{knob.sentence}, weights in {weights}"
+        yield replace(knob, sentence=words, beside=(("precision.weights", weights),), lossless=False)
+
+
+def _on_more_devices(job: ServingJob, layout: EngineLayout) -> CapacityKnob | None:
+    """Return the smallest engine of more devices that starts with the formats of ``layout``."""
     for tp in (layout.tp * n for n in (2, 4, 8, 16)):
-        more = replace(job.cluster, devices=tp * layout.pp * layout.adp)
+        devices = tp * layout.pp * layout.adp
+        more, key, value = _more_devices(job.cluster, devices)
         larger = replace(job, cluster=more, choices=())
         changed = replace(layout, tp=tp, replicas=1, ep=1, dcp=1)
-        if more.devices > job.cluster.devices and not broken_engine_rules(larger, changed):
-            knob = _knob(
-                larger, changed, "devices", str(more.devices), f"{more.devices} devices, tensor parallel"
-            )
+        if devices > job.cluster.devices and not broken_engine_rules(larger, changed):
+            knob = _knob(larger, changed, key, value, f"{devices} devices, tensor parallel")
             if knob.fits:
-                yield knob
-                return
+                return knob
+    return None
+
+
+def _more_devices(cluster: Cluster, devices: int) -> tuple[Cluster, str, str]:
+    """Return ``cluster`` with more devices, in one machine if there is one, and the key that says so."""
+    machine = next((node for node in fuller_nodes(cluster.node) if node.devices == devices), None)
+    if machine is None or cluster.devices != cluster.node.devices:
+        return replace(cluster, devices=devices), "devices", str(devices)
+    return replace(cluster, node=machine, devices=devices), "hardware", machine.name
 
 
 def _knob(
@@ -287,4 +314,4 @@ def _ranked(knobs: Iterable[CapacityKnob], now: CapacityPrediction) -> tuple[Cap
 
 
 def _knob_worth(knob: CapacityKnob) -> tuple[bool, bool, int]:
-    return knob.fits, knob.key != "devices", knob.predicted.total_tokens
+    return knob.fits, knob.key not in {"devices", "hardware"}, knob.predicted.total_tokens

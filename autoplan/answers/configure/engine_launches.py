@@ -14,7 +14,7 @@ from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.engines.arguments.argument_list import listed_as
+from autoplan.launch.engines.arguments.argument_list import written_as
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
 from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS, engine_target
@@ -272,8 +272,8 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     configuration = read_engine_file(file, wanted)
     if configuration is None:
         raise UnsupportedError(f"{file.name} has no serve command of a known engine: give --framework")
-    name = configuration.engine.partition("@")[0]
-    if listed_as(name) != listed_as(job.engine.name):
+    name, _, version = configuration.engine.partition("@")
+    if written_as(name, version) != written_as(job.engine.name, job.engine.version):
         raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
     priced = replace(job, search=_told(job.search, configuration.search))
     file_job, plan = evaluate_serving(priced, configuration.layout)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -144,7 +145,7 @@ def _layer(job: Job, candidates: Candidates, t: Array) -> Part:
     zero, experts = np.zeros_like(t), mean("experts") / (ep * etp) + mean("experts_replicated") / ep
     total = divided + mean("replicated") + experts
     if job.adapters is not None:
-        adapters = adapter_parameters(job, t)
+        adapters = adapter_parameters(job, t) + expert_adapter_parameters(job, candidates)
         left = _unquantized(job, experts, mean("router"))
         quantized = float(job.adapters.base is not None) * (total - vectors - left)
         return Part(total + adapters, adapters, zero, adapters, zero, experts, quantized)
@@ -176,6 +177,44 @@ def experts_quantized(job: Job) -> bool:
     if job.adapters is None or job.adapters.base is None or policy is None:
         return False
     return policy.quantized or not policy.grouped_gemm
+
+
+def expert_adapters(job: Job) -> Literal["merged", "split"] | None:
+    """Return how the stack of ``job`` runs adapters of stacked experts; None where these have none.
+
+    >>> adapters = AdapterSpec(rank=8, targets="attention", experts=True)
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), adapters=adapters)
+    >>> [expert_adapters(replace(job, stack=stack(name))) for name in ("hf-trainer", "unsloth")]
+    ['merged', 'split']
+    """
+    adapters, policy = job.adapters, job.stack.fine_tuning
+    if adapters is None or not adapters.experts or job.model.moe is None or policy is None:
+        return None
+    return policy.expert_adapters
+
+
+def expert_adapter_parameters(job: Job, candidates: Candidates) -> Array:
+    """Return the parameters of the experts' adapters in the average layer on one rank [1], shape [C, 1].
+
+    r E (h + g f) + r E (f + h): two matrices of each of E experts at the stack of gate and up (g = 2, or 1
+    without a gate), and at that of down.
+
+    >>> adapters = AdapterSpec(rank=16, targets="attention", experts=True)
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), adapters=adapters)
+    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+    >>> float(expert_adapter_parameters(job, one)[0, 0]), 16 * 8 * (2 * 4096 + 3 * 14336)
+    (6553600.0, 6553600)
+
+    Source: huggingface/peft, tuners/lora/layer.py, ParamWrapper.update_layer.
+    """
+    moe, adapters, model = job.model.moe, job.adapters, job.model
+    if moe is None or adapters is None or not adapters.experts:
+        return np.zeros((len(candidates), 1))
+    inner = moe.expert_ffn_size / column(candidates.etp)
+    widths = 2.0 * model.hidden_size + (3.0 if model.gated else 2.0) * inner
+    experts = moe_layer_share(model) * moe.experts / column(candidates.ep)
+    parameters: Array = adapters.rank * experts * widths
+    return parameters
 
 
 def _mean_layer(model: ModelSpec) -> Callable[[str], float]:
@@ -232,16 +271,16 @@ def adapter_extents(
 ) -> list[tuple[Array, Array]]:
     """Return n and m of the GEMMs among ``modules`` that have an adapter (LoRA), on one rank [1].
 
-    Experts, which are stacked parameters and no linear modules, have none. Latent attention has adapters at
-    all of its GEMMs wherever attention has some; linear attention, of a job with layers of this type alone,
-    where all linear modules have.
+    Experts, which are stacked parameters and no linear modules, are counted apart. Latent attention has
+    adapters at all of its GEMMs wherever attention has some; linear attention, of a job with layers of this
+    type alone, where all linear modules have.
 
     >>> adapters = AdapterSpec(rank=16, targets=("k_proj", "down_proj"))
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=adapters)
     >>> [(float(n[0]), float(m[0])) for n, m in adapter_extents(job, np.ones(1))]
     [(4096.0, 1024.0), (14336.0, 4096.0)]
 
-    Leaves out: adapters of the embedding, the head and experts.
+    Leaves out: adapters of the embedding and the head.
     """
     if job.adapters is None:
         return []
@@ -304,7 +343,7 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     >>> lora, dora - lora  # 16 (2 (4096 + 4096) + 2 (4096 + 1024)), and 2 (4096 + 1024)
     (425984.0, 10240.0)
 
-    Leaves out: adapters of the embedding, the head and experts.
+    Leaves out: adapters of the embedding and the head; those of experts.
     Source: Hu et al. 2021, arXiv:2106.09685, section 4.1; Liu et al. 2024 (DoRA), arXiv:2402.09353.
     """
     adapters, model = job.adapters, job.model

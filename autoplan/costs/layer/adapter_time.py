@@ -22,6 +22,11 @@ from autoplan.costs.core.rank_parameters import adapter_extents, experts_quantiz
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.device.kernels import Gemm, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
+from autoplan.costs.layer.expert_adapters import (
+    expert_adapter_elements,
+    expert_adapter_gemms,
+    expert_adapter_kernels,
+)
 from autoplan.costs.layer.moe import dequantized_stacks
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -39,6 +44,8 @@ _NESTED_KERNELS: Final = 3
 def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """Return the forward GEMMs of the adapters of a layer [1]: [T, n] x [n, r] and [T, r] x [r, m] a target.
 
+    Behind them are those of experts (``expert_adapter_gemms``).
+
     DoRA multiplies the two matrices, [m, r] x [r, n], for the norms of the adapted weight's rows.
 
     >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
@@ -55,7 +62,8 @@ def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]
     extents = adapter_extents(job, candidates.tp.astype(np.float64))
     pairs = [(Gemm(tokens, rank, n), Gemm(tokens, m, rank)) for n, m in extents]
     norms = [Gemm(m, n, rank) for n, m in extents] if adapters.dora else []
-    return [*(gemm for pair in pairs for gemm in pair), *norms]
+    experts = expert_adapter_gemms(job, tokens, candidates)
+    return [*(gemm for pair in pairs for gemm in pair), *norms, *experts]
 
 
 def adapter_kernels(job: Job) -> float:
@@ -73,7 +81,8 @@ def adapter_kernels(job: Job) -> float:
     if adapters.base is not None:
         matrices = _quantized_matrices(job)
         of_base = matrices * (_NESTED_KERNELS if adapters.doubly_quantized else _DEQUANTIZATION_KERNELS)
-    return float(targets * (_KERNELS + _DORA_KERNELS * adapters.dora) + of_base)
+    of_targets = targets * (_KERNELS + _DORA_KERNELS * adapters.dora)
+    return float(of_targets + of_base + expert_adapter_kernels(job))
 
 
 def _quantized_matrices(job: Job) -> float:
@@ -124,6 +133,8 @@ def adapter_traffic_seconds(
         magnitudes = adapters.dora * e * (4.0 * m * tokens + 5.0 * m * n)
         forward = forward + 5.0 * e * m * tokens + dropped + magnitudes
         backward = backward + e * (2.0 * m + 3.0 * n) * tokens + dropped + magnitudes
+    of_experts = expert_adapter_elements(job, tokens, candidates)
+    forward, backward = forward + e * of_experts[0], backward + e * of_experts[1]
     return memory_bound_seconds(forward, machine, calls=0), memory_bound_seconds(backward, machine, calls=0)
 
 

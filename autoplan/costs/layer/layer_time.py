@@ -59,6 +59,7 @@ from autoplan.costs.layer.alternate_recompute import alternate_gemms, products_o
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds
+from autoplan.costs.layer.expert_adapters import adapted_expert_gemms
 from autoplan.costs.layer.gemm_shapes import (
     dense_gemms,
     input_gradient_gemms,
@@ -382,7 +383,7 @@ def _layer_gemm_passes(
 ) -> tuple[Array, Array, Array]:
     """Return the seconds of a layer's GEMMs in forward, for input gradients and for weight gradients.
 
-    With adapters only these have weight gradients.
+    With adapters only these have weight gradients, and the experts that they are merged into.
     """
     forward, input_gradient, weight = _gemm_passes(layer_gemms(job, tokens, candidates), machine)
     if not job.adapters:
@@ -390,6 +391,8 @@ def _layer_gemm_passes(
     adapter_forward, adapter_input, adapter_weight = _gemm_passes(
         adapter_gemms(job, tokens, candidates), machine
     )
+    merged = weight_gradient_gemms(adapted_expert_gemms(job, tokens, candidates))
+    adapter_weight = adapter_weight + _total_seconds(merged, machine)
     return forward + adapter_forward, input_gradient + adapter_input, adapter_weight
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.rank_parameters import experts_quantized
+from autoplan.costs.core.rank_parameters import expert_adapters, experts_quantized
 from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.device.kernels import Gemm
 from autoplan.schema.job import Job
@@ -381,7 +381,8 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     of a clamp, n tensors of hidden size a routed token (``saved_tensors_per_routed_token``). Shared expert:
     its width over t times ``inner``. Router: logits and top-k choices over s. Frozen experts, below adapters
     of attention, do not save their input; quantised stacks of them save their 16-bit copies, for the gradient
-    of the input (``dequantized_stacks``).
+    of the input (``dequantized_stacks``). Adapters of experts that are merged save the sums of the stacks,
+    those that are split the outputs of both first matrices, 2 e r a routed token.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
@@ -397,13 +398,17 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     sp_degree = _sequence_parallel_degree(candidates)
     if moe is None:
         return np.zeros_like(sp_degree)
-    # The input of a frozen expert is not saved: only the weight gradient needs it.
-    copies = (policy.saved_tensors_per_routed_token if policy else 1) - (job.adapters is not None)
+    # The input of a frozen expert is not saved: only the weight gradient, or an adapter, needs it.
+    frozen = job.adapters is not None and not job.adapters.experts
+    copies = (policy.saved_tensors_per_routed_token if policy else 1) - frozen
     clamped = e * clamped_copies(job)
     width = (inner + clamped) * moe.expert_ffn_size / candidates.etp + copies * e * job.model.hidden_size
     shared = inner * moe.shared_expert_ffn_size / candidates.tp
     router = (_ROUTER_EXPERT_BYTES * moe.experts + _ROUTER_CHOICE_BYTES * moe.top_k) / sp_degree
-    stacks = e * dequantized_stacks(job, candidates) / tokens_of(job, candidates)
+    way = expert_adapters(job)
+    width = width + (2.0 * e * job.adapters.rank if job.adapters and way == "split" else 0.0)
+    copied = stacked_parameters if way == "merged" else dequantized_stacks
+    stacks = e * copied(job, candidates) / tokens_of(job, candidates)
     saved: Array = routed_per_token(job, candidates) * width + shared + router + stacks
     return saved
 
@@ -412,10 +417,12 @@ def dequantized_stacks(job: Job, candidates: Candidates) -> Array:
     """Return the parameters of an MoE layer's experts that a forward makes 16-bit copies of [1], shape [C].
 
     All experts of a rank where their stacks are quantised: a grouped GEMM takes one 16-bit tensor, and keeps
-    it. 0 in a loop, which dequantises an expert's matrix at a time, and once more in backward.
+    it. 0 in a loop, which dequantises an expert's matrix at a time, and where backward makes them again.
 
     >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("unsloth"))
+    >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("hf-trainer"))
+    >>> experts = job.stack.experts.model_copy(update={"quantized": True})
+    >>> job = replace(job, stack=job.stack.model_copy(update={"experts": experts}))
     >>> nf4 = replace(job, adapters=AdapterSpec(rank=8, targets="attention", base="nf4"))
     >>> [float(dequantized_stacks(x, one)[0]) for x in (job, nf4)], 8 * 3 * 4096 * 14336
     ([0.0, 1409286144.0], 1409286144)
@@ -426,7 +433,22 @@ def dequantized_stacks(job: Job, candidates: Candidates) -> Array:
     moe, policy = job.model.moe, job.stack.experts
     if moe is None or policy is None or not policy.grouped_gemm or not experts_quantized(job):
         return np.zeros(len(candidates))
+    if policy.dequantized_again:
+        return np.zeros(len(candidates))
+    return stacked_parameters(job, candidates)
+
+
+def stacked_parameters(job: Job, candidates: Candidates) -> Array:
+    """Return the parameters of an MoE layer's experts on a rank, without biases [1], shape [C].
+
+    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
+    >>> float(stacked_parameters(load_job("mixtral-8x7b-8x-h200"), one)[0]), 3 * 4096 * 14336
+    (176160768.0, 176160768)
+    """
+    moe = job.model.moe
+    if moe is None:
+        return np.zeros(len(candidates))
     matrices = 3.0 if job.model.gated else 2.0
     of_an_expert = matrices * job.model.hidden_size * moe.expert_ffn_size
-    copied: Array = moe.experts * of_an_expert / (candidates.ep * candidates.etp)
-    return copied
+    stacked: Array = moe.experts * of_an_expert / (candidates.ep * candidates.etp)
+    return stacked

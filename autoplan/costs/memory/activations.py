@@ -216,7 +216,8 @@ def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
         return True
     adapted = bool(set(adapters.modules) & set(modules))
     if job.model.moe is not None and set(modules) <= set(MLP_MODULES):
-        adapted = False
+        # Experts copy their input; what the router reads is frozen there.
+        adapted = adapters.experts and tuple(modules) == MLP_MODULES[2:]
     if job.model.linear_attention is not None and set(modules) <= set(ATTENTION_MODULES):
         adapted = adapters.targets == "all"
     return adapters.dropout == 0 and adapted

@@ -16,6 +16,7 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
 from autoplan.costs.core.parameters import moe_layer_share
+from autoplan.costs.core.rank_parameters import expert_adapters, experts_quantized
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import (
     element_bytes,
@@ -25,7 +26,7 @@ from autoplan.costs.core.sizes import (
 )
 from autoplan.costs.layer.context_parallel import context_buffer_bytes
 from autoplan.costs.layer.linear_attention_time import linear_workspace_elements
-from autoplan.costs.layer.moe import routed_per_token
+from autoplan.costs.layer.moe import routed_per_token, stacked_parameters
 from autoplan.costs.memory.activations import Saved, mlp_in_place
 from autoplan.costs.memory.model_states import gradients_persist
 from autoplan.schema.model import ModelSpec
@@ -137,7 +138,22 @@ def dequantized_bytes(scope: Scope) -> Array:
     widest = max(attention, _widest_mlp(model)) / column(scope.candidates.tp)
     copies = float(adapters.base is not None) + 2.0 * adapters.dora
     copied: Array = copies * element_bytes(scope.job) * model.hidden_size * widest
-    return copied
+    return np.maximum(copied, _stack_copies_bytes(scope))
+
+
+def _stack_copies_bytes(scope: Scope) -> Array:
+    """Return the 16-bit copies of the larger stack of experts in backward [byte]: 2 e g h f E, or 0.
+
+    Of merged adapters these are the gradient of the sum and its scaled copy, of a stack that is dequantised
+    again itself and its transpose. Source: huggingface/peft, tuners/lora/layer.py, ParamWrapper;
+    unslothai/unsloth-zoo, temporary_patches/moe_utils.py, _GroupedMMRecompute.
+    """
+    job, policy = scope.job, scope.job.stack.experts
+    again = policy is not None and policy.dequantized_again and experts_quantized(job)
+    if not again and expert_adapters(job) != "merged":
+        return np.zeros_like(scope.tokens)
+    larger = 2.0 / 3.0 if job.model.gated else 0.5
+    return 2.0 * element_bytes(job) * larger * column(stacked_parameters(job, scope.candidates))
 
 
 def _widest_mlp(model: ModelSpec) -> int:

@@ -87,7 +87,7 @@ def emit_kubernetes_engines(run: ServedRun) -> Emission:
         container = {
             "name": "engine",
             "image": run.image,
-            "command": [*program_words(run.job.engine.name, settings)],
+            "command": [*program_words(run.known.engine, settings)],
             "args": [*_words(options), "--host", "0.0.0.0", "--port", str(_PORT)],  # noqa: S104 - a container
             "ports": [{"containerPort": _PORT}],
             "readinessProbe": {"httpGet": {"path": "/health", "port": _PORT}, "periodSeconds": 10},

@@ -126,11 +126,11 @@ def _command(
 ) -> Iterator[str]:
     """Yield the lines of one command."""
     settings, written, devices, port = engine
-    name, vendor = run.job.engine.name, run.job.cluster.device.vendor
+    vendor = run.job.cluster.device.vendor
     if vendor not in _VISIBLE:
         raise UnsupportedError(f"how engines are given devices of {vendor} is not known")
     visible = ",".join(str(device) for device in devices)
-    words = shlex.join(program_words(name, settings))
+    words = shlex.join(program_words(run.known.engine, settings))
     start = words if settings.nodes > 1 else f"{_VISIBLE[vendor]}={visible} {words}"
     options = [*written.options, ("--port", str(port))]
     lines = [start, *(f"    {_quoted(option)}" for option in options)]

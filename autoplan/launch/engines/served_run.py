@@ -13,7 +13,7 @@ from typing import Any, Final
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import LaunchFile, Values
-from autoplan.launch.engines.arguments.argument_list import ArgumentList, argument_list
+from autoplan.launch.engines.arguments.argument_list import ArgumentList, argument_list, written_as
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,
     InexpressibleEngineError,
@@ -71,7 +71,7 @@ class ServedRun:
         if engine.name not in _WRITERS:
             names = ", ".join(_WRITERS)
             raise UnsupportedError(f"{engine.title} cannot be emitted: engines are {names}")
-        return argument_list(engine.name, engine.version)
+        return argument_list(written_as(engine.name, engine.version), engine.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def written_arguments(run: ServedRun, group: EngineGroupToServe) -> tuple[Engine
     """
     settings = _settings(run, group)
     written = WrittenArguments(run.known, group.layout)
-    _WRITERS[run.job.engine.name](settings, written)
+    _WRITERS[run.known.engine](settings, written)
     return settings, written
 
 

@@ -102,15 +102,24 @@ def node_counts(job: Job, layout: Layout) -> tuple[int, int]:
     return nodes, devices // nodes
 
 
-def model_notes(job: Job) -> tuple[str, ...]:
-    """Return notes on the model: its own dropout, a checkpoint's format, experts that are not quantised."""
+def model_notes(job: Job, *, base_shipped: bool = False) -> tuple[str, ...]:
+    """Return notes on the model: its own dropout, a checkpoint's format, experts that are not quantised.
+
+    ``base_shipped`` says that the program loads a checkpoint that is in the format of the frozen base.
+    """
     notes = []
     if not job.model.gated and not dropout_masks(job):
         notes.append("the prediction is without dropout: set the probabilities in the model's config to 0")
-    published = published_format(job.model.name)
-    if published != "bf16":
+    published, base = (
+        published_format(job.model.name),
+        job.adapters.base if job.adapters is not None else None,
+    )
+    if published != "bf16" and base is None:
         notes.append(f"the publisher's checkpoint is in {published}: load it dequantised, to train in bf16")
-    base = job.adapters.base if job.adapters is not None else None
+    elif published != "bf16" and not base_shipped:
+        notes.append(
+            f"the publisher's checkpoint is in {published}, which is not made {base}: name one in bf16"
+        )
     if base is not None and job.model.moe is not None and not experts_quantized(job):
         notes.append(
             f"weights of experts stay in 16 bits: {base} is of linear modules, and experts are stacked"

@@ -8,6 +8,7 @@ from itertools import combinations
 from math import ceil, floor, log10
 from typing import Final
 
+from autoplan.catalog.derived_nodes import derived_name, split_name
 from autoplan.catalog.entries import device, fuller_nodes, node
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
@@ -227,19 +228,24 @@ def _fuller_nodes(job: Job, least: float) -> Iterator[Changes]:
 
 
 def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
-    """Yield catalogued nodes whose devices have more memory: same vendor first, then the smallest.
+    """Yield nodes whose devices have more memory: same vendor first, then the smallest.
 
+    Beside those that files describe they are of any device, where the job's are so many cards of one kind.
     None where the cost is limited: the price of other devices is not known.
     """
     cluster = job.cluster
     current = cluster.device
     larger = []
-    for name in entry_names("node") if job.limits.cost is None else ():
+    count = cluster.node.devices
+    names = list(entry_names("node"))
+    if split_name(cluster.node.name) is not None:
+        names += [node(derived_name(count, name)).name for name in entry_names("device")]
+    for name in names if job.limits.cost is None else ():
         other = node(name)
         candidate = device(other.device)
         usable = candidate.memory.usable.value
         has_more_memory = usable > max(current.memory.usable.value, needed or 0.0)
-        if has_more_memory and other.devices == cluster.node.devices and candidate.peak_flops(job.precision):
+        if has_more_memory and other.devices == count and candidate.peak_flops(job.precision):
             of_cloud = "-" in name and name.split("-")[0] in _CLOUDS
             larger.append((candidate.vendor != current.vendor, usable, of_cloud, name))
     seen = set()

@@ -110,6 +110,7 @@ def _knob(knob: CapacityKnob, now: CapacityPrediction) -> Document:
     return {
         "key": knob.key,
         "value": knob.value,
+        "beside": dict(knob.beside),
         "sentence": knob.sentence,
         "same_answers": knob.lossless,
         "more_tokens": knob.predicted.total_tokens - now.total_tokens,
@@ -227,7 +228,7 @@ def _knobs(answer: CapacityAnswer) -> DataTable | None:
     return data_table(
         [
             Column("change", tuple(knob.sentence for knob in knobs), "text"),
-            Column("key", tuple(f"{knob.key}: {knob.value}" for knob in knobs), "text"),
+            Column("key", tuple(knob.edits for knob in knobs), "text"),
             Column("tokens", tuple(f"{knob.predicted.total_tokens:,}" for knob in knobs)),
             Column("more", tuple(f"+{knob.predicted.total_tokens - now:,}" for knob in knobs)),
             Column("longest", tuple(f"{knob.predicted.longest_requests:,}" for knob in knobs)),

@@ -32,7 +32,7 @@ from autoplan.report.serving.serving_words import (
 )
 from autoplan.report.wording.sentences import number_words
 from autoplan.report.wording.suggestion_words import next_change
-from autoplan.results.serving.serving_front import ServingFront, ServingPlan
+from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.units import format_share
 
 #: Times per token up to this factor apart are alike.
@@ -264,13 +264,17 @@ def _draft_notes(front: ServingFront) -> Iterator[str]:
     )
 
 
+def _edits(change: ServingChange) -> str:
+    return "; ".join(f"{key}: {value}" for key, value in change.edits)
+
+
 def _changes(front: ServingFront) -> DataTable:
     changes = front.changes
     return data_table(
         [
             Column("#", tuple(str(number) for number, _ in enumerate(changes, start=1))),
             Column("change", tuple(change.sentence for change in changes), "text"),
-            Column("key", tuple(f"{change.key}: {change.value}" for change in changes), "text"),
+            Column("key", tuple(_edits(change) for change in changes), "text"),
             Column("time/token", tuple(time_words(change.plan.time_per_output_token) for change in changes)),
             Column("first token", tuple(time_words(change.plan.time_to_first_token) for change in changes)),
             Column("layout", tuple(_short(change.plan) for change in changes), "text"),

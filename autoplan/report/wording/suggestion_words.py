@@ -89,8 +89,10 @@ def _result(suggestion: Suggestion) -> str:
 
 
 def _outcome(suggestion: Suggestion) -> str:
-    """Return step time and memory of the fastest plan of the changed job."""
+    """Return step time and memory of the fastest plan of the changed job; of what batch, if it is another."""
     predicted = suggestion.plan.predicted
     seconds, size = predicted.step_seconds, predicted.peak_memory_bytes_per_device
     devices = number_words(suggestion.devices, "device")
-    return f"{format_seconds(seconds)} per step and {format_bytes(size)} per device on {devices}"
+    batch = next((edit.after for edit in suggestion.edits if edit.key == "workload.global_batch_size"), None)
+    step = "step" if batch is None else f"step of {number_words(int(batch), 'sequence')}"
+    return f"{format_seconds(seconds)} per {step} and {format_bytes(size)} per device on {devices}"

@@ -30,6 +30,13 @@ class CapacityKnob:
     sentence: str
     lossless: bool
     predicted: CapacityPrediction
+    #: Further keys with their new values, of which the change needs each.
+    beside: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def edits(self) -> str:
+        """The keys with their new values."""
+        return "; ".join(f"{key}: {value}" for key, value in ((self.key, self.value), *self.beside))
 
     @property
     def fits(self) -> bool:

@@ -34,6 +34,7 @@ def serving_change_values(job: ServingJob, changes: Sequence[ServingChange]) -> 
         {
             "key": change.key,
             "value": change.value,
+            "beside": dict(change.beside),
             "sentence": change.sentence,
             "plan": serving_plan_values(job, change.plan),
         }

@@ -302,11 +302,20 @@ class ServingCertificate:
 
 @dataclass(frozen=True, slots=True)
 class ServingChange(Change[ServingPlan]):
-    """One change of a serving job: ``key`` is the key of the job file and ``value`` its new value."""
+    """One change of a serving job: ``key`` is the key of the job file and ``value`` its new value.
+
+    ``beside`` are further keys with their new values, of which the change needs each.
+    """
 
     key: str
     value: str
     sentence: str
+    beside: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def edits(self) -> tuple[tuple[str, str], ...]:
+        """The keys with their new values."""
+        return ((self.key, self.value), *self.beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,6 +390,10 @@ class ExpertPolicy(Frozen):
         description="whether weights of grouped experts have the format of a frozen base, too; those of a"
         " loop always do",
     )
+    dequantized_again: bool = Field(
+        default=False,
+        description="whether backward makes 16-bit copies of quantised stacks again, which forward frees",
+    )
     load_variation: SourcedShare = Field(
         description="standard deviation of the experts' loads over their mean, where the job tells none"
     )
@@ -414,6 +418,11 @@ class FineTuningPolicy(Frozen):
         default=False,
         description="hooks of frozen sharded layers hold each one's input and its gradient to the end of"
         " backward (FSDP1 with reentrant checkpoints)",
+    )
+    expert_adapters: Literal["merged", "split"] | None = Field(
+        default=None,
+        description="adapters of stacked experts: merged into a copy of the stack in each forward (PEFT), or"
+        " grouped products of routed tokens (Unsloth); left out: it has none",
     )
     mlp_in_place: bool = Field(
         default=False,

@@ -63,6 +63,9 @@ class SavedServingChange(SavedPart):
 
     key: str = Field(description="the key of the job file")
     value: str = Field(description="its new value")
+    beside: dict[str, str] = Field(
+        default_factory=dict, description="new values of further keys, of which the change needs each"
+    )
     sentence: str = Field(description="the change in words")
     plan: SavedServingPlan = Field(description="the plan that it makes possible")
 

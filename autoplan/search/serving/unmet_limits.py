@@ -286,7 +286,7 @@ def _upwards(value: float) -> float:
 
 def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
     """Yield other formats and more devices, where they make a plan possible."""
-    for key, value, sentence, job in _edits(search.job):
+    for key, value, sentence, job in other_formats(search.job):
         plans = ServingSearch(job, search.costs, search.thinning).front(most_plans=1).plans
         if plans:
             yield ServingChange(key, value, sentence, plan=plans[0])
@@ -323,7 +323,8 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
     yield ServingChange("devices", str(devices), f"{devices} devices", plan=best[1])
 
 
-def _edits(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+def other_formats(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
+    """Yield ``job`` with formats mixed, a narrower cache or narrower weights: key, value, words and job."""
     if not job.search.mixed_formats and len(job.precision.weights) * len(job.precision.kv_cache) > 1:
         mixed = job.search.model_copy(update={"mixed_formats": True})
         yield "search.mixed_formats", "true", "engines of unlike formats", replace(job, search=mixed)

@@ -95,7 +95,7 @@ def test_every_kind_of_device_has_a_usual_node():
     ("name", "hint"),
     [
         ("4x-h100", "4x-h100-pcie-80gb"),
-        ("3x-rtx-4090", "4x-rtx-4090"),
+        ("9x-rtx-4090", "8x-rtx-4090"),
         ("16x-h100-sxm5-80gb", "8x-h100-sxm5-80gb"),
         ("8x-rtx-5090x", "8x-rtx-5090"),
     ],

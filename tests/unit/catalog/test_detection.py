@@ -121,7 +121,7 @@ def test_only_visible_devices_count(variable, value, entry, nvml, monkeypatch):
         ),
         ([H100] * 2, {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "names 'MIG-1'"),
         ([H100, ("NVIDIA L4", 24e9)], {}, "1 x NVIDIA H100 80GB HBM3, 1 x NVIDIA L4"),
-        ([H100] * 3, {}, "no node with so many of h100-sxm5-80gb: choose 1, 2, 4 or 8"),
+        ([H100] * 9, {}, "no node with so many of h100-sxm5-80gb: choose up to 8"),
         ([("NVIDIA H100 40GB Turbo", 42e9)], {}, "which the catalogue does not have: the nearest are"),
         ([H100] * 8, {"SLURM_JOB_NUM_NODES": "many"}, "SLURM_JOB_NUM_NODES='many' is not a number of nodes"),
         ([H100] * 8, {"PET_NNODES": "1:4"}, "PET_NNODES='1:4' is not a number of nodes"),

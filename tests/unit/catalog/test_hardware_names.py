@@ -21,11 +21,11 @@ from autoplan.errors import CatalogError
         ("NVIDIA GeForce RTX 3090", "1x-rtx-3090"),
         ("a100", "8x-a100-sxm4-80gb"),
         ("NVIDIA A100-SXM4-80GB", "8x-a100-sxm4-80gb"),
-        ("2x4090", "2x-rtx-4090"),
         ("8 x H100", "8x-h100-sxm5-80gb"),
         ("H100:8", "8x-h100-sxm5-80gb"),
         ("A100x4", "4x-a100-pcie-80gb"),
-        ("3x-4090", "4x-rtx-4090"),
+        ("3x-h100", "3x-h100-sxm5-80gb"),
+        ("16x-h100", "8x-h100-sxm5-80gb"),
         ("2x-rtx4009", "2x-rtx-4090"),
         ("dgxh100", "dgx-h100"),
         ("hgx-h100", "dgx-h100"),
@@ -44,3 +44,21 @@ def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant:
     named = re.findall(r"(?:\d+x|dgx|hgx)-[a-z0-9.-]+[a-z0-9]", hint)
     assert meant in named
     assert all(is_node(name) for name in named)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("1x-a6000", "1x-rtx-a6000"),
+        ("8x-a5000", "8x-rtx-a5000"),
+        ("2x4090", "2x-rtx4090"),
+        ("3x-rtx3090", "3x-rtx-3090"),
+        ("6x4090", "6x-rtx-4090"),
+        ("2xMI300X", "2x-mi300x"),
+        ("1x-rtx3060", "1x-rtx-3060-12gb"),
+        ("1x-4080", "1x-rtx-4080"),
+    ],
+)
+def test_what_one_device_alone_is_called_names_its_node(written: str, meant: str) -> None:
+    """One of which others have more words, such as 48 GB, is the one that is meant."""
+    assert hardware(written, Path())[0].name == meant

@@ -36,7 +36,31 @@ def test_a_model_is_found_by_its_name_on_the_hub() -> None:
     assert tuned.model_copy(update={"source": entry.source}) == entry
     assert tuned.source.startswith("meta-llama/Llama-3.1-8B-Instruct on Hugging Face, of the architecture of")
     assert checkpoint_model("./models/Llama-3.1-8B-Instruct-FP8") == "llama3.1-8b"
-    with pytest.raises(CatalogError, match=r"did you mean llama3\.1-8b\?"):
+    with pytest.raises(
+        CatalogError, match=r"did you mean llama3\.1-8b, in a format that --base or --precision says\?"
+    ):
         model("unsloth/Llama-3.1-8B-bnb-4bit", Path())
     with pytest.raises(CatalogError, match=r"path of its config\.json \(`hf download someone/new"):
         model("someone/new-model", Path())
+
+
+@pytest.mark.parametrize(
+    ("written", "entry"),
+    [
+        ("Llama-3.1-8B", "llama3.1-8b"),
+        ("NousResearch/Meta-Llama-3.1-8B-Instruct", "llama3.1-8b"),
+        ("unsloth/Qwen3-8B", "qwen3-8b"),
+    ],
+)
+def test_a_copy_of_a_model_is_the_model(written, entry):
+    """Without its publisher, or of another one, whose checkpoint is what is written for a program."""
+    found = model(written, Path())
+
+    assert found.name == entry
+    assert ("/" not in written) or (found.source or "").startswith(f"{written} on Hugging Face")
+
+
+def test_what_several_models_are_called_is_none_of_them():
+    """Versions of Mistral 7B have other vocabularies."""
+    with pytest.raises(CatalogError, match="did you mean"):
+        model("someone/Mistral-7B-v0.2", Path())

@@ -238,3 +238,28 @@ def test_a_precision_that_litgpt_has_not_is_refused(tmp_path):
 
     with pytest.raises(SpecError, match=r"config\.yaml:3: precision: 'bf61-true' is none of bf16-mixed"):
         autoplan.read(file)
+
+
+@pytest.mark.parametrize("name", ["litgpt", "torchtune"])
+@pytest.mark.parametrize("adapters", [None, AdapterSpec(rank=8)], ids=["full", "adapters"])
+def test_a_program_lists_the_models_that_its_target_writes(name, adapters):
+    """A model without a recipe is refused before it is planned; programs that can run it are named."""
+    written = litgpt._model if name == "litgpt" else torchtune._config
+    base = replace(autoplan.load_job("llama3-8b-8x-a100"), adapters=adapters)
+    models = []
+    for model in entry_names("model"):
+        try:
+            written(replace(base, model=load_entry("model", model)))
+        except InexpressibleError:
+            continue
+        models.append(model)
+
+    assert list(load_entry("program", name).models["full" if adapters is None else "adapters"]) == models
+
+
+def test_a_model_without_a_recipe_is_refused_with_programs_that_have_one():
+    """Of torchtune's ways it is one of the job's task that says what it lacks."""
+    with pytest.raises(
+        autoplan.AutoplanError, match=r"no recipe of phi4 \(axolotl, trainer, unsloth can run it\)"
+    ):
+        autoplan.load_job("--model phi4 --hardware 1x-a6000 --task lora --program torchtune")

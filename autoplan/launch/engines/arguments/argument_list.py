@@ -132,6 +132,17 @@ def listed_as(engine: str) -> str:
     return _LISTED_AS.get(engine, engine)
 
 
+def written_as(engine: str, version: str) -> str:
+    """Return the engine of which a version has the arguments: vLLM's on ROCm are those of CUDA's V0 or V1.
+
+    >>> written_as("vllm-rocm", "0.7"), written_as("vllm-rocm", "0.14"), written_as("sglang", "0.5.2")
+    ('vllm-v0', 'vllm', 'sglang')
+    """
+    if engine not in _LISTED_AS:
+        return engine
+    return "vllm" if version in listed_versions("vllm") else _LISTED_AS[engine]
+
+
 def _is_vllm(engine: str) -> bool:
     return engine.startswith("vllm")
 

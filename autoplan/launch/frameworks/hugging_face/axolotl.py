@@ -39,6 +39,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     FSDP,
     Shipped,
     adapted_modules,
+    adapted_parameters,
     adapter_values,
     alone,
     batch_of,
@@ -92,7 +93,9 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
     more = {"fsdp": ("offload_parameters", "quantized_experts"), "replicas": ("quantized_experts",)}
-    refuse_software(job, ("compile", "loss", *more.get(kind, ())), adapters=True, rl=RL_METHODS)
+    refuse_software(
+        job, ("compile", "loss", "fused_adapters", *more.get(kind, ())), adapters=True, rl=RL_METHODS
+    )
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
         **_model(job, kind),
@@ -132,9 +135,19 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         **_quantization(adapters, kind),
         "experts_quantized": True if job.model.moe is not None and experts_quantized(job) else None,
         **({"adapted_all": True} if every else {"adapted": adapted_modules(job.model, adapters)}),
+        "adapted_parameters": adapted_parameters(adapters),
+        **_fused(job),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
+
+
+def _fused(job: Job) -> dict[str, Any]:
+    """Return the keys of its functions of adapters, which are on where none is said."""
+    fused = job.software.fused_adapters
+    if fused is None:
+        return {}
+    return dict.fromkeys(("fused_mlp", "fused_qkv", "fused_output") if fused else ("fused_mlp",), fused)
 
 
 def _loss(job: Job, layout: Layout) -> dict[str, Any]:
@@ -397,6 +410,7 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     compiled = document.flag("compiled")
     if compiled is not None:
         values["compile"] = compiled.value
+    values |= _read_fused(document)
     fused = document.flag("liger_loss") or document.flag("cut_loss")
     if fused is not None and fused.value:
         values["loss"] = "chunked"
@@ -407,6 +421,22 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     if offloaded is not None and offloaded.value:
         values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
+
+
+def _read_fused(document: WrittenDocument) -> dict[str, Any]:
+    """Return whether an MLP with adapters is one function, where the file says it or has what rules it out.
+
+    One of the keys leaves the others off; code of the model's, and FSDP1, leave all off.
+    """
+    keys = ("fused_mlp", "fused_qkv", "fused_output", "fused_embedding")
+    flags = {name: document.flag(name) for name in keys}
+    remote = document.flag("remote_code")
+    if document.given("adapter") is None:
+        return {}
+    if any(flag is not None for flag in flags.values()):
+        mlp = flags["fused_mlp"]
+        return {"fused_adapters": mlp is not None and bool(mlp.value)}
+    return {"fused_adapters": False} if remote is not None and remote.value else {}
 
 
 def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]:

@@ -132,6 +132,8 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
     if job.adapters is None:
         return {**model, "finetuning": "full"}
     adapters = job.adapters
+    if adapters.experts:
+        raise InexpressibleError("adapters of stacked experts (adapters.experts)")
     return {
         **model,
         **_quantization(adapters, kind),

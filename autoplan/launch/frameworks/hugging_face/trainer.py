@@ -47,6 +47,7 @@ from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside,
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapted_modules,
+    adapted_parameters,
     adapter_values,
     alone,
     batch_of,
@@ -231,13 +232,14 @@ def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 
     Adapters have a scale of 2.
     """
-    every = adapters.targets == "all"
+    linear = [TRAINER.data["every_module"]]
     return {
         "dtype": TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
         "adapter_dropout": adapters.dropout,
-        "adapted": [TRAINER.data["every_module"]] if every else adapted_modules(job.model, adapters),
+        "adapted": linear if adapters.targets == "all" else adapted_modules(job.model, adapters),
+        "adapted_parameters": adapted_parameters(adapters),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
     }
@@ -559,11 +561,9 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
     # Left out, PEFT adapts q and v of Llama and its relatives.
     targets = document.given("adapted") or Written(["q_proj", "v_proj"], on.line, on.words, default=True)
-    names = targets.value
-    every = TRAINER.data["every_module"] in (names if isinstance(names, list) else [names])
-    return adapter_values(
-        document.number("adapter_rank"), targets, every=every, more=quantized_base(document)
-    )
+    every = TRAINER.data["every_module"] in (targets.value, *list(targets.value))
+    rank, more = document.number("adapter_rank"), quantized_base(document)
+    return adapter_values(rank, targets, every=every, more=more)
 
 
 def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:

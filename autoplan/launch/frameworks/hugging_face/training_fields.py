@@ -250,6 +250,27 @@ def adapted_modules(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
     return [*queries, *_LATENT_MODULES, *mlp]
 
 
+#: The stacks of experts of transformers from 5.0 on, by the ends of their names.
+_EXPERT_STACKS: Final = ("experts.gate_up_proj", "experts.down_proj")
+
+
+def adapted_parameters(adapters: AdapterSpec) -> list[str] | None:
+    """Return the stacked parameters with an adapter, for PEFT's target_parameters; None for none."""
+    return list(_EXPERT_STACKS) if adapters.experts else None
+
+
+def _adapted_stacks(document: WrittenDocument) -> dict[str, Any]:
+    """Return whether stacked experts have adapters, by PEFT's target_parameters: both, as is noted."""
+    written = document.given("adapted_parameters")
+    names = [] if written is None else written.value if isinstance(written.value, list) else [written.value]
+    stacks = {stack for stack in _EXPERT_STACKS for name in names if str(name).strip().endswith(stack)}
+    if written is None or not stacks:
+        return {}
+    if len(stacks) < len(_EXPERT_STACKS):
+        document.notes.append(f"{written.words[:80]}: read as adapters of both stacks of experts")
+    return {"experts": True}
+
+
 def _targets(names: Iterable[object]) -> str | list[str]:
     """Return the targets of ``names`` as a job has them: all where one of them is none of Llama's modules."""
     targets = {str(name).strip() for name in names}
@@ -262,13 +283,13 @@ def _targets(names: Iterable[object]) -> str | list[str]:
 
 
 def quantized_base(document: WrittenDocument) -> dict[str, Any]:
-    """Return format of the base by the switches of its bits, DoRA and dropout."""
+    """Return format of the base by the switches of its bits, DoRA, dropout, and experts with adapters."""
     flags = [(document.flag(name), base) for name, base in (("four_bits", "nf4"), ("eight_bits", "int8"))]
     base = next((base for flag, base in flags if flag is not None and flag.value), None)
     kind = document.text("base_format", ("nf4", "fp4"))
     if base == "nf4" and kind is not None:
         base = str(kind.value)
-    return base_values(document, base)
+    return {**base_values(document, base), **_adapted_stacks(document)}
 
 
 def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.catalog import checkpoint_model
+from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.deciding_names import known_alone
@@ -44,7 +44,7 @@ from autoplan.launch.frameworks.missing_parts import (
 )
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
-from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
@@ -104,7 +104,7 @@ def emit_unsloth(run: PlannedRun) -> Emission:
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that Unsloth does not have."""
     refuse_software(job, ("pure_bf16",), adapters=True)
-    refuse_adapter_fields(job, ("base", "double_quantization"), modules=True)
+    refuse_adapter_fields(job, ("base", "double_quantization", "experts"), modules=True)
     refuse_other_bases(job)
     refuse_beyond_data(layout, "which Unsloth trains without")
     if layout.zero:
@@ -148,9 +148,16 @@ def _adapters(model: ModelSpec, adapters: AdapterSpec, layout: Layout) -> dict[s
         "r": adapters.rank,
         "lora_alpha": 2 * adapters.rank,
         "lora_dropout": 0.0,
-        "target_modules": adapted_modules(model, adapters),
+        "target_modules": _targets(model, adapters),
         "use_gradient_checkpointing": _checkpointing(layout),
     }
+
+
+def _targets(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
+    """Return the modules with an adapter; modules of the MLP name the stacks of experts, too."""
+    modules = adapted_modules(model, adapters)
+    stacks = MLP_MODULES if adapters.experts else ()
+    return [*modules, *(name for name in stacks if name not in modules)]
 
 
 def _training(job: Job, layout: Layout) -> dict[str, Any]:
@@ -185,7 +192,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (
         "DATASET is one of the hub or a folder; add the learning rate in TRAINING",
         *(() if hub_name(job.model) else (unknown,)),
-        *model_notes(job),
+        *model_notes(job, base_shipped=True),
         *stack_note(job, ("unsloth",), "unsloth", "Unsloth"),
     )
 
@@ -202,12 +209,12 @@ def read_unsloth(file: LaunchFile) -> Configuration:
     values |= {"devices": Written(file.devices)} if file.devices is not None else {}
     values |= batch_of(document, file, values)
     values |= precision_of(document) | _checkpointing_of(document)
-    values |= {"optimizer": optimizer_of(document)} | _adapters_of(document)
+    named = document.text("model")
+    model = checkpoint_model(str(named.value)) if named is not None else None
+    values |= {"optimizer": optimizer_of(document)} | _adapters_of(document, model)
     longest = document.bound("sequence_length") or document.bound("longest")
     values["sequence_length"] = next(iter(longest.values()))
     document.stop_at_problems()
-    named = document.text("model")
-    model = checkpoint_model(str(named.value)) if named is not None else None
     values, opened = without_open(values), document.opened
     values = known_alone(values, opened)
     return assembled("unsloth", file, values, model=model, opened=opened, warnings=document.notes)
@@ -254,7 +261,7 @@ def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
     return {"recompute": on, **({"offload": replace(written, value="activations")} if offloaded else {})}
 
 
-def _adapters_of(document: WrittenDocument) -> dict[str, Written]:
+def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Written]:
     flags = document.bound("whole", "four_bits", "eight_bits", "adapter_rank")
     if flags["whole"].value:
         return {}
@@ -263,7 +270,16 @@ def _adapters_of(document: WrittenDocument) -> dict[str, Written]:
     everywhere = adapted is None or adapted.value == "all-linear"
     more: dict[str, Any] = {"base": base} if base is not None else {}
     more |= {"dropout": share} if (share := _share(document)) else {}
+    names = adapted.value if adapted is not None and isinstance(adapted.value, list | tuple) else ()
+    # Modules of the MLP are the stacks of experts, too.
+    if set(names) & set(MLP_MODULES) and _has_experts(model):
+        more["experts"] = True
     return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
+
+
+def _has_experts(model: str | None) -> bool:
+    entry = load_entry("model", model) if model is not None else None
+    return isinstance(entry, ModelSpec) and entry.moe is not None
 
 
 def _share(document: WrittenDocument) -> float:

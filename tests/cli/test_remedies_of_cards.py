@@ -1,0 +1,31 @@
+"""What is suggested for cards that a job does not fit: cards that one adds to, and steps of which batch."""
+
+import autoplan
+from autoplan.planning.infeasible.smallest_relaxations import suggested
+
+
+def suggestion_of(reference, kind):
+    """Return the edits of the suggestion of this kind, by key, and its plan."""
+    front = suggested(autoplan.plan(reference))
+    found = next(x for x in front.suggestions if x.kind == kind)
+    return {edit.key: edit.after for edit in found.edits}, found.plan
+
+
+def test_larger_devices_are_cards_rather_than_a_rack():
+    """As many cards of the smallest kind that is large enough, whether or not a file describes their node."""
+    edits, plan = suggestion_of("--model mistral-7b-v0.3 --hardware 4x-rtx3090 --task full", "larger devices")
+
+    assert edits == {"hardware": "4x-a100-pcie-40gb"}
+    assert plan.layout.devices == 4
+
+
+def test_a_program_without_a_recipe_is_not_suggested():
+    """The recipe of torchtune is of Mistral 7B's first version alone, which fits with updates in backward."""
+    kinds = {}
+    for model in ("mistral-7b", "mistral-7b-v0.3"):
+        reference = f"--model {model} --hardware 1x-rtx4090 --task full --sequence-length 1024"
+        front = suggested(autoplan.plan(reference))
+        kinds[model] = {suggestion.kind for suggestion in front.suggestions}
+
+    assert "updates in backward" in kinds["mistral-7b"]
+    assert "updates in backward" not in kinds["mistral-7b-v0.3"]
