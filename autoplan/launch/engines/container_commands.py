@@ -31,6 +31,7 @@ from autoplan.launch.engines.container_words import (
     start_words,
     tokens_of,
 )
+from autoplan.launch.engines.ray_engines import inner_document, key_words, ray_engines
 from autoplan.launch.job_manifests import (
     config_files,
     environment_of,
@@ -52,7 +53,7 @@ _SECTION: Final = (re.compile(r"(?m)^\s*vllm\s*:"), re.compile(rf"(?m)^\s+{_DEGR
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    rf"|\bstart_command\s*:|\bllm_configs\s*:|\bextraCmdArgs\s*:"
+    rf"|\bstart_command\s*:|\bllm_configs?\s*:|\b(?:prefill|decode)_config\s*:|\bLLMConfig\s*\(|\bextraCmdArgs\s*:"
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
@@ -244,7 +245,7 @@ def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
     yield from _kserve(values)
     yield from _vllm_runtime(values)
     yield from _srt_slurm(values)
-    yield from _ray_serve(values)
+    yield from ray_engines(values)
     yield from _options_in_config_map(values)
     yield from _model_booster(values)
     yield from _further_words(values)
@@ -258,7 +259,7 @@ def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         return
     for item in items_of(backend.get("workers")):
         worker = mapping_of(item)
-        tokens = [*start_words("vllm", model, prefix="hf://"), *_key_words(worker.get("config"))]
+        tokens = [*start_words("vllm", model, prefix="hf://"), *key_words(worker.get("config"))]
         role = scalar_of(worker.get("type"))
         copies = counted(worker.get("replicas")) or 1
         yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
@@ -274,55 +275,15 @@ def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         yield served([*tokens, *tokens_of(further)], Around(), {})
 
 
-def _ray_serve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the engines of a RayService, or of a file of Ray Serve, that applications of Ray's LLMs start."""
-    text = mapping_of(values.get("spec")).get("serveConfigV2")
-    root, above = (values, 0) if text is None else _inner_document(text)
-    for application in items_of(root.get("applications")):
-        arguments = mapping_of(mapping_of(application).get("args"))
-        for config in items_of(arguments.get("llm_configs")):
-            stated = mapping_of(config)
-            model = mapping_of(stated.get("model_loading_config"))
-            source = next((model[key] for key in CHARTS["ray_models"] if scalar_of(model.get(key))), None)
-            if source is None:
-                continue
-            tokens = [*start_words("vllm", source), *_key_words(stated.get("engine_kwargs"))]
-            deployment = mapping_of(stated.get("deployment_config"))
-            scaled = mapping_of(deployment.get("autoscaling_config"))
-            copies = counted(deployment.get("num_replicas")) or counted(scaled.get("min_replicas")) or 1
-            lowered = [replace(token, line=token.line + above) for token in tokens]
-            yield served(lowered, Around(copies), {})
-
-
-def _inner_document(node: yaml.Node) -> tuple[Mapping[str, yaml.Node], int]:
-    """Return the mapping that a block of text holds, and the lines of the manifest above it."""
-    try:
-        inner = yaml.compose(scalar_of(node) or "", Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return {}, 0
-    return mapping_of(inner), line_of(node) - 1
-
-
-def _key_words(node: yaml.Node | None) -> list[Token]:
-    """Return a mapping of an engine's arguments as its words; a switch that is off is left out."""
-    tokens: list[Token] = []
-    for key, value in mapping_of(node).items():
-        text, line = scalar_of(value) or "", line_of(value)
-        if key not in CHARTS["engine_keys_aside"] and text.lower() not in {"false", "null", "~"}:
-            tokens.append(Token(f"--{key.replace('_', '-')}", line))
-            tokens += [] if text.lower() in {"true", ""} else [Token(text, line)]
-    return tokens
-
-
 def _options_in_config_map(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the engine whose arguments are a section ``vllm`` of a ConfigMap's file (KAITO 0.6)."""
     held = mapping_of(values.get("data")) if scalar_of(values.get("kind")) == "ConfigMap" else {}
     for node in held.values():
-        inner, above = _inner_document(node) if isinstance(node, yaml.ScalarNode) else ({}, 0)
+        inner, above = inner_document(node) if isinstance(node, yaml.ScalarNode) else ({}, 0)
         section = inner.get("vllm")
         if section is not None and TABLES["vllm"].keys["tp"].removeprefix("--") in mapping_of(section):
             start = [Token(word, line_of(section)) for word in STARTS["vllm"]]
-            words = [replace(token, line=token.line + above) for token in (*start, *_key_words(section))]
+            words = [replace(token, line=token.line + above) for token in (*start, *key_words(section))]
             yield served(words, Around(), {})
 
 

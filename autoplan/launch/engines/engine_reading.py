@@ -19,8 +19,10 @@ from autoplan.launch.engines.arguments.argument_list import argument_list, liste
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
+from autoplan.launch.engines.container_words import ServedContainer
 from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
 from autoplan.launch.engines.python_commands import python_script, starts_engine
+from autoplan.launch.engines.ray_engines import is_ray_program, program_engines
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,
@@ -52,7 +54,9 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
         return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
     if _is_yaml(file):
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
-    return starts_engine(file.text) if _is_python(file) else serves(script_text(file))
+    if _is_python(file):
+        return starts_engine(file.text) or is_ray_program(file.text)
+    return serves(script_text(file))
 
 
 def _is_python(file: LaunchFile) -> bool:
@@ -83,7 +87,12 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
         engine = program or options_engine(launch.text, launch.name) or ""
         commands = [ServeCommand(engine, (), 1)]
     elif is_yaml:
-        commands, documents, script = _of_manifest(launch, program)
+        containers = served_containers(launch.text, launch.name, launch.variables)
+        commands, documents, script = _of_containers(containers, launch, program)
+        engine = commands[0].engine if commands else program
+    elif _is_python(launch) and is_ray_program(launch.text):
+        containers = program_engines(launch.text, launch.variables)
+        commands, documents, script = _of_containers(containers, launch, program)
         engine = commands[0].engine if commands else program
     elif _is_python(launch):
         script = python_script(launch.text, launch.name, launch.variables)
@@ -109,12 +118,14 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     return configured(launch, (engine, name), values, notes, hints)
 
 
-def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], dict[str, str], Script | None]:
+def _of_containers(
+    containers: Sequence[ServedContainer], file: LaunchFile, program: str
+) -> tuple[list[ServeCommand], dict[str, str], Script | None]:
     """Return the serve commands of the containers of a manifest, its files by name, and the first script."""
     commands: list[ServeCommand] = []
     documents: dict[str, str] = {}
     first: Script | None = None
-    for container in served_containers(file.text, file.name, file.variables):
+    for container in containers:
         script = container_script(container, file.name, file.variables)
         first = first or script
         documents |= written_files(container.text, script, container.variables)
@@ -183,10 +194,12 @@ def _versions(engine: str, stated: str | None, *, certain: bool) -> tuple[tuple[
     try:
         return (listed_version(engines, stated),), ""
     except UnsupportedError:
-        near = None if certain else nearest_version(engine, stated)
-        if near is None:
+        named = [] if certain else [(name, nearest_version(name, stated)) for name in engines]
+        near = [(name, version) for name, version in named if version is not None]
+        if not near:
             raise
-    return ((engine, near),), f"the arguments of {engine} {stated} are not listed: read with those of {near}"
+    note = f"the arguments of {engine} {stated} are not listed: read with those of {near[0][1]}"
+    return (near[0],), note
 
 
 def _assumed(engine: str, version: str) -> str:

@@ -164,7 +164,7 @@ def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> Given
     while at < len(words):
         word = words[at]
         at += 1
-        if word.unknown is not None and not word.text and not word.unknown.name:
+        if word.unknown is not None and not (word.text or word.unknown.name or word.one):
             made.refuse(f"arguments depend on {word.unknown.reason}", "script", word.line)
             continue
         if not _is_flag(word.text):
