@@ -57,12 +57,14 @@ _SERVING: Final = re.compile(
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|applications|start_command|modelSpec|serverArgs|modelArtifacts"
+    r"(?m)^\s*(?:kind|services|image|recipe_version|applications|start_command|modelSpec|serverArgs|modelArtifacts"
     r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 #: What stands between an entry point and its arguments, and an image that is named after the engine.
 _COMMAND_KEY: Final = re.compile(r"(?m)^\s*(?:command|args)\s*:(?=\s|$)")
 _OWN_IMAGE: Final = re.compile(r"(?m)^\s*(?:-\s+)?image\s*:\s*\S*\bvllm\b")
+#: A command whose first word is the engine's own one, behind an entry point.
+_SERVE: Final = re.compile(r"(?m)^\s*(?:command\s*:\s*)?(?:-\s*|\[\s*)?[\"']?serve[\"',\s]")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _DEEPEST: Final = 60
 #: Pods of a group that is one engine (LeaderWorkerSet).
@@ -79,7 +81,9 @@ def is_manifest(text: str) -> bool:
 
 def _has_arguments(text: str) -> bool:
     """Return whether a text has arguments of vLLM's server without its name, or a section of them."""
-    named = _MODEL in text and (_DEGREE in text or _OWN_IMAGE.search(text) is not None)
+    own = _OWN_IMAGE.search(text) is not None
+    named = _MODEL in text and (_DEGREE in text or own)
+    named = named or (own and _SERVE.search(text) is not None)
     return named or all(sign.search(text) for sign in _SECTION)
 
 
@@ -187,7 +191,7 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
     image = scalar_of(values.get("image")) or ""
     before = next((values[key] for key in CHARTS["command"] if key in values and key != "command"), None)
     command, behind = values.get("command"), values.get(CHARTS["arguments"][0])
-    if before is None and command is None and behind is None:
+    if (before is None and command is None and behind is None) or _is_recipe(values):
         return None
     tokens = [token for node in (before, command, behind) if node is not None for token in tokens_of(node)]
     if not tokens or not (image or before or command):
@@ -197,6 +201,9 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
     named = re.search(r"\bvllm\b", image.rpartition("/")[2]) is not None
     if not entry and (command is None or named) and _takes_engine_words(tokens, named=named):
         entry = STARTS["vllm"]
+    if named and command is not None and next(iter(tokens[0].text.split()), "") == "serve":
+        # The entry point of such an image is the engine's program.
+        tokens = [Token("vllm", tokens[0].line), *tokens]
     if entry and _is_argument(tokens[0].text) and (before is None):
         tokens = [*(Token(word, tokens[0].line) for word in entry), *tokens]
     around = replace(around, devices=_device_count(values) or around.devices)
@@ -249,6 +256,7 @@ def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
     yield from _options_in_config_map(values)
     yield from _model_booster(values)
     yield from _further_words(values)
+    yield from _spark_recipe(values)
 
 
 def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
@@ -263,6 +271,24 @@ def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         role = scalar_of(worker.get("type"))
         copies = counted(worker.get("replicas")) or 1
         yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
+
+
+def _spark_recipe(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a recipe of spark-vllm-docker, whose defaults fill ``{name}`` in its command.
+
+    Source: eugr/spark-vllm-docker ``run-recipe.py``, which calls ``str.format`` with the defaults.
+    """
+    command = values.get("command")
+    if not _is_recipe(values) or command is None:
+        return
+    defaults = {key: scalar_of(node) or "" for key, node in mapping_of(values.get("defaults")).items()}
+    text = re.sub(r"(?<!\{)\{(\w+)\}(?!\})", lambda m: defaults.get(m[1], m[0]), scalar_of(command) or "")
+    text = text.replace("{{", "{").replace("}}", "}")
+    yield served([Token(text, line_of(command), split=True)], Around(), environment_of(values.get("env")))
+
+
+def _is_recipe(values: Mapping[str, yaml.Node]) -> bool:
+    return {"recipe_version", "command"} <= values.keys()
 
 
 def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:

@@ -2,7 +2,8 @@
 
 An application may name a builder of its own, whose arguments are configurations of Ray's LLMs all the same:
 ``llm_configs``, ``llm_config``, or ``prefill_config`` and ``decode_config``.
-Source: Ray 2.52 ``python/ray/llm/_internal/serve/core/configs/llm_config.py``, ``serving_patterns/prefill_decode/builder.py``.
+Source: Ray 2.52 ``python/ray/llm/_internal/serve``: ``core/configs/llm_config.py``, and ``builder.py`` of
+``serving_patterns/prefill_decode``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _OFF: Final = frozenset({"false", "null", "~", "none"})
 
 
 def is_ray_program(text: str) -> bool:
-    """Return whether a program in Python makes configurations of Ray's LLMs.
+    r"""Return whether a program in Python makes configurations of Ray's LLMs.
 
     >>> is_ray_program("from ray.serve.llm import LLMConfig\\nconfig = LLMConfig(engine_kwargs={})")
     True
@@ -197,7 +198,7 @@ class _Program:
         return None
 
     def value(self, node: ast.expr) -> Any:  # noqa: ANN401 - any value of a program
-        """Return a constant, or what a variable of the environment is by default; the mark of an unknown one."""
+        """Return a constant, or the default of a variable of the environment; ``_UNKNOWN`` for others."""
         found = self.node(node)
         if isinstance(found, ast.Call):
             return self.asked(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, load_entry
@@ -225,6 +226,7 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
     """Return what arguments of ``megatron sft`` say; the model is that of the checkpoint."""
     arguments = Arguments(file.name, notes=document.notes)
+    _name_converted(document)
     for path, written in document.entries.items():
         key = CORE_KEYS.get(path)
         if key is not None and str(written.value).lower() not in {"none", ""}:
@@ -248,6 +250,17 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
     if model is None:
         document.notes.append("the model is that of a checkpoint, which is not named")
     return _assembled(file, document, without_open(values), document.opened)
+
+
+def _name_converted(document: WrittenDocument) -> None:
+    """Name the model of a checkpoint that was converted for Megatron-LM: ``Qwen3-30B-A3B-mcore``."""
+    loaded = document.entries.get("load")
+    named = any(document.given(name) is not None for name in ("model", "earlier_model"))
+    if loaded is None or named:
+        return
+    original = re.sub(r"[-_]mcore$", "", str(loaded.value).rstrip("/"))
+    if checkpoint_model(original) is not None:
+        document.entries[document.path("model")] = replace(loaded, value=original)
 
 
 def _is_dense(named: Written | None) -> bool:

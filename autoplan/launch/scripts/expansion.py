@@ -83,7 +83,14 @@ class Expander:
 
     def fields(self, words: Sequence[ShellWord]) -> list[Word]:
         """Return the words of a command that ``words`` expand to."""
-        return [field for word in words for field in fields_of(self.split_pieces(word))]
+        return [field for word in words for field in self._fields_of(word)]
+
+    def _fields_of(self, word: ShellWord) -> list[Word]:
+        """Return the words of one; the items of an array that is not known may be any number of words."""
+        fields = fields_of(self.split_pieces(word))
+        if any(isinstance(part, Parameter) and part.every for part in word):
+            return [replace(field, one=False) for field in fields]
+        return fields
 
     def plain(self, word: ShellWord) -> str | None:
         """Return the text of ``word``; None where it is not known."""

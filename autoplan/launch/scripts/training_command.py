@@ -220,9 +220,7 @@ def _slurm_tasks(script: Script, started: Command) -> tuple[Written | None, str]
 def _sruns(script: Script, started: Command) -> Sequence[Command]:
     """Return the last srun up to a program, which starts it; all of them where none comes before it."""
     end = next((at for at, one in enumerate(script.commands) if one is started), len(script.commands))
-    sruns = [
-        at for at, one in enumerate(script.commands) if one.words[0].text.rsplit("/", 1)[-1] == "srun"
-    ]
+    sruns = [at for at, one in enumerate(script.commands) if one.words[0].text.rsplit("/", 1)[-1] == "srun"]
     before = [at for at in sruns if at <= end]
     return [script.commands[at] for at in before[-1:] or sruns]
 
