@@ -18,6 +18,7 @@ from autoplan.launch.engines.arguments.argument_list import listed_as
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
 from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS, engine_target
+from autoplan.launch.engines.helm_charts import CHART, VALUES, rendered_chart
 from autoplan.launch.engines.served_run import (
     EngineConfiguration,
     EngineFile,
@@ -43,6 +44,9 @@ from autoplan.version import __version__
 _LARGEST: Final = 2**20
 #: Suffixes of files of options that a command names.
 _OPTIONS: Final = (".yaml", ".yml", ".json")
+#: The folder of a chart's templates, and the most of them that are read.
+_TEMPLATES: Final = "templates"
+_MOST_TEMPLATES: Final = 100
 _MOST_TRIED: Final = 100
 #: By how much a plan must be better to be named, as fronts are thinned.
 _BETTER: Final = 1.01
@@ -246,7 +250,12 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
     a version such as ``vllm@0.24``. Raises SpecError with every problem, its line and what would be right.
     """
     if not is_engine_file(file, framework):
-        return None
+        rendered = _rendered(file) if framework is None else None
+        if rendered is None:
+            return None
+        found = read_engine_file(rendered)
+        note = f"values of a chart: lines are those of {rendered.name}, as its templates make it"
+        return None if found is None else replace(found, warnings=(note, *found.warnings))
     folder = Path(file.name).parent
 
     def sibling_text(name: str) -> str | None:
@@ -258,6 +267,25 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
             return None
 
     return read_engines(EngineFile(file, sibling_text), framework)
+
+
+def _rendered(file: LaunchFile) -> LaunchFile | None:
+    """Return what a chart's templates make of its values; None for a file that lies beside no chart."""
+    path = Path(file.name)
+    chart = path.parent / CHART
+    if path.suffix not in _OPTIONS or path.name == CHART or file.script or not chart.is_file():
+        return None
+    templates = sorted((path.parent / _TEMPLATES).rglob("*"))[:_MOST_TEMPLATES]
+    wanted = [chart, path.parent / VALUES, *(t for t in templates if t.suffix in {".yaml", ".yml", ".tpl"})]
+    files = {
+        one.relative_to(path.parent).as_posix(): read_file(one, largest=_LARGEST)
+        for one in wanted
+        if one.is_file()
+    }
+    text = rendered_chart(file.text, files)
+    return (
+        None if text is None else replace(file, name=str(path.with_name(f"rendered-{path.name}")), text=text)
+    )
 
 
 def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | None = None) -> ReadEngines:

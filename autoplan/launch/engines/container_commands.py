@@ -18,6 +18,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.engines.container_words import (
     CHARTS,
     ROLES,
+    ROLES_IN_ORDER,
     STARTS,
     TABLES,
     Around,
@@ -31,7 +32,12 @@ from autoplan.launch.engines.container_words import (
     start_words,
     tokens_of,
 )
-from autoplan.launch.engines.ray_engines import inner_document, key_words, ray_engines
+from autoplan.launch.engines.ray_engines import (
+    inner_document,
+    key_words,
+    ray_engines,
+    ray_environment,
+)
 from autoplan.launch.job_manifests import (
     config_files,
     environment_of,
@@ -53,11 +59,11 @@ _SECTION: Final = (re.compile(r"(?m)^\s*vllm\s*:"), re.compile(rf"(?m)^\s+{_DEGR
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    rf"|\bstart_command\s*:|\bllm_configs?\s*:|\b(?:prefill|decode)_config\s*:|\bLLMConfig\s*\(|\bextraCmdArgs\s*:"
+    rf"|\bstart_command\s*:|\bllm_configs?\s*:|\b(?:prefill|decode)_config\s*:|\b(?:LLMConfig|AsyncEngineArgs)\s*\(|\bextraCmdArgs\s*:|\bsampleApplication\s*:"
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|recipe_version|applications|start_command|modelSpec|serverArgs|modelArtifacts"
+    r"(?m)^\s*(?:kind|services|image|recipe_version|applications|sampleApplication|start_command|modelSpec|serverArgs|modelArtifacts"
     r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 #: What stands between an entry point and its arguments, and an image that is named after the engine.
@@ -95,7 +101,9 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     roots = _roots(text, name)
     documents = {key: value for root in roots for key, value in config_files(root)}
     around = Around(outside=outside)
-    found = [c for root in roots for c in (*chart_engines(root), *_containers(root, around, 0))]
+    stated = ray_environment(roots)
+    shared = None if stated is None else {**stated, **outside}
+    found = [c for root in roots for c in (*chart_engines(root, shared), *_containers(root, around, 0))]
     served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
     for text_of_copies, line in (c.open_copies for c in served if c.open_copies is not None):
         sentence = f"how many copies run depends on {text_of_copies}: give --set NAME=VALUE"
@@ -235,8 +243,8 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
     return Script(name, (command,), {}, {})
 
 
-def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
-    """Yield the engines that values of a chart start."""
+def chart_engines(root: yaml.Node, environment: Mapping[str, str] | None) -> Iterator[ServedContainer]:
+    """Yield the engines that values of a chart start; ``environment`` is that of Ray's workers."""
     values = mapping_of(root)
     engine = mapping_of(values.get("servingEngineSpec"))
     models = engine.get("modelSpec")
@@ -248,11 +256,12 @@ def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
     yield from _llm_d(values)
+    yield from _llm_d_sample(values)
     yield from _kubeai(values)
     yield from _kserve(values)
     yield from _vllm_runtime(values)
     yield from _srt_slurm(values)
-    yield from ray_engines(values)
+    yield from ray_engines(values, environment)
     yield from _options_in_config_map(values)
     yield from _model_booster(values)
     yield from _further_words(values)
@@ -374,6 +383,22 @@ def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
                 tokens += list(tokens_of(container["args"])) if "args" in container else []
                 role = pool if len(pools) > 1 else None
                 yield served(tokens, Around(counted(section.get("replicas")) or 1, None, role), {})
+
+
+def _llm_d_sample(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of the sample application of llm-d's first chart (llm-d-deployer 1.0)."""
+    sample = mapping_of(values.get("sampleApplication"))
+    model = mapping_of(sample.get("model")).get("modelArtifactURI")
+    if model is None:
+        return
+    for pool in ROLES_IN_ORDER:
+        section = mapping_of(sample.get(pool))
+        copies = section.get("replicas")
+        if scalar_of(copies) == "0":
+            continue
+        tokens = start_words("vllm", model, prefix="hf://")
+        tokens += list(tokens_of(section["extraArgs"])) if "extraArgs" in section else []
+        yield served(tokens, Around(counted(copies) or 1, None, pool), {})
 
 
 def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:

@@ -38,7 +38,8 @@ _OF_TRTLLM: Final = {
 #: Arguments that name the model of a worker of TensorRT-LLM.
 _MODELS: Final = frozenset(TABLES[name].keys["model"] for name in ("sglang", "tensorrt-llm"))
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
-ROLES: Final = frozenset({"prefill", "decode"})
+ROLES_IN_ORDER: Final = ("prefill", "decode")
+ROLES: Final = frozenset(ROLES_IN_ORDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +248,16 @@ def _as_yaml(text: str) -> str:
 
 def start_words(program: str, model: yaml.Node, prefix: str = "") -> list[Token]:
     """Return the words that start a server of a model."""
-    line, name = line_of(model), (scalar_of(model) or "").removeprefix(prefix)
+    line, name = line_of(model), _published((scalar_of(model) or "").removeprefix(prefix))
     words = STARTS[program]
     named = (TABLES["sglang"].keys["model"], name) if program == "sglang" else (name,)
     return [Token(word, line) for word in (*words, *named)]
+
+
+def _published(name: str) -> str:
+    """Return the name of a model in an image or on a volume: ``oci://HOST/modelcar-NAME:TAG``, ``pvc://PVC/NAME``."""
+    image = re.fullmatch(r"oci://\S+/modelcar-([\w.-]+?)(?::[\w.-]+)?", name)
+    return image[1] if image else re.sub(r"^pvc://[^/]+/", "", name)
 
 
 def option_words(program: str, names: Mapping[str, str], values: Mapping[str, yaml.Node]) -> list[Token]:

@@ -79,35 +79,14 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     program = PROGRAM_OF.get(engine_name, engine_name)
     if framework is not None and program not in ENGINES:
         raise UnsupportedError(f"no engine is called {engine_name!r}: known are {', '.join(ENGINES)}")
-    script: Script | None = None
-    documents: Mapping[str, str] = {}
-    is_yaml = _is_yaml(launch)
-    is_options = is_yaml and not is_manifest(launch.text)
-    if is_options:
-        engine = program or options_engine(launch.text, launch.name) or ""
-        commands = [ServeCommand(engine, (), 1)]
-    elif is_yaml:
-        containers = served_containers(launch.text, launch.name, launch.variables)
-        commands, documents, script = _of_containers(containers, launch, program)
-        engine = commands[0].engine if commands else program
-    elif _is_python(launch) and is_ray_program(launch.text):
-        containers = program_engines(launch.text, launch.variables)
-        commands, documents, script = _of_containers(containers, launch, program)
-        engine = commands[0].engine if commands else program
-    elif _is_python(launch):
-        script = python_script(launch.text, launch.name, launch.variables)
-        commands = serve_commands(script)
-        engine = commands[0].engine if commands else program
-    else:
-        script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
-        documents = written_files(launch.text, script, launch.variables)
-        commands = [c for c in serve_commands(script) if not program or c.engine == program]
-        engine = commands[0].engine if commands else program
+    is_options = _is_yaml(launch) and not is_manifest(launch.text)
+    commands, documents, script = _commands_of(launch, program, is_options=is_options)
+    engine = commands[0].engine if commands else program
     _refuse(commands, engine, launch, script)
     stated_version = version or said_version(engine, launch.text)
     read = _CommandReader(file, engine, documents, is_options=is_options)
     versions, note = _versions(engine_name or engine, stated_version, certain=bool(version))
-    (engine, name), given = _best(read, commands, versions)
+    (engine, name), given = _best(read, commands, versions, around=bool(note))
     notes = list(script.notes) if script else []
     notes += [note] if note else []
     notes += [f"the command in line {c.line} runs only under {c.doubt}" for c in commands if c.doubt]
@@ -116,6 +95,25 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     hints = [Problem(hint, "script", launch.name) for hint in dict.fromkeys(script.hints if script else ())]
     values = [CommandValues(c, g) for c, g in zip(commands, given, strict=True)]
     return configured(launch, (engine, name), values, notes, hints)
+
+
+def _commands_of(
+    launch: LaunchFile, program: str, *, is_options: bool
+) -> tuple[list[ServeCommand], Mapping[str, str], Script | None]:
+    """Return the serve commands of a file of any kind, files that it holds by name, and its script."""
+    if is_options:
+        engine = program or options_engine(launch.text, launch.name) or ""
+        return [ServeCommand(engine, (), 1)], {}, None
+    if _is_yaml(launch):
+        return _of_containers(served_containers(launch.text, launch.name, launch.variables), launch, program)
+    if _is_python(launch) and is_ray_program(launch.text):
+        return _of_containers(program_engines(launch.text, launch.variables), launch, program)
+    if _is_python(launch):
+        script = python_script(launch.text, launch.name, launch.variables)
+        return serve_commands(script), {}, script
+    script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
+    commands = [c for c in serve_commands(script) if not program or c.engine == program]
+    return commands, written_files(launch.text, script, launch.variables), script
 
 
 def _of_containers(
@@ -139,16 +137,24 @@ def _of_containers(
 
 
 def _best(
-    read: _CommandReader, commands: Sequence[ServeCommand], versions: Sequence[_Version]
+    read: _CommandReader, commands: Sequence[ServeCommand], versions: Sequence[_Version], *, around: bool
 ) -> tuple[_Version, list[GivenArguments]]:
-    """Return the first version that has all arguments, else the one with the fewest problems."""
+    """Return the first version that has all arguments, else the one with the fewest problems.
+
+    Where the version that is said is not listed, arguments of those ``around`` it are no problem.
+    """
     tried: list[tuple[_Version, list[GivenArguments]]] = []
     for name in versions:
         tried.append((name, read.all(commands, name)))
         if not _problems(tried[-1]):
             return tried[-1]
     best = min(tried, key=_problems)
-    flags = {flag for version, _ in tried for flag in argument_list(*version).arguments}
+    listed = [version for version, _ in tried]
+    if len(listed) == 1:
+        # A version whose arguments are not listed may have those of the ones around it.
+        names = (read.engine, *_EARLIER.get(read.engine, ()))
+        listed += [(name, one) for name in names for one in listed_versions(name) if around]
+    flags = {flag for version in listed for flag in argument_list(*version).arguments}
     for one in best[1]:
         _of_a_version_between(one, flags)
     return best

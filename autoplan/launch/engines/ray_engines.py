@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,13 +28,24 @@ from autoplan.launch.engines.container_words import (
     served,
     start_words,
 )
-from autoplan.launch.job_manifests import items_of, line_of, mapping_of, scalar_of
+from autoplan.launch.job_manifests import environment_of, items_of, line_of, mapping_of, scalar_of
 from autoplan.launch.scripts.pieces import Unknown
 
-__all__ = ["inner_document", "is_ray_program", "key_words", "program_engines", "ray_engines"]
+__all__ = [
+    "inner_document",
+    "is_ray_program",
+    "key_words",
+    "program_engines",
+    "ray_engines",
+    "ray_environment",
+]
 
-_PROGRAM: Final = re.compile(r"\bLLMConfig\s*\(")
+#: Configurations of Ray's LLMs, and vLLM's own arguments in a program that Ray Serve deploys.
+_CONFIG: Final = re.compile(r"\bLLMConfig\s*\(")
 _IMPORT: Final = re.compile(r"(?m)^\s*(?:from\s+ray\.|import\s+ray\b)")
+_DEPLOYED: Final = re.compile(r"(?m)^\s*from\s+ray\s+import\s+(?:\w+,\s*)*serve\b")
+_ARGUMENTS: Final = re.compile(r"=\s*(?:Async)?EngineArgs\s*\(")
+_CALLS: Final = frozenset({"LLMConfig", "AsyncEngineArgs", "EngineArgs"})
 _UNKNOWN: Final = object()
 _DEEPEST: Final = 20
 #: Arguments that each of a data-parallel engine's replicas has.
@@ -47,10 +58,30 @@ def is_ray_program(text: str) -> bool:
     >>> is_ray_program("from ray.serve.llm import LLMConfig\\nconfig = LLMConfig(engine_kwargs={})")
     True
     """
-    return _PROGRAM.search(text) is not None and _IMPORT.search(text) is not None
+    deployed = _DEPLOYED.search(text) is not None and _ARGUMENTS.search(text) is not None
+    return deployed or (_CONFIG.search(text) is not None and _IMPORT.search(text) is not None)
 
 
-def ray_engines(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+def ray_environment(roots: Sequence[yaml.Node]) -> dict[str, str] | None:
+    """Return the variables that a RayService sets for workers and applications; None without one."""
+    if not any(scalar_of(mapping_of(root).get("kind")) == "RayService" for root in roots):
+        return None
+    found: dict[str, str] = {}
+    for spec in (mapping_of(mapping_of(root).get("spec")) for root in roots):
+        workers = items_of(mapping_of(spec.get("rayClusterConfig")).get("workerGroupSpecs"))
+        pods = [mapping_of(mapping_of(mapping_of(w).get("template")).get("spec")) for w in workers]
+        for container in (c for pod in pods for c in items_of(pod.get("containers"))):
+            found |= environment_of(mapping_of(container).get("env"))
+        inner = inner_document(spec["serveConfigV2"])[0] if "serveConfigV2" in spec else {}
+        for application in items_of(inner.get("applications")):
+            environment = mapping_of(mapping_of(application).get("runtime_env"))
+            found |= environment_of(environment.get("env_vars"))
+    return found
+
+
+def ray_engines(
+    values: Mapping[str, yaml.Node], environment: Mapping[str, str] | None
+) -> Iterator[ServedContainer]:
     """Yield the engines of a RayService, of a file of Ray Serve, or of a program in a ConfigMap."""
     text = mapping_of(values.get("spec")).get("serveConfigV2")
     root, above = (values, 0) if text is None else inner_document(text)
@@ -65,7 +96,7 @@ def ray_engines(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
         for node in mapping_of(values.get("data")).values():
             program = scalar_of(node) or ""
             if is_ray_program(program):
-                yield from program_engines(program, {}, line_of(node) - 1)
+                yield from program_engines(program, environment, line_of(node) - 1)
 
 
 def _of_config(stated: Mapping[str, yaml.Node], role: str | None, above: int) -> Iterator[ServedContainer]:
@@ -115,37 +146,38 @@ def _words(key: str, text: str, line: int, unknown: Unknown | None = None) -> li
     return [flag] if plain else [flag, Token(text, line, unknown=unknown)]
 
 
-def program_engines(text: str, variables: Mapping[str, str], above: int = 0) -> list[ServedContainer]:
+def program_engines(text: str, variables: Mapping[str, str] | None, above: int = 0) -> list[ServedContainer]:
     """Return the engines of the configurations that a program makes, ``above`` lines of a manifest below.
 
-    A value that is no constant is unknown; a configuration without one known model has none.
+    ``variables`` are None where what sets them is not in the file: none has its default then. A value that is
+    no constant is unknown; a configuration without one known model has none.
     """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    program = _Program(_assigned(tree), variables)
+    program = _RayProgram(_assigned(tree), variables)
     roles = _roles(tree)
     found: list[ServedContainer] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _last(node.func) == "LLMConfig":
+        if isinstance(node, ast.Call) and _last(node.func) in _CALLS:
             named = next((name for name, value in program.names.items() if value is node), "")
             found += program.engine(node, roles.get(named), above)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class _RayProgram:
     """The names of a program that have one value throughout, and variables of its environment."""
 
     names: Mapping[str, Any]
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] | None
 
     def engine(self, call: ast.Call, role: str | None, above: int) -> Iterator[ServedContainer]:
         """Yield the engine of one call."""
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
         model = self.mapping(given.get("model_loading_config"))
-        source = next((model[key] for key in CHARTS["ray_models"] if key in model), None)
+        source = next((model[key] for key in CHARTS["ray_models"] if key in model), given.get("model"))
         line = call.lineno + above
         tokens = [Token(word, line) for word in ("vllm", "serve")]
         name = self.value(source) if source is not None else _UNKNOWN
@@ -153,7 +185,8 @@ class _Program:
         unknown = computed if name is _UNKNOWN else None
         tokens.append(Token("" if unknown else str(name), line, unknown=unknown))
         options = given.get("engine_kwargs")
-        whole = self.mapping(options)
+        whole = self.mapping(options) if _last(call.func) == "LLMConfig" else given
+        whole = {key: value for key, value in whole.items() if key != "model"}
         if options is not None and not whole and not isinstance(self.node(options), ast.Dict):
             tokens.append(Token(TABLES["vllm"].keys["tp"], line))
             tokens.append(Token("", line, unknown=computed))
@@ -211,10 +244,14 @@ class _Program:
         """Return what ``int``, ``float``, ``str`` or a look-up in the environment gives."""
         values = [self.value(argument) for argument in call.args]
         name = _last(call.func)
-        if name in {"int", "float", "str"} and len(values) == 1 and isinstance(values[0], str | int | float):
+        if (
+            name in {"int", "float", "str", "bool"}
+            and len(values) == 1
+            and isinstance(values[0], str | int | float)
+        ):
             return values[0]
         environment = ast.unparse(call.func) in {"os.environ.get", "os.getenv", "getenv", "environ.get"}
-        if environment and values and values[0] is not _UNKNOWN:
+        if environment and self.variables is not None and values and values[0] is not _UNKNOWN:
             return self.variables.get(str(values[0]), values[1] if len(values) > 1 else _UNKNOWN)
         return _UNKNOWN
 

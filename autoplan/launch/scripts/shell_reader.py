@@ -255,7 +255,7 @@ class _ScriptReader(ReaderState):
         if words is None and loop.condition is not None and _round_by_round(self, loop):
             return True
         if words and _over_arguments(loop) and all(word.unknown is None for word in words):
-            return self.over_arguments(loop, words)
+            return _each_argument(self, loop, words)
         reason = f"a value of the loop in line {loop.line}"
         before = dict(self.scope.values)
         if loop.name:
@@ -268,18 +268,6 @@ class _ScriptReader(ReaderState):
         self.doubt = doubt
         self.scope.values = joined([before, self.scope.values], reason, loop.line)
         return None
-
-    def over_arguments(self, loop: Loop, words: Sequence[Word]) -> bool | None:
-        """Follow a loop over the arguments of the script or of a function, all of which are known."""
-        rounds, self.rounds = self.rounds, True
-        try:
-            for word in words[:_MOST_ROUNDS]:
-                self.scope.values[loop.name] = (Piece(word.text, word.line),)
-                if self.round(loop):
-                    break
-        finally:
-            self.rounds = rounds
-        return True
 
     def round(self, loop: Loop) -> bool:
         """Follow one round of a loop, and return whether it is the last."""
@@ -352,6 +340,19 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     _written_script(reader, words)
     _called_script(reader, words, environment)
     return None
+
+
+def _each_argument(reader: _ScriptReader, loop: Loop, words: Sequence[Word]) -> bool | None:
+    """Follow a loop over the arguments of the script or of a function, all of which are known."""
+    rounds, reader.rounds = reader.rounds, True
+    try:
+        for word in words[:_MOST_ROUNDS]:
+            reader.scope.values[loop.name] = (Piece(word.text, word.line),)
+            if reader.round(loop):
+                break
+    finally:
+        reader.rounds = rounds
+    return True
 
 
 def _over_arguments(loop: Loop) -> bool:
