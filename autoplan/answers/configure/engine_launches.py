@@ -282,7 +282,7 @@ def _rendered(file: LaunchFile) -> LaunchFile | None:
         for one in wanted
         if one.is_file()
     }
-    text = rendered_chart(file.text, files)
+    text = rendered_chart(file.text, file.name, files)
     return (
         None if text is None else replace(file, name=str(path.with_name(f"rendered-{path.name}")), text=text)
     )

@@ -169,8 +169,9 @@ def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
     named = [scalar_of(values.get(key)) for key in CHARTS["role_keys"]]
     named += [scalar_of(values.get("name"))] if "template" in values else []
     role = next((name for name in (*named, *_labelled_roles(values)) if name in ROLES), around.role)
-    if scalar_of(values.get("kind")) == "StatefulSet":
-        around = replace(around, numbered=True)
+    kind = scalar_of(values.get("kind"))
+    if kind is not None and "spec" in values:
+        around = replace(around, numbered=kind == "StatefulSet", alone=kind in {"Deployment", "Pod"})
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
 

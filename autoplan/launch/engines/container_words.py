@@ -59,7 +59,8 @@ class Token:
 class ServedContainer:
     """A container that serves: the words of its command, and what the manifest says around it.
 
-    ``replicas`` is how many of it run, ``devices`` the devices that one is given, ``role`` that of a pool.
+    ``replicas`` is how many of it run, ``devices`` the devices that one is given, ``role`` that of a pool,
+    and ``alone`` says that no other pod is part of its engine.
     ``documents`` are files that the manifest holds, by name.
     """
 
@@ -71,6 +72,7 @@ class ServedContainer:
     documents: Mapping[str, str] = field(default_factory=dict)
     #: The text, and its line, that says how many copies run where a variable does that is not set.
     open_copies: tuple[str, int] | None = None
+    alone: bool = False
 
     @property
     def text(self) -> str:
@@ -96,6 +98,8 @@ class Around:
     open_copies: tuple[str, int] | None = None
     #: Whether pods have numbers, by which engines on several nodes are started.
     numbered: bool = False
+    #: Whether a pod by itself is a whole engine, if its command names no other.
+    alone: bool = False
 
 
 #: The nodes of an engine, each of which is a pod.
@@ -134,6 +138,7 @@ def served(tokens: Sequence[Token], around: Around, variables: Mapping[str, str]
         dict(variables),
         documents,
         around.open_copies,
+        around.alone,
     )
 
 

@@ -28,6 +28,7 @@ from autoplan.launch.engines.serve_commands import (
     PROGRAM_OF,
     ServeCommand,
     listed_version,
+    names_others,
     nearest_version,
     said_version,
     serve_commands,
@@ -128,8 +129,9 @@ def _of_containers(
         first = first or script
         documents |= written_files(container.text, script, container.variables)
         documents |= dict(container.documents)
+        held = container.devices if container.alone and not names_others(container.text) else None
         commands += [
-            replace(command, replicas=container.replicas, role=container.role)
+            replace(command, replicas=container.replicas, role=container.role, held=held)
             for command in serve_commands(script)
             if not program or command.engine == program
         ]
@@ -178,7 +180,11 @@ def _refuse(commands: Sequence[ServeCommand], engine: str, file: LaunchFile, scr
     if not commands or not engine:
         more = f"; {'; '.join(script.notes)}" if script is not None and script.notes else ""
         programs = "vllm serve, sglang.launch_server, trtllm-serve"
-        raise SpecError([Problem(f"there is no serve command ({programs}){more}", "$", file.name)])
+        lines = enumerate(file.text.splitlines(), 1)
+        at = next((number for number, line in lines if serves(line.partition("#")[0])), None)
+        if at is not None and _is_yaml(file):
+            more = ": what this line starts is in no container, service or recipe that is read"
+        raise SpecError([Problem(f"there is no serve command ({programs}){more}", "$", file.name, at)])
     other = next((command for command in commands if command.engine != engine), None)
     if other is not None:
         sentence = (

@@ -19,17 +19,18 @@ VALUES: Final = "values.yaml"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def rendered_chart(text: str, files: Mapping[str, str]) -> str | None:
+def rendered_chart(text: str, name: str, files: Mapping[str, str]) -> str | None:
     """Return the manifests of a chart, filled in with values; None where none of them serves.
 
     Args:
         text: the values of one file.
+        name: what messages call it.
         files: the files of its chart by path, such as ``Chart.yaml`` and ``templates/deployment.yaml``.
 
-    Raises SpecError for a template that serves and is not read, with its line.
+    Raises SpecError for values that are no YAML, and for a template that serves and is not read, with its line.
     """
-    values = _merged(_mapping(files.get(VALUES, "")), _mapping(text))
-    chart = {key[:1].upper() + key[1:]: value for key, value in _mapping(files[CHART]).items()}
+    values = _merged(_mapping(files.get(VALUES, ""), VALUES), _mapping(text, name))
+    chart = {key[:1].upper() + key[1:]: value for key, value in _mapping(files[CHART], CHART).items()}
     context = {
         "Values": values,
         "Chart": chart,
@@ -59,11 +60,15 @@ def rendered_chart(text: str, files: Mapping[str, str]) -> str | None:
     return "\n---\n".join(made) if serving else None
 
 
-def _mapping(text: str) -> dict[str, Any]:
+def _mapping(text: str, name: str) -> dict[str, Any]:
     try:
         found = yaml.load(text, _LOADER)  # noqa: S506 - a safe loader
-    except (yaml.YAMLError, RecursionError):
-        return {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        sentence = f"it is no YAML: {str(error).splitlines()[0][:120]}"
+        raise SpecError([Problem(sentence, "$", name, mark.line + 1 if mark else None)]) from error
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "$", name)]) from error
     return found if isinstance(found, dict) else {}
 
 

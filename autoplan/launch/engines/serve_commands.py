@@ -70,6 +70,11 @@ _SIGNS: Final = re.compile(
 #: A command of ms-swift that serves with vLLM, and one that trains, whose script is read as a training.
 _SWIFT: Final = re.compile(r"(?m)^(?!\s*#).*\bswift\s+deploy\b.*--infer_backend[ =]+vllm\b")
 _SWIFT_TRAINS: Final = re.compile(r"\b(?:swift|megatron)\s+(?:sft|pt|rlhf)\b")
+#: Words of a command whose engine is on several nodes, or is a part of one.
+_SEVERAL: Final = re.compile(
+    r"nnodes|node-rank|dist-init-addr|\bray\b|data-parallel-(?:address|hybrid|external|start-rank|size-local)"
+    r"|multi-?node|llmapi-launch|mpirun"
+)
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
     "vllm": re.compile(
@@ -91,7 +96,7 @@ class ServeCommand:
     """One command that serves: its engine, the words of its arguments, and its line.
 
     ``replicas`` says how many of it a manifest starts, and ``role`` in which pool they are, where it says so;
-    ``visible`` how many devices its own environment shows it.
+    ``visible`` how many devices its own environment shows it, and ``held`` how many its container is given.
     """
 
     engine: str
@@ -101,6 +106,12 @@ class ServeCommand:
     replicas: int = 1
     role: str | None = None
     visible: int | None = None
+    held: int | None = None
+
+
+def names_others(text: str) -> bool:
+    """Return whether the text of a command speaks of other nodes, so that its own devices may not be all."""
+    return _SEVERAL.search(text) is not None
 
 
 def serves(text: str) -> bool:

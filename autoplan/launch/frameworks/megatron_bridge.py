@@ -16,6 +16,7 @@ import yaml
 from autoplan.catalog import entry_names
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
@@ -188,6 +189,8 @@ def read_bridge(file: LaunchFile) -> Configuration:
         names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}
         _refuse_misspelt(document, section, names)
     _refuse_hybrid(document)
+    _refuse_two_formats(document)
+    _open_unread(document)
     arguments = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
     layers = document.number(PATHS["layers"])
     values = read_layout(arguments, layers.value if layers else None, experts=True)
@@ -209,7 +212,8 @@ def read_bridge(file: LaunchFile) -> Configuration:
     named = document.entries.get(_RECIPE)
     model = str(named.value).replace("_", "-") if named is not None else None
     known = model if model in entry_names("model") else None
-    return assembled("megatron-bridge", file, values, model=known, warnings=arguments.notes)
+    values, opened = known_alone(values, document.opened), document.opened
+    return assembled("megatron-bridge", file, values, model=known, opened=opened, warnings=arguments.notes)
 
 
 def _refuse_hybrid(document: WrittenDocument) -> None:
@@ -219,6 +223,23 @@ def _refuse_hybrid(document: WrittenDocument) -> None:
         if pattern is not None and _STATE_SPACE in str(pattern.value):
             sentence = "the model is a hybrid with state-space layers, no decoder-only transformer"
             document.refuse(sentence, path, pattern.line)
+
+
+def _refuse_two_formats(document: WrittenDocument) -> None:
+    """Refuse a section that has both bf16 and fp16."""
+    for section in _SECTIONS:
+        one, other = (document.entries.get(f"{section}.{name}") for name in ("bf16", "fp16"))
+        if one is not None and other is not None and one.value is True and other.value is True:
+            document.refuse("bf16 and fp16 are both true", f"{section}.fp16", other.line)
+
+
+def _open_unread(document: WrittenDocument) -> None:
+    """Leave the fields open that a key of a section which is not read may decide."""
+    read = {*PATHS.values(), *_MIRRORED.values(), "model.pipeline_dtype"}
+    for path, written in list(document.entries.items()):
+        section, _, name = path.rpartition(".")
+        if section in _SECTIONS and path not in read:
+            document.leave_open(name, written)
 
 
 def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:

@@ -45,7 +45,7 @@ from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = Shipped(re.compile(r"(?:.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift")
+_SHIPPED: Final = Shipped(re.compile(r"(?:.*/swift/.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift")
 _PROGRAM: Final = re.compile(
     r"(?m)(?:^|[\s/])(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py|\bllm_(?:sft|pt)\.py[\s\S]*--sft_type\b"
 )
