@@ -27,7 +27,7 @@ def rendered_chart(text: str, name: str, files: Mapping[str, str]) -> str | None
         name: what messages call it.
         files: the files of its chart by path, such as ``Chart.yaml`` and ``templates/deployment.yaml``.
 
-    Raises SpecError for values that are no YAML, and for a template that serves and is not read, with its line.
+    Raises SpecError for values that are no YAML, and for a template that serves and is not read.
     """
     values = _merged(_mapping(files.get(VALUES, ""), VALUES), _mapping(text, name))
     chart = {key[:1].upper() + key[1:]: value for key, value in _mapping(files[CHART], CHART).items()}
