@@ -82,7 +82,25 @@ def test_values_of_a_chart_are_read_as_its_templates_render_them(tmp_path):
     assert (small.layout.tp, small.layout.replicas, small.job["model"]) == (1, 1, "qwen3-8b")
     assert (large.layout.tp, large.layout.replicas, large.job["devices"]) == (2, 3, 6)
     assert large.job["workload"]["longest_request"] == 8192
-    assert "rendered-values-large.yaml" in large.warnings[0]
+    assert "as its templates make them" in large.warnings[0]
+
+
+def test_what_is_read_of_a_chart_has_the_lines_of_its_values(tmp_path):
+    """A key like an argument is the place to change it; what only the templates say has no line."""
+    values = "parameters:\n  tensorParallelSize: 2\n  maxModelLen: 8192\ngpus: 2\n"
+    read = autoplan.read(chart(tmp_path, **{"values-large.yaml": values}) / "values-large.yaml")
+
+    tp, longest = read.values["tp"], read.values["longest_request"]
+    assert (tp.line, tp.words) == (2, "tensorParallelSize: 2")
+    assert (longest.line, longest.words) == (3, "maxModelLen: 8192")
+
+
+@pytest.mark.parametrize("name", ["values.yaml", "values-large.yaml"])
+def test_values_that_are_no_yaml_are_refused(tmp_path, name):
+    """Neither the file nor that of the chart is taken as one without values."""
+    folder = chart(tmp_path, **{name: f"{CHART[name]}more: [1, 2\nlast: 3\n"})
+    with pytest.raises(SpecError, match=rf"{name}:\d+: .*no YAML"):
+        autoplan.read(folder / "values-large.yaml")
 
 
 def test_a_degree_that_a_chart_renders_and_no_engine_has_is_refused(tmp_path):

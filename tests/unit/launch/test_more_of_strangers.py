@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from autoplan.answers.configure.ask import read
+from autoplan.answers.configure.words_of_scripts import in_words_of_script
+from autoplan.catalog.programs import stack_of_way
 from autoplan.errors import SpecError
+from autoplan.launch.configuration import FileEdit, LaunchFile
 from autoplan.launch.scripts.shell_reader import read_script
 
 ARGUMENTS = """launcher=mpirun
@@ -169,3 +172,97 @@ def test_layers_of_state_spaces_are_refused_by_their_pattern(reading):
     text = "model:\n  pipeline_model_parallel_size: 2\n  hybrid_layer_pattern: 'ME|M*'\n"
     with pytest.raises(SpecError, match=r"bridge\.yaml:3: model\.hybrid_layer_pattern: .* hybrid"):
         reading({"bridge.yaml": text})
+
+
+def test_keys_of_bridge_that_are_not_read_leave_open_what_they_may_decide(reading):
+    """An unknown degree is no silent one, and two formats of numbers contradict each other."""
+    text = "model:\n  tensor_model_parallel_size: 2\n  ulysses_parallel_size: 2\n"
+    assert "cp" in reading({"bridge.yaml": text}).unspecified
+
+    both = "model:\n  tensor_model_parallel_size: 2\noptimizer:\n  bf16: true\n  fp16: true\n"
+    with pytest.raises(SpecError, match=r"bridge\.yaml:5: optimizer\.fp16: bf16 and fp16 are both true"):
+        reading({"bridge.yaml": both})
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "refused"),
+    [
+        ("Deployment", "", True),
+        ("Pod", "", True),
+        ("StatefulSet", "", False),
+        ("Deployment", ", --nnodes, '2'", False),
+    ],
+)
+def test_an_engine_beyond_its_container_is_refused(reading, kind, more, refused):
+    """A pod that is alone has the devices of its container; with others there may be more."""
+    container = (
+        "{image: own, command: [python3, -m, sglang.launch_server, --model-path, Qwen/Qwen3-32B, --tp, '8'"
+        f"{more}], resources: {{limits: {{nvidia.com/gpu: 4}}}}}}"
+    )
+    pod = f"containers: [{container}]"
+    spec = pod if kind == "Pod" else f"template: {{spec: {{{pod}}}}}"
+    files = {"engine.yaml": f"kind: {kind}\nspec: {{{spec}}}\n"}
+    if refused:
+        with pytest.raises(SpecError, match=r"engine\.yaml:2: .*takes 8 devices .* and its container has 4"):
+            reading(files)
+    else:
+        assert reading(files).layout.tp == 8
+
+
+def test_a_command_in_no_place_that_is_read_has_its_line(reading):
+    """What is a manifest, and serves where no reader looks, is refused where it does."""
+    text = "own:\n  image: vllm/vllm-openai\n  customCommand: |\n    vllm serve m/x\n"
+    with pytest.raises(SpecError, match=r"own\.yaml:4: .*no serve command"):
+        reading({"own.yaml": text})
+
+
+def test_ms_swift_is_priced_as_what_it_is_built_on(reading):
+    """DeepSpeed, replicas, or Megatron-LM, and not the stack of a node."""
+    words = "--model Qwen/Qwen3-8B --per_device_train_batch_size 1 --max_length 512"
+    ways = {
+        f"NPROC_PER_NODE=8 swift sft {words} --deepspeed zero3": "deepspeed",
+        f"NPROC_PER_NODE=8 swift sft {words}": "hf-trainer",
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-8B --micro_batch_size 1": "megatron-core",
+    }
+    for script, stack in ways.items():
+        found = reading({"run.sh": f"{script}\n"})
+        assert stack_of_way(found.framework, found.way) == stack
+
+
+SCRIPT = """TP=2
+PP=${1:-4}
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+  --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size $PP \\
+  --micro-batch-size 1
+"""
+
+
+def test_edits_have_the_words_of_the_script():
+    """A value is changed where its variable is set, and a removed argument where it stands."""
+    tp = FileEdit("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 1", 1)
+    pp = FileEdit("--pipeline-model-parallel-size 4", "", 2)
+    added = FileEdit("", "--sequence-parallel")
+    seen = []
+
+    def makes(file):
+        seen.append((file.text, file.arguments))
+        return True
+
+    edits = in_words_of_script(LaunchFile("run.sh", SCRIPT), [tp, pp, added], makes)
+
+    assert [(edit.before, edit.after, edit.line) for edit in edits] == [
+        ("TP=2", "TP=1", 1),
+        ("--pipeline-model-parallel-size $PP", "", 4),
+        ("", "--sequence-parallel", None),
+    ]
+    assert seen[0][0].startswith("TP=1\n")
+    assert seen[0][1] == ("--sequence-parallel",)
+
+
+def test_edits_that_would_make_another_layout_keep_their_words():
+    """A variable that decides more than the argument is not the one to change."""
+    tp = FileEdit("--tensor-model-parallel-size 2", "--tensor-model-parallel-size 1", 1)
+    file = LaunchFile("run.sh", SCRIPT)
+    assert in_words_of_script(file, [tp], lambda _: False) == (tp,)
+    beyond = FileEdit("--seq-length 8", "--seq-length 16", 99)
+    assert in_words_of_script(file, [beyond], lambda _: True) == (beyond,)
