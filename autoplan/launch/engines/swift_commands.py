@@ -11,20 +11,17 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.launch.bindings.deciding_names import fields_named
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.scripts.pieces import Word
 
 __all__ = ["swift_words"]
 
-_BACKEND: Final = "--infer_backend"
-_OURS: Final = "--vllm_"
+_DEPLOY: Final = interface("ms-swift").data["deploy"]
+_MODEL: Final[str] = _DEPLOY["model"]
+_BACKEND: Final[str] = _DEPLOY["backend"]
+_OURS: Final[str] = _DEPLOY["before"]
 #: Names of versions before 3.8, which are the engine's own.
-_EARLIER: Final = frozenset(
-    f"--{name}"
-    for name in (
-        *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization"),
-        *("max_model_len", "max_num_seqs", "enforce_eager"),
-    )
-)
+_EARLIER: Final = frozenset(f"--{name}" for name in _DEPLOY["earlier"])
 
 
 def swift_words(words: Sequence[Word]) -> tuple[Word, ...] | None:
@@ -41,7 +38,7 @@ def swift_words(words: Sequence[Word]) -> tuple[Word, ...] | None:
     backends = [value for flag, value in options if flag.text == _BACKEND]
     if not backends or backends[-1] is None or backends[-1].text != "vllm":
         return None
-    models = [value for flag, value in options if flag.text == "--model" and value is not None]
+    models = [value for flag, value in options if flag.text == _MODEL and value is not None]
     kept = [word for flag, value in options for word in _renamed(flag, value)]
     return (*models[:1], *kept)
 
@@ -65,9 +62,7 @@ def _options(words: Sequence[Word]) -> list[tuple[Word, Word | None]]:
 def _renamed(flag: Word, value: Word | None) -> list[Word]:
     """Return an argument as vLLM calls it; nothing for those of ms-swift that decide no engine."""
     name = flag.text
-    if name in {"--model", _BACKEND} or not (
-        name.startswith(_OURS) or name in _EARLIER or fields_named(name)
-    ):
+    if name in {_MODEL, _BACKEND} or not (name.startswith(_OURS) or name in _EARLIER or fields_named(name)):
         return []
     text = "" if value is None else value.text.lower()
     if text == "false":
