@@ -16,6 +16,8 @@ from autoplan.schema.program import ProgramSpec, ProgramWay, lacks
 #: What a job says for the programs that are usual for its task and devices, and for layouts of no program.
 USUAL: Final = "usual"
 ANY_LAYOUT: Final = "any-layout"
+#: Targets whose files no program of the catalogue writes, and those that they are built on.
+_BUILT_ON: Final = {"ms-swift": ("trainer", "megatron-lm")}
 #: Ways whose rules hold for other ways, one after the other, at most.
 _MOST_STEPS: Final = 4
 
@@ -126,16 +128,22 @@ def written_for(job: Job, target: str | None = None, name: str | None = None) ->
     if name is not None:
         stack_named = job.programs is None and not job.stack_assumed
         return with_programs(any_layout(job), name, stack_named=stack_named)
+    targets = {target, *_BUILT_ON.get(target or "", ())}
     names = tuple(
-        other for other in entry_names("program") if target in {way.target for way in program(other).ways}
+        other for other in entry_names("program") if targets & {way.target for way in program(other).ways}
     )
     return with_programs_again(replace(job, programs=names)) if names else job
 
 
 def stack_of_way(target: str, way: str | None) -> str | None:
-    """Return the stack of the way of this title in which a program runs what ``target`` writes, if any."""
+    """Return the stack of the way of this title in which a program runs what ``target`` writes, if any.
+
+    >>> stack_of_way("trainer", "DeepSpeed"), stack_of_way("ms-swift", "Megatron-Core")
+    ('deepspeed', 'megatron-core')
+    """
+    targets = (target, *_BUILT_ON.get(target, ()))
     ways = (one for name in entry_names("program") for one in program(name).ways)
-    return next((one.stack for one in ways if one.target == target and one.title == way), None)
+    return next((one.stack for one in ways if one.target in targets and one.title == way), None)
 
 
 def _usual(job: Job) -> tuple[str, ...]:
@@ -155,10 +163,9 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
     lacking: list[tuple[str, str]] = []
     for name in names:
         entry, found = program(name), False
-        missing = ""
-        # What a way of the job's task lacks says more than that another one has another task.
-        of_task = sorted(entry.ways, key=lambda way: ("adapters" in way.tasks) != (job.adapters is not None))
-        for way in of_task:
+        missing, adapted = "", job.adapters is not None
+        # What a way for the task of the job lacks says more than that others are for another task.
+        for way in sorted(entry.ways, key=lambda way: ("adapters" in way.tasks) != adapted):
             one = _run(job, entry, way, stack_named=stack_named)
             if isinstance(one, str):
                 missing = missing or one

@@ -28,7 +28,10 @@ _SKYPILOT: Final = (re.compile(r"(?m)^run\s*:\s*[|>]"), re.compile(r"(?m)^(?:res
 _KINDS: Final = re.compile(r"(?m)^\s*kind\s*:\s*[\"']?(?:\w*Job|Pod|JobSet|TrainingRuntime|ElasticJob)\b")
 _CONTAINERS: Final = re.compile(r"(?m)^\s*(?:-\s+)?containers\s*:")
 #: Words of a command that trains: a program in Python, behind a launcher or not.
-_TRAINS: Final = re.compile(r"\btorchrun\b|\bdeepspeed\b|\baccelerate\s+launch\b|\.py\b|torch\.distributed")
+_TRAINS: Final = re.compile(
+    r"\btorchrun\b|\bdeepspeed\b|\baccelerate\s+launch\b|\.py\b|torch\.distributed|\btune\s+run\b"
+    r"|\b(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|\bllamafactory-cli\s+train\b|\baxolotl\s+train\b"
+)
 _SHELL: Final = re.compile(r"(?:.*/)?(?:ba|z|k|da)?sh")
 _DEEPEST: Final = 60
 
@@ -70,6 +73,7 @@ def with_script(file: LaunchFile) -> LaunchFile:
         elif _fits(_SKYPILOT, file.text):
             devices = _skypilot(mapping_of(root), script)
         elif not script.text:
+            script.variables |= _nodes_of_job(mapping_of(root))
             _kubernetes(root, script, 0)
     if not script.text.strip():
         return file
@@ -167,6 +171,15 @@ def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
     for key, inner in values.items():
         if key not in {"status", "initContainers", "metadata", "containers"}:
             _kubernetes(inner, script, depth + 1)
+
+
+def _nodes_of_job(values: Mapping[str, yaml.Node]) -> dict[str, str]:
+    """Return the variable that the training operator sets for a PyTorchJob: the nodes of all replicas."""
+    replicas = mapping_of(mapping_of(values.get("spec")).get("pytorchReplicaSpecs"))
+    if scalar_of(values.get("kind")) != "PyTorchJob" or not replicas:
+        return {}
+    counts = [_integer(scalar_of(mapping_of(node).get("replicas")) or "1") for node in replicas.values()]
+    return {"PET_NNODES": str(sum(n for n in counts if n))} if None not in counts else {}
 
 
 def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:

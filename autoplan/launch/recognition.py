@@ -40,7 +40,9 @@ _LOOSER: Final = {
 #: Files that training programs are started with.
 _NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
 #: Options that name data, and no file of keys.
-_DATA: Final = re.compile(r"(?i)^--?[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)")
+_DATA: Final = re.compile(
+    r"(?i)^--?(?![\w.-]*config)[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)"
+)
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
 #: What reads the arguments behind a file of keys of the Trainer.

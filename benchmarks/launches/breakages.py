@@ -33,7 +33,12 @@ _NEEDS: Final[Mapping[str, Callable[[Mapping[str, Any]], bool]]] = {
     "expert degree divides nothing": lambda values: values.get("ep", 1) > 1,
 }
 #: Files in which a first match stands in a branch of the script that is not taken.
-_UNTAKEN: Final = ("pretrain_gpt_103b.sbatch", "pretrain_llama2_distributed.sh", "qwen2_5/sft_conv.sh")
+_UNTAKEN: Final = (
+    "pretrain_gpt_103b.sbatch",
+    "pretrain_llama2_distributed.sh",
+    "qwen2_5/sft_conv.sh",
+    "llamafactory-lora-vllm/serve/serve.sh",
+)
 #: A breakage of keys alone: a shell reads its text as a command.
 _BRACKET: Final = "bracket that is not closed"
 #: Fields that are open, or the file refused, where a file that it names is missing.
@@ -75,7 +80,8 @@ def _variants(entry: Mapping[str, Any], texts: Mapping[str, str]) -> Iterator[tu
         changed, count = re.subn(pattern, put, text, count=1)
         needed = _NEEDS.get(breakage, bool)(entry["values"])
         needed = needed and not (breakage == _BRACKET and entry["path"].endswith(".sh"))
-        if count and changed != text and needed and not entry["path"].endswith(_UNTAKEN):
+        place = f"{entry['repository']}/{entry['path']}"
+        if count and changed != text and needed and not place.endswith(_UNTAKEN):
             yield breakage, {**texts, entry["path"]: changed}
     if entry.get("beside"):
         yield "a file that it names is missing", {entry["path"]: text}

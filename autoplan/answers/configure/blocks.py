@@ -23,7 +23,7 @@ from autoplan.report.render.blocks import (
     items,
 )
 from autoplan.report.render.terminal import Terminal, render
-from autoplan.results.plan import Plan
+from autoplan.results.plan import Plan, layout_fields
 from autoplan.schema.layout import Layout
 from autoplan.units import format_seconds
 
@@ -65,7 +65,8 @@ def _comparison_blocks(comparison: FileComparison) -> Iterator[Block]:
     for each in comparison.improvements:
         yield GAP
         yield Sentence(_gain_sentence(comparison, each))
-        yield TypedLines(tuple(f"  {_edit_words(edit)}" for edit in each.edits))
+        words = map(_edit_words, each.edits) if each.edits else _by_hand(comparison.own, each.plan)
+        yield TypedLines(tuple(f"  {text}" for text in words))
     if comparison.notes:
         yield GAP
         yield items(comparison.notes)
@@ -106,6 +107,23 @@ def _gain_sentence(comparison: FileComparison, each: Improvement) -> str:
     fits = ", and fits" if each.plan.predicted.fits and not comparison.own.predicted.fits else ""
     alone = "alone" if count == 1 else "together"
     return f"{' and '.join(each.changes)} {alone}: {verb} {abs(saved):.1f} %, {step} per step{fits}"
+
+
+def _by_hand(run: Plan, other: Plan) -> Iterator[str]:
+    """Yield the fields of a layout that change, where no edits of its file are written.
+
+    Fields that follow from others are left out unless they alone change.
+    """
+    before, after = layout_fields(run.layout), layout_fields(other.layout)
+    for key, value in after.items():
+        if key not in {*_HIDDEN, "dp_shard", "stages"} and before.get(key) != value:
+            yield f"{key}: {_field_text(before.get(key))} to {_field_text(value)}"
+
+
+def _field_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _edit_words(edit: FileEdit) -> str:

@@ -6,18 +6,20 @@ import contextlib
 import itertools
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from autoplan.answers.configure.ask import read_text
+from autoplan.answers.configure.words_of_scripts import in_words_of_script
 from autoplan.catalog import stack as stack_named
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.option_jobs import read_options
 from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, written_for
 from autoplan.costs.predict import predict
-from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.document_edits import edited_values
 from autoplan.launch.bindings.written_document import read_yaml
 from autoplan.launch.configuration import (
@@ -49,6 +51,8 @@ _MOST_CHANGES: Final = 3
 _MOST_PRICED: Final = 400
 #: Layers of a virtual stage that full recompute is tried of.
 _BLOCKS: Final = (1, 2, 4, 8, 16)
+#: The field of a model that arguments of Megatron-LM leave to the tokenizer.
+_VOCABULARY: Final = "model.vocabulary"
 #: Gains below this share of a step are not told.
 _LEAST_GAIN: Final = 0.005
 
@@ -62,6 +66,10 @@ def job_beside(reference: str, file: LaunchFile, framework: str | None = None) -
     configuration = read_text(file, framework)
     if not isinstance(configuration, Configuration):
         raise UnsupportedError(f"{file.name} starts engines: add --task serve, --model and its load")
+    if _VOCABULARY in configuration.unspecified and "--model" not in shlex.split(reference):
+        hints = [hint for hint in configuration.warnings if "vocabulary" in hint]
+        sentence = "; ".join(["the file does not say the vocabulary of its model: give --model NAME", *hints])
+        raise SpecError([Problem(sentence, "model", file.name)])
     job = read_options(reference, job_of_text, configuration.job)
     if "devices" in configuration.job:
         return job
@@ -96,7 +104,11 @@ def _started_by(job: Job, configuration: Configuration) -> Job:
     alone prices it.
     """
     framework, layout, way = configuration.framework, configuration.layout_string, configuration.way
-    written = _by_way(written_for(job, framework), way)
+    try:
+        written = _by_way(written_for(job, framework), way)
+    except UnsupportedError:
+        # What its program is not written files for is still priced.
+        written = any_layout(job)
     if job.programs != USUAL:
         return chosen(job, layout)
     one = chosen(written, layout)
@@ -138,11 +150,21 @@ def compare_file(
         notes.append(f"{configuration.framework} cannot express the best layout: {missing}")
     proven = front.certificate.status == "optimal"
     if find_target(configuration.framework).edits is None:
-        notes.append(f"no edits are written for files of {configuration.framework}: change them by hand")
+        name = configuration.framework
+        notes.append(f"no edits are written for files of {name}: change them by hand, where it has the keys")
     improvements, cut = _improvements(job, file, configuration.framework, run, front)
+    improvements = [_in_its_words(file, configuration.framework, each) for each in improvements]
     notes += [cut] if cut else []
     more = tuple(improvements), tuple(notes)
     return FileComparison(file.name, configuration.framework, run, best, proven, *more)
+
+
+def _in_its_words(file: LaunchFile, framework: str, improvement: Improvement) -> Improvement:
+    """Return an improvement whose edits have the words of the script, where they can be told so."""
+    if not improvement.edits or file.values is not None:
+        return improvement
+    reads = partial(_has_layout, framework=framework, plan=improvement.plan)
+    return replace(improvement, edits=in_words_of_script(file, improvement.edits, reads))
 
 
 def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
@@ -202,7 +224,9 @@ def _unlike_software(job: Job, configuration: Configuration) -> Iterator[str]:
     for key, ours in (("software", job.software), ("adapters", job.adapters)):
         theirs: Mapping[str, Any] = configuration.job.get(key) or {}
         unlike = {
-            name: value for name, value in theirs.items() if value and getattr(ours, name, None) != value
+            name: value
+            for name, value in theirs.items()
+            if value and getattr(ours, name, None) != (tuple(value) if isinstance(value, list) else value)
         }
         if unlike:
             shown = ", ".join(f"{name}: {_yaml_text(value)}" for name, value in unlike.items())
@@ -376,8 +400,15 @@ def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdi
     target = find_target(framework)
     if target.read is None or not any(edit.path for edit in edits):
         return True
-    devices = plan.layout.devices
     edited = (_edited_beside if any(edit.file for edit in edits) else _edited_keys)(file, edits)
+    return _has_layout(edited, framework, plan)
+
+
+def _has_layout(edited: LaunchFile, framework: str, plan: Plan) -> bool:
+    """Return whether a file has the layout of ``plan``."""
+    target, devices = find_target(framework), plan.layout.devices
+    if target.read is None:
+        return False
     try:
         configuration = target.read(replace(edited, devices=devices))
         layout = parse_layout(configuration.layout_string, layers=sum(plan.layout.layers), devices=devices)

@@ -123,8 +123,10 @@ def _front(job: ServingJob, deadline: float | None) -> ServingFront:
     return front
 
 
-def _compared(better: BetterPlan | None) -> str:
-    """Return how far the engines of a file are from the front."""
+def _compared(better: BetterPlan | None, *, proven: bool) -> str:
+    """Return how far the engines of a file are from the front, of which all was searched if it is proven."""
+    if better is None and not proven:
+        return "No better plan was found before the search ended: a longer --deadline may find one.\n"
     if better is None:
         return "No plan has as many tokens/s a device in as short a time per token.\n"
     gains = (better.throughput_per_device_gain, better.time_per_output_token_gain)
@@ -189,8 +191,9 @@ def show_engine_file(
 
     loaded = load_serving_job(job)
     read = evaluate_engine_file(loaded, file, framework)
-    better = better_plan(read, _front(loaded, deadline))
-    compared = _compared(better)
+    front = _front(loaded, deadline)
+    better, proven = better_plan(read, front), front.certificate.status == "optimal"
+    compared = _compared(better, proven=proven)
     present(
         form,
         output,
@@ -199,6 +202,7 @@ def show_engine_file(
             "configuration": engine_document(read.configuration),
             "differences": list(read.differences),
             "comparison": None if better is None else _better_document(better),
+            "comparison_proven": proven,
         },
         table=lambda terminal: (
             f"{render(serving_plan_blocks(read.job, read.plan, terminal), terminal)}\n{compared}"

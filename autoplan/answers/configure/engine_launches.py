@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import yaml
 from autoplan.answers.configure.ask import EmitOptions
 from autoplan.catalog import load_serving_job, read_file
 from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
-from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.engines.arguments.argument_list import written_as
 from autoplan.launch.engines.arguments.engine_settings import InexpressibleEngineError
 from autoplan.launch.engines.engine_reading import is_engine_file, read_engines
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS, engine_target
+from autoplan.launch.engines.helm_charts import CHART, VALUES, rendered_chart
 from autoplan.launch.engines.served_run import (
     EngineConfiguration,
     EngineFile,
@@ -43,7 +45,12 @@ from autoplan.version import __version__
 _LARGEST: Final = 2**20
 #: Suffixes of files of options that a command names.
 _OPTIONS: Final = (".yaml", ".yml", ".json")
+#: The folder of a chart's templates, and the most of them that are read.
+_TEMPLATES: Final = "templates"
+_MOST_TEMPLATES: Final = 100
 _MOST_TRIED: Final = 100
+#: A key of YAML in a line.
+_KEY: Final = re.compile(r"\s*(?:- )?([\w-]+)\s*:\s*\S")
 #: By how much a plan must be better to be named, as fronts are thinned.
 _BETTER: Final = 1.01
 
@@ -245,6 +252,10 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
     Files of options that a command names are read where they lie beside it. ``framework`` is an engine, with
     a version such as ``vllm@0.24``. Raises SpecError with every problem, its line and what would be right.
     """
+    rendered = None if is_engine_file(file) else _rendered(file)
+    if rendered is not None:
+        found = read_engine_file(rendered, framework)
+        return None if found is None else _with_lines_of(file, found)
     if not is_engine_file(file, framework):
         return None
     folder = Path(file.name).parent
@@ -260,6 +271,52 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
     return read_engines(EngineFile(file, sibling_text), framework)
 
 
+def _with_lines_of(file: LaunchFile, found: EngineConfiguration) -> EngineConfiguration:
+    """Return what was read of a chart, with the lines of its values where they have a key like an argument.
+
+    Other values keep their words, which the templates of the chart have, and no line.
+    """
+    keys: dict[str, list[tuple[int, str]]] = {}
+    for number, line in enumerate(file.text.splitlines(), 1):
+        if (match := _KEY.match(line)) is not None:
+            keys.setdefault(_plain_name(match[1]), []).append((number, line.strip()))
+
+    def placed(written: Written) -> Written:
+        name, _, value = written.words.replace("=", " ", 1).partition(" ")
+        said = [(n, line) for n, line in keys.get(_plain_name(name), ()) if value.strip("\"'") in line]
+        if not written.line or len(said) != 1:
+            return replace(written, line=None)
+        return replace(written, line=said[0][0], words=said[0][1])
+
+    note = "values of a chart as its templates make them, whose lines are those in other notes"
+    values = {key: placed(written) for key, written in found.values.items()}
+    return replace(found, file=file.name, values=values, warnings=(note, *found.warnings))
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a key or argument in small letters alone, so that tensorParallelSize is a flag."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _rendered(file: LaunchFile) -> LaunchFile | None:
+    """Return what a chart's templates make of its values; None for a file that lies beside no chart."""
+    path = Path(file.name)
+    chart = path.parent / CHART
+    if path.suffix not in _OPTIONS or path.name == CHART or file.script or not chart.is_file():
+        return None
+    templates = sorted((path.parent / _TEMPLATES).rglob("*"))[:_MOST_TEMPLATES]
+    wanted = [chart, path.parent / VALUES, *(t for t in templates if t.suffix in {".yaml", ".yml", ".tpl"})]
+    files = {
+        one.relative_to(path.parent).as_posix(): read_file(one, largest=_LARGEST)
+        for one in wanted
+        if one.is_file()
+    }
+    text = rendered_chart(file.text, file.name, files)
+    return (
+        None if text is None else replace(file, name=str(path.with_name(f"rendered-{path.name}")), text=text)
+    )
+
+
 def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | None = None) -> ReadEngines:
     """Return the price of what a file of an engine says, for ``job``.
 
@@ -268,7 +325,8 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     LayoutError for a layout that breaks a rule, UnsupportedError for a file of no engine, or of another one.
     """
     same = framework is None or framework == job.engine.name
-    wanted = str(job.engine) if same and _says_no_version(file, job) else framework
+    whole = (None if is_engine_file(file) else _rendered(file)) or file
+    wanted = str(job.engine) if same and _says_no_version(whole, job) else framework
     configuration = read_engine_file(file, wanted)
     if configuration is None:
         raise UnsupportedError(f"{file.name} has no serve command of a known engine: give --framework")

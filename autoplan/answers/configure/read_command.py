@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from autoplan.commands.typed_options import argument, option
 if TYPE_CHECKING:
     from autoplan.kinds import AnyJob
     from autoplan.launch.configuration import LaunchFile
+    from autoplan.launch.engines.served_run import EngineConfiguration
 
 
 FrameworkOption = Annotated[
@@ -139,7 +141,10 @@ def job_of(reference: str, file: LaunchFile | None, framework: str | None) -> An
 
 
 def served_reference(reference: str, file: LaunchFile | None, framework: str | None) -> str:
-    """Return the line of options ``reference`` with task, model and engine of a file that serves."""
+    """Return the line of options ``reference`` with task, model and engine of a file that serves.
+
+    So are the format of its weights, and its devices where they are more than those of the hardware.
+    """
     from autoplan.answers.configure.ask import read as read_launch_file
     from autoplan.catalog.job_option_names import is_option_job
     from autoplan.launch.engines.served_run import EngineConfiguration
@@ -155,7 +160,33 @@ def served_reference(reference: str, file: LaunchFile | None, framework: str | N
     model = read_file.job.get("model")
     named = ["--model", model] if isinstance(model, str) and "--model" not in words else []
     engine = [] if "--stack" in words else ["--stack", read_file.engine]
-    return shlex.join([*named, *words, "--task", "serve", *engine])
+    more = [*_weights_of(read_file, words), *_further_devices(read_file, words)]
+    return shlex.join([*named, *words, "--task", "serve", *engine, *more])
+
+
+def _weights_of(read_file: EngineConfiguration, words: Sequence[str]) -> list[str]:
+    """Return the option for the one format of weights that a file says, unless ``words`` have it."""
+    from autoplan.schema.serving.engine_layout import EngineLayout
+
+    layout = read_file.layout
+    engines = (layout,) if isinstance(layout, EngineLayout) else (layout.prefill, layout.decode)
+    formats = {engine.weights for engine in engines}
+    known = "--precision" not in words and "weights" not in read_file.unspecified
+    return ["--precision", *formats] if known and len(formats) == 1 else []
+
+
+def _further_devices(read_file: EngineConfiguration, words: Sequence[str]) -> list[str]:
+    """Return the option for devices of whole nodes where engines take more than the hardware has."""
+    from autoplan.errors import AutoplanError
+
+    if "--hardware" not in words[:-1] or {"--devices", "--nodes"} & set(words):
+        return []
+    try:
+        available = _devices_of(words[words.index("--hardware") + 1], None)
+    except AutoplanError:
+        return []
+    nodes = -(-read_file.layout.devices // available)
+    return ["--devices", str(nodes * available)] if nodes > 1 else []
 
 
 def variables_of(texts: list[str] | None) -> dict[str, str]:

@@ -136,9 +136,12 @@ def show_file(
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
+    from autoplan.launch.registry import named_configuration
 
     file_comparison, plan, job = evaluate_file(job_of(reference, file, framework), file, framework)
-    comparison = compare_file(job, file, file_comparison, plan, planned(job, deadline))
+    # What a script starts with a file of keys is changed in that file.
+    started = named_configuration(file) if framework is None else None
+    comparison = compare_file(job, started or file, file_comparison, plan, planned(job, deadline))
 
     from autoplan.answers.configure.blocks import comparison_document, comparison_text
     from autoplan.answers.evaluate.blocks import plan_table

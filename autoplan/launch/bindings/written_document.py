@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import yaml
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed, speaks_beside
+from autoplan.launch.bindings.deciding_names import extends, fields_named, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
 from autoplan.launch.configuration import LaunchFile, Written
 
@@ -188,7 +188,7 @@ class WrittenDocument:
             near = [
                 n
                 for n in difflib.get_close_matches(name, named, 1, alike)
-                if not extends(name, n) and (strict or self._decides(section, n, written.value))
+                if not extends(name, n) and (strict or self._decides(section, n))
             ] or self._misnamed(name, written.value, listed)
             if strict or (near and not speaks_beside(name)):
                 hint = f": did you mean {near[0]}?" if near else ""
@@ -199,10 +199,10 @@ class WrittenDocument:
         if unknown:
             self.notes.append(f"not keys of {framework}, not read: {', '.join(unknown)}")
 
-    def _decides(self, section: str, name: str, value: object) -> bool:
+    def _decides(self, section: str, name: str) -> bool:
         """Return whether a key is one that is read, or may decide a layout by its name."""
         path = f"{section}.{name}" if section else name
-        return path in self.table.keys.values() or bool(may_decide(name, value))
+        return path in self.table.keys.values() or bool(fields_named(name))
 
     @staticmethod
     def _misnamed(name: str, value: object, listed: frozenset[str]) -> list[str]:

@@ -18,6 +18,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.engines.container_words import (
     CHARTS,
     ROLES,
+    ROLES_IN_ORDER,
     STARTS,
     TABLES,
     Around,
@@ -30,6 +31,12 @@ from autoplan.launch.engines.container_words import (
     served,
     start_words,
     tokens_of,
+)
+from autoplan.launch.engines.ray_engines import (
+    inner_document,
+    key_words,
+    ray_engines,
+    ray_environment,
 )
 from autoplan.launch.job_manifests import (
     config_files,
@@ -52,16 +59,18 @@ _SECTION: Final = (re.compile(r"(?m)^\s*vllm\s*:"), re.compile(rf"(?m)^\s+{_DEGR
 _SERVING: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\btrtllm-serve\b"
     rf"|\bdynamo\.(?:vllm|sglang|trtllm)\b|{_IMAGE}|\bmodelSpec\s*:|\bserverArgs\s*:|\bmodelCommand\s*:"
-    rf"|\bstart_command\s*:|\bllm_configs\s*:|\bextraCmdArgs\s*:"
+    rf"|\bstart_command\s*:|\bllm_configs?\s*:|\b(?:prefill|decode)_config\s*:|\b(?:LLMConfig|AsyncEngineArgs)\s*\(|\bextraCmdArgs\s*:|\bsampleApplication\s*:"
     r"|\bresourceProfile\s*:|\b(?:LLMInferenceService|VLLMRuntime|ModelBooster)\s|\b(?:sglang|vllm|trtllm)_config\s*:"
 )
 _KIND: Final = re.compile(
-    r"(?m)^\s*(?:kind|services|image|applications|start_command|modelSpec|serverArgs|modelArtifacts"
+    r"(?m)^\s*(?:kind|services|image|recipe_version|applications|sampleApplication|start_command|modelSpec|serverArgs|modelArtifacts"
     r"|(?:sglang|vllm|trtllm)_config)\s*:"
 )
 #: What stands between an entry point and its arguments, and an image that is named after the engine.
 _COMMAND_KEY: Final = re.compile(r"(?m)^\s*(?:command|args)\s*:(?=\s|$)")
 _OWN_IMAGE: Final = re.compile(r"(?m)^\s*(?:-\s+)?image\s*:\s*\S*\bvllm\b")
+#: A command whose first word is the engine's own one, behind an entry point.
+_SERVE: Final = re.compile(r"(?m)^\s*(?:command\s*:\s*)?(?:-\s*|\[\s*)?[\"']?serve[\"',\s]")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[\w.$#(]")
 _DEEPEST: Final = 60
 #: Pods of a group that is one engine (LeaderWorkerSet).
@@ -78,7 +87,9 @@ def is_manifest(text: str) -> bool:
 
 def _has_arguments(text: str) -> bool:
     """Return whether a text has arguments of vLLM's server without its name, or a section of them."""
-    named = _MODEL in text and (_DEGREE in text or _OWN_IMAGE.search(text) is not None)
+    own = _OWN_IMAGE.search(text) is not None
+    named = _MODEL in text and (_DEGREE in text or own)
+    named = named or (own and _SERVE.search(text) is not None)
     return named or all(sign.search(text) for sign in _SECTION)
 
 
@@ -90,7 +101,9 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     roots = _roots(text, name)
     documents = {key: value for root in roots for key, value in config_files(root)}
     around = Around(outside=outside)
-    found = [c for root in roots for c in (*chart_engines(root), *_containers(root, around, 0))]
+    stated = ray_environment(roots)
+    shared = None if stated is None else {**stated, **outside}
+    found = [c for root in roots for c in (*chart_engines(root, shared), *_containers(root, around, 0))]
     served = [replace(c, documents={**documents, **c.documents}) for c in found if _serves(c)]
     for text_of_copies, line in (c.open_copies for c in served if c.open_copies is not None):
         sentence = f"how many copies run depends on {text_of_copies}: give --set NAME=VALUE"
@@ -156,8 +169,9 @@ def _narrowed(values: Mapping[str, yaml.Node], around: Around) -> Around:
     named = [scalar_of(values.get(key)) for key in CHARTS["role_keys"]]
     named += [scalar_of(values.get("name"))] if "template" in values else []
     role = next((name for name in (*named, *_labelled_roles(values)) if name in ROLES), around.role)
-    if scalar_of(values.get("kind")) == "StatefulSet":
-        around = replace(around, numbered=True)
+    kind = scalar_of(values.get("kind"))
+    if kind is not None and "spec" in values:
+        around = replace(around, numbered=kind == "StatefulSet", alone=kind in {"Deployment", "Pod"})
     return replace(around, replicas=replicas, devices=_device_count(values) or around.devices, role=role)
 
 
@@ -186,7 +200,7 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
     image = scalar_of(values.get("image")) or ""
     before = next((values[key] for key in CHARTS["command"] if key in values and key != "command"), None)
     command, behind = values.get("command"), values.get(CHARTS["arguments"][0])
-    if before is None and command is None and behind is None:
+    if (before is None and command is None and behind is None) or _is_recipe(values):
         return None
     tokens = [token for node in (before, command, behind) if node is not None for token in tokens_of(node)]
     if not tokens or not (image or before or command):
@@ -196,6 +210,9 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
     named = re.search(r"\bvllm\b", image.rpartition("/")[2]) is not None
     if not entry and (command is None or named) and _takes_engine_words(tokens, named=named):
         entry = STARTS["vllm"]
+    if named and command is not None and next(iter(tokens[0].text.split()), "") == "serve":
+        # The entry point of such an image is the engine's program.
+        tokens = [Token("vllm", tokens[0].line), *tokens]
     if entry and _is_argument(tokens[0].text) and (before is None):
         tokens = [*(Token(word, tokens[0].line) for word in entry), *tokens]
     around = replace(around, devices=_device_count(values) or around.devices)
@@ -227,8 +244,8 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
     return Script(name, (command,), {}, {})
 
 
-def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
-    """Yield the engines that values of a chart start."""
+def chart_engines(root: yaml.Node, environment: Mapping[str, str] | None) -> Iterator[ServedContainer]:
+    """Yield the engines that values of a chart start; ``environment`` is that of Ray's workers."""
     values = mapping_of(root)
     engine = mapping_of(values.get("servingEngineSpec"))
     models = engine.get("modelSpec")
@@ -240,14 +257,16 @@ def chart_engines(root: yaml.Node) -> Iterator[ServedContainer]:
         if "serverArgs" in section and model:
             yield _gpu_recipe(program, model, section)
     yield from _llm_d(values)
+    yield from _llm_d_sample(values)
     yield from _kubeai(values)
     yield from _kserve(values)
     yield from _vllm_runtime(values)
     yield from _srt_slurm(values)
-    yield from _ray_serve(values)
+    yield from ray_engines(values, environment)
     yield from _options_in_config_map(values)
     yield from _model_booster(values)
     yield from _further_words(values)
+    yield from _spark_recipe(values)
 
 
 def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
@@ -258,10 +277,28 @@ def _model_booster(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         return
     for item in items_of(backend.get("workers")):
         worker = mapping_of(item)
-        tokens = [*start_words("vllm", model, prefix="hf://"), *_key_words(worker.get("config"))]
+        tokens = [*start_words("vllm", model, prefix="hf://"), *key_words(worker.get("config"))]
         role = scalar_of(worker.get("type"))
         copies = counted(worker.get("replicas")) or 1
         yield served(tokens, Around(copies, None, role if role in ROLES else None), {})
+
+
+def _spark_recipe(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the engine of a recipe of spark-vllm-docker, whose defaults fill ``{name}`` in its command.
+
+    Source: eugr/spark-vllm-docker ``run-recipe.py``, which calls ``str.format`` with the defaults.
+    """
+    command = values.get("command")
+    if not _is_recipe(values) or command is None:
+        return
+    defaults = {key: scalar_of(node) or "" for key, node in mapping_of(values.get("defaults")).items()}
+    text = re.sub(r"(?<!\{)\{(\w+)\}(?!\})", lambda m: defaults.get(m[1], m[0]), scalar_of(command) or "")
+    text = text.replace("{{", "{").replace("}}", "}")
+    yield served([Token(text, line_of(command), split=True)], Around(), environment_of(values.get("env")))
+
+
+def _is_recipe(values: Mapping[str, yaml.Node]) -> bool:
+    return {"recipe_version", "command"} <= values.keys()
 
 
 def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
@@ -274,55 +311,15 @@ def _further_words(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]
         yield served([*tokens, *tokens_of(further)], Around(), {})
 
 
-def _ray_serve(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
-    """Yield the engines of a RayService, or of a file of Ray Serve, that applications of Ray's LLMs start."""
-    text = mapping_of(values.get("spec")).get("serveConfigV2")
-    root, above = (values, 0) if text is None else _inner_document(text)
-    for application in items_of(root.get("applications")):
-        arguments = mapping_of(mapping_of(application).get("args"))
-        for config in items_of(arguments.get("llm_configs")):
-            stated = mapping_of(config)
-            model = mapping_of(stated.get("model_loading_config"))
-            source = next((model[key] for key in CHARTS["ray_models"] if scalar_of(model.get(key))), None)
-            if source is None:
-                continue
-            tokens = [*start_words("vllm", source), *_key_words(stated.get("engine_kwargs"))]
-            deployment = mapping_of(stated.get("deployment_config"))
-            scaled = mapping_of(deployment.get("autoscaling_config"))
-            copies = counted(deployment.get("num_replicas")) or counted(scaled.get("min_replicas")) or 1
-            lowered = [replace(token, line=token.line + above) for token in tokens]
-            yield served(lowered, Around(copies), {})
-
-
-def _inner_document(node: yaml.Node) -> tuple[Mapping[str, yaml.Node], int]:
-    """Return the mapping that a block of text holds, and the lines of the manifest above it."""
-    try:
-        inner = yaml.compose(scalar_of(node) or "", Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return {}, 0
-    return mapping_of(inner), line_of(node) - 1
-
-
-def _key_words(node: yaml.Node | None) -> list[Token]:
-    """Return a mapping of an engine's arguments as its words; a switch that is off is left out."""
-    tokens: list[Token] = []
-    for key, value in mapping_of(node).items():
-        text, line = scalar_of(value) or "", line_of(value)
-        if key not in CHARTS["engine_keys_aside"] and text.lower() not in {"false", "null", "~"}:
-            tokens.append(Token(f"--{key.replace('_', '-')}", line))
-            tokens += [] if text.lower() in {"true", ""} else [Token(text, line)]
-    return tokens
-
-
 def _options_in_config_map(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
     """Yield the engine whose arguments are a section ``vllm`` of a ConfigMap's file (KAITO 0.6)."""
     held = mapping_of(values.get("data")) if scalar_of(values.get("kind")) == "ConfigMap" else {}
     for node in held.values():
-        inner, above = _inner_document(node) if isinstance(node, yaml.ScalarNode) else ({}, 0)
+        inner, above = inner_document(node) if isinstance(node, yaml.ScalarNode) else ({}, 0)
         section = inner.get("vllm")
         if section is not None and TABLES["vllm"].keys["tp"].removeprefix("--") in mapping_of(section):
             start = [Token(word, line_of(section)) for word in STARTS["vllm"]]
-            words = [replace(token, line=token.line + above) for token in (*start, *_key_words(section))]
+            words = [replace(token, line=token.line + above) for token in (*start, *key_words(section))]
             yield served(words, Around(), {})
 
 
@@ -387,6 +384,22 @@ def _llm_d(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
                 tokens += list(tokens_of(container["args"])) if "args" in container else []
                 role = pool if len(pools) > 1 else None
                 yield served(tokens, Around(counted(section.get("replicas")) or 1, None, role), {})
+
+
+def _llm_d_sample(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:
+    """Yield the pools of the sample application of llm-d's first chart (llm-d-deployer 1.0)."""
+    sample = mapping_of(values.get("sampleApplication"))
+    model = mapping_of(sample.get("model")).get("modelArtifactURI")
+    if model is None:
+        return
+    for pool in ROLES_IN_ORDER:
+        section = mapping_of(sample.get(pool))
+        copies = section.get("replicas")
+        if scalar_of(copies) == "0":
+            continue
+        tokens = start_words("vllm", model, prefix="hf://")
+        tokens += list(tokens_of(section["extraArgs"])) if "extraArgs" in section else []
+        yield served(tokens, Around(counted(copies) or 1, None, pool), {})
 
 
 def _kubeai(values: Mapping[str, yaml.Node]) -> Iterator[ServedContainer]:

@@ -38,7 +38,8 @@ _OF_TRTLLM: Final = {
 #: Arguments that name the model of a worker of TensorRT-LLM.
 _MODELS: Final = frozenset(TABLES[name].keys["model"] for name in ("sglang", "tensorrt-llm"))
 _VARIABLE: Final = re.compile(r"\$\((\w+)\)|\$\{(\w+)(?::?-([^}]*))?\}")
-ROLES: Final = frozenset({"prefill", "decode"})
+ROLES_IN_ORDER: Final = ("prefill", "decode")
+ROLES: Final = frozenset(ROLES_IN_ORDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Token:
 class ServedContainer:
     """A container that serves: the words of its command, and what the manifest says around it.
 
-    ``replicas`` is how many of it run, ``devices`` the devices that one is given, ``role`` that of a pool.
+    ``replicas`` is how many of it run, ``devices`` the devices that one is given, ``role`` that of a pool,
+    and ``alone`` says that no other pod is part of its engine.
     ``documents`` are files that the manifest holds, by name.
     """
 
@@ -70,6 +72,7 @@ class ServedContainer:
     documents: Mapping[str, str] = field(default_factory=dict)
     #: The text, and its line, that says how many copies run where a variable does that is not set.
     open_copies: tuple[str, int] | None = None
+    alone: bool = False
 
     @property
     def text(self) -> str:
@@ -95,6 +98,8 @@ class Around:
     open_copies: tuple[str, int] | None = None
     #: Whether pods have numbers, by which engines on several nodes are started.
     numbered: bool = False
+    #: Whether a pod by itself is a whole engine, if its command names no other.
+    alone: bool = False
 
 
 #: The nodes of an engine, each of which is a pod.
@@ -133,6 +138,7 @@ def served(tokens: Sequence[Token], around: Around, variables: Mapping[str, str]
         dict(variables),
         documents,
         around.open_copies,
+        around.alone,
     )
 
 
@@ -247,10 +253,16 @@ def _as_yaml(text: str) -> str:
 
 def start_words(program: str, model: yaml.Node, prefix: str = "") -> list[Token]:
     """Return the words that start a server of a model."""
-    line, name = line_of(model), (scalar_of(model) or "").removeprefix(prefix)
+    line, name = line_of(model), _published((scalar_of(model) or "").removeprefix(prefix))
     words = STARTS[program]
     named = (TABLES["sglang"].keys["model"], name) if program == "sglang" else (name,)
     return [Token(word, line) for word in (*words, *named)]
+
+
+def _published(name: str) -> str:
+    """Return the name of a model in an image or on a volume: ``oci://HOST/modelcar-NAME:TAG``, ``pvc://PVC/NAME``."""
+    image = re.fullmatch(r"oci://\S+/modelcar-([\w.-]+?)(?::[\w.-]+)?", name)
+    return image[1] if image else re.sub(r"^pvc://[^/]+/", "", name)
 
 
 def option_words(program: str, names: Mapping[str, str], values: Mapping[str, yaml.Node]) -> list[Token]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -15,7 +14,7 @@ from autoplan.launch.engines.arguments.given_arguments import GivenArguments, re
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vllm_values
-from autoplan.launch.engines.serve_commands import ServeCommand
+from autoplan.launch.engines.serve_commands import ServeCommand, names_others
 from autoplan.launch.engines.served_run import EngineConfiguration, format_named
 from autoplan.launch.known_models import other_architecture
 from autoplan.schema.model import ModelSpec
@@ -186,14 +185,16 @@ def _refuse_uneven(
 
 
 def _refuse_hidden(layout: EngineLayout, one: CommandValues, values: Mapping[str, Written]) -> None:
-    """Refuse an engine of one node with more devices than its environment shows it."""
-    seen, taken = one.command.visible, layout.devices_per_engine
-    several = any(re.search(r"nnodes|\bray\b|data-parallel-address", w.text) for w in one.command.words)
-    if seen is None or several or taken <= seen:
+    """Refuse an engine of one node with more devices than its environment shows it, or its container has."""
+    taken, shown = layout.devices_per_engine, "CUDA_VISIBLE_DEVICES shows"
+    seen = one.command.visible
+    if seen is None or taken <= seen:
+        seen, shown = one.command.held, "its container has"
+    if seen is None or taken <= seen or names_others(" ".join(word.text for word in one.command.words)):
         return
     degree = values.get("pp") or values.get("tp")
     words, line = (degree.words, degree.line) if degree else ("layout", one.command.line)
-    sentence = f"the engine takes {taken} devices ({layout}), and CUDA_VISIBLE_DEVICES shows {seen}"
+    sentence = f"the engine takes {taken} devices ({layout}), and {shown} {seen}"
     one.given.refuse(sentence, words, line)
 
 

@@ -19,13 +19,16 @@ from autoplan.launch.engines.arguments.argument_list import argument_list, liste
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
+from autoplan.launch.engines.container_words import ServedContainer
 from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
 from autoplan.launch.engines.python_commands import python_script, starts_engine
+from autoplan.launch.engines.ray_engines import is_ray_program, program_engines
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,
     ServeCommand,
     listed_version,
+    names_others,
     nearest_version,
     said_version,
     serve_commands,
@@ -52,7 +55,9 @@ def is_engine_file(file: LaunchFile, framework: str | None = None) -> bool:
         return PROGRAM_OF.get(engine_name, engine_name) in ENGINES
     if _is_yaml(file):
         return is_manifest(file.text) or options_engine(file.text, file.name) is not None
-    return starts_engine(file.text) if _is_python(file) else serves(script_text(file))
+    if _is_python(file):
+        return starts_engine(file.text) or is_ray_program(file.text)
+    return serves(script_text(file))
 
 
 def _is_python(file: LaunchFile) -> bool:
@@ -75,30 +80,14 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     program = PROGRAM_OF.get(engine_name, engine_name)
     if framework is not None and program not in ENGINES:
         raise UnsupportedError(f"no engine is called {engine_name!r}: known are {', '.join(ENGINES)}")
-    script: Script | None = None
-    documents: Mapping[str, str] = {}
-    is_yaml = _is_yaml(launch)
-    is_options = is_yaml and not is_manifest(launch.text)
-    if is_options:
-        engine = program or options_engine(launch.text, launch.name) or ""
-        commands = [ServeCommand(engine, (), 1)]
-    elif is_yaml:
-        commands, documents, script = _of_manifest(launch, program)
-        engine = commands[0].engine if commands else program
-    elif _is_python(launch):
-        script = python_script(launch.text, launch.name, launch.variables)
-        commands = serve_commands(script)
-        engine = commands[0].engine if commands else program
-    else:
-        script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
-        documents = written_files(launch.text, script, launch.variables)
-        commands = [c for c in serve_commands(script) if not program or c.engine == program]
-        engine = commands[0].engine if commands else program
+    is_options = _is_yaml(launch) and not is_manifest(launch.text)
+    commands, documents, script = _commands_of(launch, program, is_options=is_options)
+    engine = commands[0].engine if commands else program
     _refuse(commands, engine, launch, script)
     stated_version = version or said_version(engine, launch.text)
     read = _CommandReader(file, engine, documents, is_options=is_options)
     versions, note = _versions(engine_name or engine, stated_version, certain=bool(version))
-    (engine, name), given = _best(read, commands, versions)
+    (engine, name), given = _best(read, commands, versions, around=bool(note))
     notes = list(script.notes) if script else []
     notes += [note] if note else []
     notes += [f"the command in line {c.line} runs only under {c.doubt}" for c in commands if c.doubt]
@@ -109,18 +98,40 @@ def read_engines(file: EngineFile, framework: str | None = None) -> EngineConfig
     return configured(launch, (engine, name), values, notes, hints)
 
 
-def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], dict[str, str], Script | None]:
+def _commands_of(
+    launch: LaunchFile, program: str, *, is_options: bool
+) -> tuple[list[ServeCommand], Mapping[str, str], Script | None]:
+    """Return the serve commands of a file of any kind, files that it holds by name, and its script."""
+    if is_options:
+        engine = program or options_engine(launch.text, launch.name) or ""
+        return [ServeCommand(engine, (), 1)], {}, None
+    if _is_yaml(launch):
+        return _of_containers(served_containers(launch.text, launch.name, launch.variables), launch, program)
+    if _is_python(launch) and is_ray_program(launch.text):
+        return _of_containers(program_engines(launch.text, launch.variables), launch, program)
+    if _is_python(launch):
+        script = python_script(launch.text, launch.name, launch.variables)
+        return serve_commands(script), {}, script
+    script = read_script(launch.text, launch.name, launch.variables, launch.sibling)
+    commands = [c for c in serve_commands(script) if not program or c.engine == program]
+    return commands, written_files(launch.text, script, launch.variables), script
+
+
+def _of_containers(
+    containers: Sequence[ServedContainer], file: LaunchFile, program: str
+) -> tuple[list[ServeCommand], dict[str, str], Script | None]:
     """Return the serve commands of the containers of a manifest, its files by name, and the first script."""
     commands: list[ServeCommand] = []
     documents: dict[str, str] = {}
     first: Script | None = None
-    for container in served_containers(file.text, file.name, file.variables):
+    for container in containers:
         script = container_script(container, file.name, file.variables)
         first = first or script
         documents |= written_files(container.text, script, container.variables)
         documents |= dict(container.documents)
+        held = container.devices if container.alone and not names_others(container.text) else None
         commands += [
-            replace(command, replicas=container.replicas, role=container.role)
+            replace(command, replicas=container.replicas, role=container.role, held=held)
             for command in serve_commands(script)
             if not program or command.engine == program
         ]
@@ -128,16 +139,24 @@ def _of_manifest(file: LaunchFile, program: str) -> tuple[list[ServeCommand], di
 
 
 def _best(
-    read: _CommandReader, commands: Sequence[ServeCommand], versions: Sequence[_Version]
+    read: _CommandReader, commands: Sequence[ServeCommand], versions: Sequence[_Version], *, around: bool
 ) -> tuple[_Version, list[GivenArguments]]:
-    """Return the first version that has all arguments, else the one with the fewest problems."""
+    """Return the first version that has all arguments, else the one with the fewest problems.
+
+    Where the version that is said is not listed, arguments of those ``around`` it are no problem.
+    """
     tried: list[tuple[_Version, list[GivenArguments]]] = []
     for name in versions:
         tried.append((name, read.all(commands, name)))
         if not _problems(tried[-1]):
             return tried[-1]
     best = min(tried, key=_problems)
-    flags = {flag for version, _ in tried for flag in argument_list(*version).arguments}
+    listed = [version for version, _ in tried]
+    if len(listed) == 1:
+        # A version whose arguments are not listed may have those of the ones around it.
+        names = (read.engine, *_EARLIER.get(read.engine, ()))
+        listed += [(name, one) for name in names for one in listed_versions(name) if around]
+    flags = {flag for version in listed for flag in argument_list(*version).arguments}
     for one in best[1]:
         _of_a_version_between(one, flags)
     return best
@@ -161,7 +180,11 @@ def _refuse(commands: Sequence[ServeCommand], engine: str, file: LaunchFile, scr
     if not commands or not engine:
         more = f"; {'; '.join(script.notes)}" if script is not None and script.notes else ""
         programs = "vllm serve, sglang.launch_server, trtllm-serve"
-        raise SpecError([Problem(f"there is no serve command ({programs}){more}", "$", file.name)])
+        lines = enumerate(file.text.splitlines(), 1)
+        at = next((number for number, line in lines if serves(line.partition("#")[0])), None)
+        if at is not None and _is_yaml(file):
+            more = ": what this line starts is in no container, service or recipe that is read"
+        raise SpecError([Problem(f"there is no serve command ({programs}){more}", "$", file.name, at)])
     other = next((command for command in commands if command.engine != engine), None)
     if other is not None:
         sentence = (
@@ -183,10 +206,12 @@ def _versions(engine: str, stated: str | None, *, certain: bool) -> tuple[tuple[
     try:
         return (listed_version(engines, stated),), ""
     except UnsupportedError:
-        near = None if certain else nearest_version(engine, stated)
-        if near is None:
+        named = [] if certain else [(name, nearest_version(name, stated)) for name in engines]
+        near = [(name, version) for name, version in named if version is not None]
+        if not near:
             raise
-    return ((engine, near),), f"the arguments of {engine} {stated} are not listed: read with those of {near}"
+    note = f"the arguments of {engine} {stated} are not listed: read with those of {near[0][1]}"
+    return (near[0],), note
 
 
 def _assumed(engine: str, version: str) -> str:

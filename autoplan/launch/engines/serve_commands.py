@@ -10,6 +10,7 @@ from typing import Final
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.arguments.argument_list import listed_versions
+from autoplan.launch.engines.swift_commands import swift_words
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Script
 from autoplan.launch.scripts.training_command import SHOWING, visible_devices
@@ -66,6 +67,14 @@ _SIGNS: Final = re.compile(
     r"\bvllm(?:\.entrypoints\.cli\.main)?\s+serve\b|vllm\.entrypoints\.openai\.api_server|sglang\.launch_server|\bsglang\s+serve\b"
     r"|\$\{?(?i:\w*vllm\w*)\}?[\"']?\s+serve\b|\btrtllm-serve\b|\bdocker\s+run\b[\s\S]*vllm-openai"
 )
+#: A command of ms-swift that serves with vLLM, and one that trains, whose script is read as a training.
+_SWIFT: Final = re.compile(r"(?m)^(?!\s*#).*\bswift\s+deploy\b.*--infer_backend[ =]+vllm\b")
+_SWIFT_TRAINS: Final = re.compile(r"\b(?:swift|megatron)\s+(?:sft|pt|rlhf)\b")
+#: Words of a command whose engine is on several nodes, or is a part of one.
+_SEVERAL: Final = re.compile(
+    r"nnodes|node-rank|dist-init-addr|\bray\b|data-parallel-(?:address|hybrid|external|start-rank|size-local)"
+    r"|multi-?node|llmapi-launch|mpirun"
+)
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
     "vllm": re.compile(
@@ -87,7 +96,7 @@ class ServeCommand:
     """One command that serves: its engine, the words of its arguments, and its line.
 
     ``replicas`` says how many of it a manifest starts, and ``role`` in which pool they are, where it says so;
-    ``visible`` how many devices its own environment shows it.
+    ``visible`` how many devices its own environment shows it, and ``held`` how many its container is given.
     """
 
     engine: str
@@ -97,6 +106,12 @@ class ServeCommand:
     replicas: int = 1
     role: str | None = None
     visible: int | None = None
+    held: int | None = None
+
+
+def names_others(text: str) -> bool:
+    """Return whether the text of a command speaks of other nodes, so that its own devices may not be all."""
+    return _SEVERAL.search(text) is not None
 
 
 def serves(text: str) -> bool:
@@ -105,7 +120,9 @@ def serves(text: str) -> bool:
     >>> serves("vllm serve meta-llama/Llama-3.1-8B -tp 2"), serves("torchrun train.py")
     (True, False)
     """
-    return _SIGNS.search(text.replace("\\\n", " ")) is not None
+    joined = text.replace("\\\n", " ")
+    swift = _SWIFT.search(joined) is not None and _SWIFT_TRAINS.search(joined) is None
+    return swift or _SIGNS.search(joined) is not None
 
 
 def serve_commands(script: Script) -> list[ServeCommand]:
@@ -124,7 +141,11 @@ def _commands(script: Script) -> Iterator[tuple[ServeCommand, bool]]:
     for command in script.commands:
         shown = not command.words or command.words[0].text in SHOWING
         place = None if shown else _place(command.words)
-        if place is not None:
+        swift = None if shown else swift_words(command.words)
+        if swift is not None:
+            seen = visible_devices({}, command)
+            yield ServeCommand("vllm", swift, command.line, command.doubt, visible=seen), True
+        elif place is not None:
             engine, start = place
             first = command.words[0].text.rsplit("/", 1)[-1]
             recognised = first in _STARTERS or first.startswith("python")

@@ -16,6 +16,7 @@ import yaml
 from autoplan.catalog import entry_names
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
@@ -31,6 +32,7 @@ from autoplan.launch.frameworks.megatron.reading import sharded_ranks
 from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
 from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Word
+from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
@@ -47,6 +49,11 @@ _MIRRORED: Final[Mapping[str, str]] = _BRIDGE["mirrored"]
 _PERFORMANCE: Final = _BRIDGE["performance"]
 #: Where the name of a recipe stands in a document.
 _RECIPE: Final = "recipe"
+#: The library's script that runs a recipe by its name, with overrides behind it.
+_RUN: Final = re.compile(r"(?m)^(?!\s*#).*\brun_recipe\.py\b.*--recipe[ =]\S+.*\btrain\.\w+_batch_size=")
+#: Keys of a pattern of layers, and what stands in it for a state-space layer.
+_PATTERNS: Final = ("model.hybrid_layer_pattern", "model.hybrid_override_pattern")
+_STATE_SPACE: Final = "M"
 _NEMO_MICROBATCH: Final = next(key for key, name in interface("nemo").data["keys"].items() if name == "mbs")
 _SIGN: Final = re.compile(r"\bmodel\.(tensor|pipeline)_model_parallel_size\s*[:=]")
 #: Sections of a YAML file: a model with degrees, or one beside batches of training and settings of its run.
@@ -157,9 +164,14 @@ def is_bridge(file: LaunchFile) -> bool:
     if _NEMO.search(file.text):
         return False
     if re.search(r"(?m)^model\s*:", file.text) is None:
-        return _SIGN.search(file.text) is not None or _is_performance(file)
+        return _SIGN.search(file.text) is not None or _is_performance(file) or _runs_recipe(file)
     run = _BATCHES.search(file.text) and _BESIDE.search(file.text)
     return (_DEGREES.search(file.text) or run) is not None
+
+
+def _runs_recipe(file: LaunchFile) -> bool:
+    """Return whether a script starts a recipe of the library with a batch: all degrees are the recipe's."""
+    return _RUN.search(file.text.replace("\\\n", " ")) is not None
 
 
 def _is_performance(file: LaunchFile) -> bool:
@@ -176,6 +188,9 @@ def read_bridge(file: LaunchFile) -> Configuration:
     for section in _SECTIONS:
         names = {path.rpartition(".")[2] for path in PATHS.values() if path.startswith(f"{section}.")}
         _refuse_misspelt(document, section, names)
+    _refuse_hybrid(document)
+    _refuse_two_formats(document)
+    _open_unread(document)
     arguments = Arguments(file.name, dict(_arguments(document)), notes=document.notes)
     layers = document.number(PATHS["layers"])
     values = read_layout(arguments, layers.value if layers else None, experts=True)
@@ -197,7 +212,34 @@ def read_bridge(file: LaunchFile) -> Configuration:
     named = document.entries.get(_RECIPE)
     model = str(named.value).replace("_", "-") if named is not None else None
     known = model if model in entry_names("model") else None
-    return assembled("megatron-bridge", file, values, model=known, warnings=arguments.notes)
+    values, opened = known_alone(values, document.opened), document.opened
+    return assembled("megatron-bridge", file, values, model=known, opened=opened, warnings=arguments.notes)
+
+
+def _refuse_hybrid(document: WrittenDocument) -> None:
+    """Refuse a model with state-space layers, by the pattern of its layers."""
+    for path in _PATTERNS:
+        pattern = document.entries.get(path)
+        if pattern is not None and _STATE_SPACE in str(pattern.value):
+            sentence = "the model is a hybrid with state-space layers, no decoder-only transformer"
+            document.refuse(sentence, path, pattern.line)
+
+
+def _refuse_two_formats(document: WrittenDocument) -> None:
+    """Refuse a section that has both bf16 and fp16."""
+    for section in _SECTIONS:
+        one, other = (document.entries.get(f"{section}.{name}") for name in ("bf16", "fp16"))
+        if one is not None and other is not None and one.value is True and other.value is True:
+            document.refuse("bf16 and fp16 are both true", f"{section}.fp16", other.line)
+
+
+def _open_unread(document: WrittenDocument) -> None:
+    """Leave the fields open that a key of a section which is not read may decide."""
+    read = {*PATHS.values(), *_MIRRORED.values(), "model.pipeline_dtype"}
+    for path, written in list(document.entries.items()):
+        section, _, name = path.rpartition(".")
+        if section in _SECTIONS and path not in read:
+            document.leave_open(name, written)
 
 
 def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:
@@ -210,6 +252,8 @@ def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None
     else:
         script = read_script(file.text, file.name, file.variables, file.sibling)
         words, command = training_command(script, lambda name: _path(name) in set(PATHS.values()))
+        if command is None and _runs_recipe(file):
+            words, command = _recipe_command(script)
         devices, _ = launched_devices(script, command)
         document = WrittenDocument(file.name, notes=list(script.notes))
         if not words:
@@ -218,6 +262,15 @@ def override_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None
     for word in (*words, *(Word(text, 0) for text in file.arguments)):
         _add(document, word)
     return document, devices
+
+
+def _recipe_command(script: Script) -> tuple[list[Word], Command | None]:
+    """Return the words behind the library's script that runs a recipe, and its command."""
+    for command in reversed(script.commands):
+        at = next((i for i, w in enumerate(command.words) if w.text.endswith("run_recipe.py")), None)
+        if at is not None:
+            return list(command.words[at + 1 :]), command
+    return [], None
 
 
 def _performance_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None]:

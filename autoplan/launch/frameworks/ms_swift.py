@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, load_entry
@@ -44,13 +45,17 @@ from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = Shipped(re.compile(r"(?:.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift")
+_SHIPPED: Final = Shipped(
+    re.compile(r"(?:.*/swift/.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift"
+)
 _PROGRAM: Final = re.compile(
     r"(?m)(?:^|[\s/])(?:swift|megatron)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py|\bllm_(?:sft|pt)\.py[\s\S]*--sft_type\b"
 )
 #: Programs of it by their files, and those of its second version.
 _MODULE: Final = re.compile(r"(?:.*/)?swift/cli/(_megatron/)?(?:sft|pt|rlhf)\.py|(?:.*/)?llm_(?:sft|pt)\.py")
 _SIGNS: Final[Sequence[str]] = SWIFT.data["signs"]
+#: What shards where nothing is said, and what does where Megatron-LM trains.
+_REPLICAS, _CORE = Written("DDP"), Written("Megatron-Core")
 #: Fields that stay open where each process splits the layers over several devices.
 _SPLIT: Final = frozenset({"devices", "tp", "pp"})
 #: Trainings whose memory is that of a model alone.
@@ -133,7 +138,7 @@ def _training(script: Script, file: LaunchFile) -> tuple[Command, int]:
 def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
     values = {**alone(), **({"devices": devices} if devices else {})}
     values |= {**_precision(document), "optimizer": optimizer_of(document)}
-    values |= _sharding(document, file)
+    values |= {"way": _REPLICAS} | _sharding(document, file)
     values |= document.bound("cp", "sequence_length")
     values["recompute"] = Written("full", default=True)
     values |= recompute_of(document, "recompute")
@@ -225,6 +230,7 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
 def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
     """Return what arguments of ``megatron sft`` say; the model is that of the checkpoint."""
     arguments = Arguments(file.name, notes=document.notes)
+    _name_converted(document)
     for path, written in document.entries.items():
         key = CORE_KEYS.get(path)
         if key is not None and str(written.value).lower() not in {"none", ""}:
@@ -247,7 +253,18 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
     values = dict(with_devices(file, known_alone(values, document.opened)))
     if model is None:
         document.notes.append("the model is that of a checkpoint, which is not named")
-    return _assembled(file, document, without_open(values), document.opened)
+    return _assembled(file, document, {**without_open(values), "way": _CORE}, document.opened)
+
+
+def _name_converted(document: WrittenDocument) -> None:
+    """Name the model of a checkpoint that was converted for Megatron-LM: ``Qwen3-30B-A3B-mcore``."""
+    loaded = document.entries.get("load")
+    named = any(document.given(name) is not None for name in ("model", "earlier_model"))
+    if loaded is None or named:
+        return
+    original = re.sub(r"[-_]mcore$", "", str(loaded.value).rstrip("/"))
+    if checkpoint_model(original) is not None:
+        document.entries[document.path("model")] = replace(loaded, value=original)
 
 
 def _is_dense(named: Written | None) -> bool:

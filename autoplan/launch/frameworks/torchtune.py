@@ -373,12 +373,29 @@ def _read_model(document: WrittenDocument, file: LaunchFile) -> str | None:
     """Return the entry of the model whose checkpoint is loaded, or whose config a script names."""
     folder = document.text("checkpoint")
     named = checkpoint_model(str(folder.value).rstrip("/")) if folder is not None else None
-    if named is None and folder is not None:
-        document.notes.append(f"{folder.words}: no model of the catalogue was read from there")
     built = re.search(r"--config\s+(\S+)", file.text.replace("\\\n", " "))
     stems = {stem: hub for hub, (stem, _) in _CONFIGS.items()}
     stem = re.sub(r"_(?:full|lora|qlora)\w*$", "", built[1]) if built else ""
-    return named or (model_called(stems[stem]) if stem in stems else None)
+    hub = stems.get(stem) or _hub_of_component(document, stems)
+    if named is None and hub is None and folder is not None:
+        document.notes.append(f"{folder.words}: no model of the catalogue was read from there")
+    return named or (model_called(hub) if hub is not None else None)
+
+
+def _hub_of_component(document: WrittenDocument, stems: Mapping[str, str]) -> str | None:
+    """Return the hub's name of the model that a config builds, such as ``llama3_2.lora_llama3_2_1b``."""
+    component = document.entries.get("model._component_")
+    match = re.fullmatch(r"torchtune\.models\.(\w+)\.(?:q?lora_)?(\w+)", str(getattr(component, "value", "")))
+    if match is None:
+        return None
+    built = re.sub(r"_(?:base|instruct)$", "", match[2])
+    names = {f"{s.partition('/')[0]}_{_size_of(s)}": hub for s, hub in stems.items()}
+    return names.get(built) if built.startswith(match[1]) else None
+
+
+def _size_of(stem: str) -> str:
+    """Return the size of a config as functions have it: ``qwen2_5/0.5B`` is ``0_5b``."""
+    return stem.partition("/")[2].lower().replace(".", "_")
 
 
 TARGET: Final = Target(

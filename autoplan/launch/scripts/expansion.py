@@ -83,7 +83,7 @@ class Expander:
 
     def fields(self, words: Sequence[ShellWord]) -> list[Word]:
         """Return the words of a command that ``words`` expand to."""
-        return [field for word in words for field in fields_of(self.split_pieces(word))]
+        return [field for word in words for field in _fields_of(self, word)]
 
     def plain(self, word: ShellWord) -> str | None:
         """Return the text of ``word``; None where it is not known."""
@@ -361,6 +361,14 @@ def _array(expander: Expander, assignment: Assignment, start: Array) -> Array:
     if len(array) > _MOST_PIECES:
         raise SpecError([Problem("an array is too long", "script", expander.file, assignment.line)])
     return array
+
+
+def _fields_of(expander: Expander, word: ShellWord) -> list[Word]:
+    """Return the words of one; the items of an array that is not known may be any number of words."""
+    fields = fields_of(expander.split_pieces(word))
+    if any(isinstance(part, Parameter) and part.every for part in word):
+        return [replace(field, one=False) for field in fields]
+    return fields
 
 
 def enumerate_texts(texts: Sequence[Text]) -> Iterator[tuple[str, Text]]:

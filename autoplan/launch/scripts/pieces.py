@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
@@ -43,11 +43,15 @@ BREAK: Final = Piece("", 0, quoted=True)
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of a command: its text as far as it is known, its line, and why it is not known."""
+    """A word of a command: its text as far as it is known, its line, and why it is not known.
+
+    A word that stands in quotes is ``one`` whatever its value; other unknown text may be several or none.
+    """
 
     text: str
     line: int
     unknown: Unknown | None = None
+    one: bool = field(default=False, compare=False)
 
 
 def text_of(pieces: Iterable[Piece]) -> str:
@@ -87,7 +91,7 @@ def fields_of(pieces: Sequence[Piece]) -> list[Word]:
 
 def _word(pieces: Text) -> Word:
     line = next((piece.line for piece in pieces if piece.text or piece.unknown), pieces[0].line)
-    return Word(text_of(pieces), line, unknown_of(pieces))
+    return Word(text_of(pieces), line, unknown_of(pieces), all(piece.quoted for piece in pieces))
 
 
 def split(pieces: Sequence[Piece]) -> list[Text]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
@@ -47,10 +49,13 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     FunctionDefinition,
     HereDocument,
     IfClause,
+    Literal,
     Loop,
+    Parameter,
     SimpleCommand,
     Statement,
     StatementList,
+    WordPart,
 )
 from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
@@ -61,6 +66,8 @@ _MOST_CALLED: Final = 4
 _MOST_ROUNDS: Final = 100
 _DECLARING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 #: Commands that hand a here-document on to a shell, or write it to a file.
+#: A variable that is set for one command.
+_SET_ALONE: Final = re.compile(r"[A-Za-z_]\w*=")
 _LAUNCHING: Final = frozenset({"torchrun", "mpirun", "mpiexec", "deepspeed"})
 _TAKING_SCRIPTS: Final = frozenset({*SHELLS, "sbatch", "srun", "ssh", "cat", "tee"})
 
@@ -247,6 +254,8 @@ class _ScriptReader(ReaderState):
             return self.group(loop.body)
         if words is None and loop.condition is not None and _round_by_round(self, loop):
             return True
+        if words and _over_arguments(loop) and all(word.unknown is None for word in words):
+            return _each_argument(self, loop, words)
         reason = f"a value of the loop in line {loop.line}"
         before = dict(self.scope.values)
         if loop.name:
@@ -331,6 +340,29 @@ def _simple(reader: _ScriptReader, command: SimpleCommand) -> bool | None:
     _written_script(reader, words)
     _called_script(reader, words, environment)
     return None
+
+
+def _each_argument(reader: _ScriptReader, loop: Loop, words: Sequence[Word]) -> bool | None:
+    """Follow a loop over the arguments of the script or of a function, all of which are known."""
+    rounds, reader.rounds = reader.rounds, True
+    try:
+        for word in words[:_MOST_ROUNDS]:
+            reader.scope.values[loop.name] = (Piece(word.text, word.line),)
+            if reader.round(loop):
+                break
+    finally:
+        reader.rounds = rounds
+    return True
+
+
+def _over_arguments(loop: Loop) -> bool:
+    """Return whether a loop is over ``$@`` or ``$*``, which parses arguments and starts nothing twice."""
+    parts = [part for word in loop.words or () for part in word if not _is_empty(part)]
+    return len(parts) == 1 and isinstance(parts[0], Parameter) and parts[0].name in {"@", "*"}
+
+
+def _is_empty(part: WordPart) -> bool:
+    return isinstance(part, Literal) and not part.text
 
 
 def _round_by_round(reader: _ScriptReader, loop: Loop) -> bool:
@@ -522,12 +554,20 @@ def _source_of(reader: _ScriptReader, command: SimpleCommand, words: Sequence[Wo
     return as_text(words[at])
 
 
+def _set_alone(word: Word) -> Text:
+    """Return the value of ``NAME=VALUE`` before a command."""
+    return as_text(replace(word, text=word.text.partition("=")[2]))
+
+
 def _inner(reader: _ScriptReader, pieces: Text) -> None:
     """Follow the script that ``pieces`` are: as words where it is one command, so that lines are kept."""
     text = text_of(pieces)
     if not any(sign in text for sign in "$`(){}<>") or any(piece.unknown for piece in pieces):
         for words in commands_in(pieces):
-            reader.commands.append(Command(tuple(words), words[0].line, reader.doubt))
+            before = list(takewhile(lambda word: _SET_ALONE.match(word.text) is not None, words[:-1]))
+            environment = {w.text.partition("=")[0]: _set_alone(w) for w in before}
+            rest = tuple(words[len(before) :])
+            reader.commands.append(Command(rest, rest[0].line, reader.doubt, environment))
         return
     try:
         reader.script(text, pieces[0].line)

@@ -86,6 +86,7 @@ def slurm_variables(directives: Mapping[str, Directive]) -> dict[str, str]:
         "SLURM_NTASKS_PER_NODE": per_node,
         "SLURM_NTASKS": values.get("ntasks", ""),
         "SLURM_GPUS_PER_NODE": values.get("gpus-per-node", ""),
+        "SLURM_GPUS": gpus_in(values.get("gpus", "")),
         "SLURM_CPUS_PER_TASK": values.get("cpus-per-task", ""),
         "SLURM_GPUS_ON_NODE": gpus_in(values.get("gpus-per-node", "") or values.get("gres", "")),
     }

@@ -80,7 +80,7 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
         return said, ""
     if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
         return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
-    return _slurm_tasks(script)
+    return _slurm_tasks(script, command)
 
 
 def _included(before: Sequence[Word]) -> Written | None:
@@ -197,14 +197,16 @@ def _why(unknown: Unknown) -> str:
     return f"the number of devices depends on {unknown.reason} (line {unknown.line}){name}"
 
 
-def _slurm_tasks(script: Script) -> tuple[Written | None, str]:
-    """Return the tasks that Slurm starts, by its options in the script or those of srun."""
+def _slurm_tasks(script: Script, started: Command) -> tuple[Written | None, str]:
+    """Return the tasks that Slurm starts, by its options in the script or those of the srun around a program.
+
+    A script may start others with srun, such as one that copies files to each node.
+    """
     options: dict[str, Word] = {
         name: Word(directive.value, directive.line) for name, directive in script.directives.items()
     }
-    for command in script.commands:
-        if command.words[0].text.rsplit("/", 1)[-1] == "srun":
-            options |= _srun_options(command.words)
+    for command in _sruns(script, started):
+        options |= _srun_options(command.words)
     tasks, nodes = options.get("ntasks"), options.get("nodes")
     per_node = options.get("ntasks-per-node") or options.get("gpus-per-node")
     if tasks is not None:
@@ -213,6 +215,14 @@ def _slurm_tasks(script: Script) -> tuple[Written | None, str]:
         return _world_size(script.variables)
     gpus = gpus_in(per_node.text)
     return _product(Word(gpus or per_node.text, per_node.line, per_node.unknown), nodes, script)
+
+
+def _sruns(script: Script, started: Command) -> Sequence[Command]:
+    """Return the last srun up to a program, which starts it; all of them where none comes before it."""
+    end = next((at for at, one in enumerate(script.commands) if one is started), len(script.commands))
+    sruns = [at for at, one in enumerate(script.commands) if one.words[0].text.rsplit("/", 1)[-1] == "srun"]
+    before = [at for at in sruns if at <= end]
+    return [script.commands[at] for at in before[-1:] or sruns]
 
 
 def _srun_options(words: Sequence[Word]) -> Mapping[str, Word]:

@@ -140,5 +140,9 @@ def _tails(texts: Sequence[Text], states: int, reason: str, line: int) -> Text:
     if len(texts) == states:
         while all(shared < len(text) for text in texts) and len({text[shared] for text in texts}) == 1:
             shared += 1
-    rest = [piece for text in texts for piece in _doubtful(text[shared:], reason, line)]
+    rest: list[Piece] = []
+    for text in texts:
+        # Options of one branch and those of another are words of their own.
+        apart = bool(rest) and "".join(piece.text for piece in text[shared:]).startswith("-")
+        rest += [*([Piece(" ", line)] if apart else []), *_doubtful(text[shared:], reason, line)]
     return (*texts[0][:shared], *rest)

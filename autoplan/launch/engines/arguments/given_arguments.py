@@ -164,7 +164,7 @@ def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> Given
     while at < len(words):
         word = words[at]
         at += 1
-        if word.unknown is not None and not word.text and not word.unknown.name:
+        if word.unknown is not None and not (word.text or word.unknown.name or word.one):
             made.refuse(f"arguments depend on {word.unknown.reason}", "script", word.line)
             continue
         if not _is_flag(word.text):
@@ -179,7 +179,9 @@ def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> Given
             continue
         values = [Word(inline, word.line, word.unknown)] if equals else following[: _arity(argument)]
         at += 0 if equals else len(values)
-        shown = Word(flag if key == "" else f"{flag}.{key}", word.line)
+        # A flag of one branch alone may not be there at all.
+        doubt = None if equals else word.unknown
+        shown = Word(flag if key == "" else f"{flag}.{key}", word.line, doubt)
         _keep(made, argument, values, off=off, key=key, word=shown)
     return made
 
@@ -222,7 +224,7 @@ def _unknown_flag(made: GivenArguments, flag: str, line: int | None, following: 
 def _keep(
     made: GivenArguments, argument: EngineArgument, values: Sequence[Word], *, off: bool, key: str, word: Word
 ) -> None:
-    unknown = next((x.unknown for x in values if x.unknown is not None), None)
+    unknown = next((x.unknown for x in (*values, word) if x.unknown is not None), None)
     texts = [x.text for x in values]
     shown = " ".join([word.text, *texts])
     if not texts and not argument.switch and not argument.optional:

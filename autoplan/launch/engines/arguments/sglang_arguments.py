@@ -156,12 +156,16 @@ def _unlimited(arguments: GivenArguments, name: str) -> bool:
 
 
 def _shared_out(arguments: GivenArguments, size: Written | None, groups: int, name: str) -> Written | None:
-    """Return the share of one attention data-parallel rank."""
+    """Return the share of one attention data-parallel rank.
+
+    Sizes of a step are divided and rounded down, as SGLang does (``max_running_requests // dp_size``); ranks
+    that do not divide the degree are refused.
+    """
     if name == "tp" and size is None:
         size = Written(1, default=True)
     if size is None:
         return None
-    if size.value % groups:
+    if size.value % groups and (name == "tp" or size.value < groups):
         arguments.refuse(
             f"{groups} attention data-parallel ranks do not divide {size.value}",
             arguments.known.flags[name],

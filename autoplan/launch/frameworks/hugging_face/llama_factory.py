@@ -234,7 +234,8 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
 def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
     """Return the keys of a file, or the arguments of a script by these names, its devices and launcher."""
     if not _is_script(file):
-        return read_yaml(file, LLAMA_FACTORY), None, launcher_of(file)
+        document = read_yaml(file, LLAMA_FACTORY)
+        return document, document.number("ray_workers"), launcher_of(file)
     script = read_script(file.text, file.name, file.variables, file.sibling)
     names = key_names("llama-factory") | key_names("trainer")
     listed = lambda name: name.startswith("--") and name[2:].replace("-", "_") in names  # noqa: E731

@@ -16,6 +16,7 @@ from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.frameworks.hugging_face.program_values import UNKNOWN, ProgramValues, program_values
 
 #: Calls that have TrainingArguments, and what TRL's learn by.
 _METHODS: Final = {"DPOConfig": "dpo", "KTOConfig": "kto", "ORPOConfig": "orpo", "GRPOConfig": "grpo"}
@@ -35,7 +36,8 @@ _LOADING: Final = frozenset(
 _LOADED: Final = re.compile(r"(?:AutoModel\w*|\w+ForCausalLM)\.from_pretrained")
 #: Calls of a model that recompute, whatever the arguments say.
 _RECOMPUTES: Final = re.compile(r"gradient_checkpointing_enable|prepare_model_for_kbit_training")
-_UNKNOWN: Final = object()
+#: Calls that a function may not reach: what adapts a model, or quantises it.
+_ADAPTING: Final = frozenset({"LoraConfig", "BitsAndBytesConfig"})
 
 
 def is_program(file: LaunchFile) -> bool:
@@ -56,14 +58,36 @@ def program_document(file: LaunchFile) -> WrittenDocument:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
-    names = _constants(tree, file.variables)
+    values = program_values(tree, file.variables)
     document = WrittenDocument(file.name, table=TRAINER)
+    aside, doubtful = _not_reached(tree, values)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            for name, value in _named(node, names):
-                _add(document, name, value, names)
+        if isinstance(node, ast.Call) and node not in aside:
+            for name, value in _named(node, values.names):
+                _add(document, name, value, values)
     _leave_open(document, tree, file.text)
+    document.opened |= {"adapters"} if doubtful else set()
     return document
+
+
+def _not_reached(tree: ast.Module, values: ProgramValues) -> tuple[set[ast.Call], bool]:
+    """Return the calls that a function leaves before, and whether that is not known of one."""
+    aside: set[ast.Call] = set()
+    doubtful = False
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        left: Any = False
+        for statement in function.body:
+            calls = {n for n in ast.walk(statement) if _is_call(n) and _called(n) in _ADAPTING}
+            doubtful |= bool(calls) and left is UNKNOWN
+            aside |= calls if left is True else set()
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return) and not left:
+                test = values.of(statement.test)
+                left = UNKNOWN if test is UNKNOWN else bool(test)
+    return aside, doubtful
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
 
 
 def _leave_open(document: WrittenDocument, tree: ast.Module, text: str) -> None:
@@ -74,26 +98,13 @@ def _leave_open(document: WrittenDocument, tree: ast.Module, text: str) -> None:
     if not {"bf16", "fp16"} & document.entries.keys():
         document.opened.add("precision")
     conditions = [node for node in ast.walk(tree) if isinstance(node, ast.If | ast.IfExp)]
-    called = (ast.unparse(inner.func) for node in conditions for inner in ast.walk(node) if _is_call(inner))
-    if any(name.rpartition(".")[2] in {"LoraConfig", "BitsAndBytesConfig"} for name in called):
+    called = (_called(inner) for node in conditions for inner in ast.walk(node) if _is_call(inner))
+    if any(name in _ADAPTING for name in called):
         document.opened.add("adapters")
 
 
 def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call)
-
-
-def _constants(tree: ast.Module, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the names that have one value throughout, and those that are set from outside."""
-    found: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    found[target.id] = _UNKNOWN if target.id in found else node.value
-        elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
-            found[node.target.id] = _UNKNOWN
-    return {**found, **{name: ast.Constant(text) for name, text in variables.items()}}
 
 
 def _named(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str, ast.expr]]:
@@ -131,36 +142,26 @@ def keywords_of(call: ast.Call, names: Mapping[str, Any]) -> Iterator[tuple[str,
                     yield str(key.value), value
 
 
-def _add(document: WrittenDocument, name: str, node: ast.expr, names: Mapping[str, Any]) -> None:
+def _add(document: WrittenDocument, name: str, node: ast.expr, values: ProgramValues) -> None:
     """Add the value of an argument; one that is not known leaves open what it may decide."""
-    value = _value(node, names)
+    value = values.of(node)
     line, text = getattr(node, "lineno", None), f"{name}={ast.unparse(node)}"[:80]
     before = document.entries.get(name)
-    if value is _UNKNOWN or (before is not None and before.value != value):
+    if value is UNKNOWN or (before is not None and before.value != value):
         document.entries.pop(name, None)
-        decided = TRAINER.data["decides"].get(name, ())
-        fields = set(decided) | ({"sequence_length"} if name in _LENGTHS else set())
+        fields = _decided(name)
         document.opened |= fields
         if fields:
             document.notes.append(f"{text} (line {line}) is no one constant: left open")
     elif before is not None or not (TRAINER.data["decides"].get(name) and name in document.opened):
         document.entries[name] = Written(value, line, text)
+        if values.is_argument(node) and _decided(name):
+            document.notes.append(f"{text} (line {line}): read as the default of this argument")
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any constant of a program
-    found: Any = node
-    for _ in range(5):
-        if not isinstance(found, ast.Name):
-            break
-        found = names.get(found.id, _UNKNOWN)
-    if found is _UNKNOWN:
-        return _UNKNOWN
-    if isinstance(found, ast.Attribute) and ast.unparse(found).startswith("torch."):
-        return found.attr
-    try:
-        return ast.literal_eval(found)
-    except (ValueError, TypeError, RecursionError):
-        return _UNKNOWN
+def _decided(name: str) -> set[str]:
+    """Return the fields that an argument decides."""
+    return {*TRAINER.data["decides"].get(name, ()), *(("sequence_length",) if name in _LENGTHS else ())}
 
 
 #: Names of its arguments that nothing else has together.

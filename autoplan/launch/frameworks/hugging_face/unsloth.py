@@ -23,6 +23,7 @@ from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
+from autoplan.launch.frameworks.hugging_face.program_values import UNKNOWN, ProgramValues, program_values
 from autoplan.launch.frameworks.hugging_face.python_program import keywords_of
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
@@ -227,28 +228,29 @@ def _calls(file: LaunchFile) -> WrittenDocument:
     except (SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None)
         raise SpecError([Problem(f"it is no Python: {error!s:.120}", "$", file.name, line)]) from error
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-    names = {t.id: node.value for node in assigned for t in node.targets if isinstance(t, ast.Name)}
+    values = program_values(tree, file.variables)
     document = WrittenDocument(file.name, table=UNSLOTH)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ".".join(ast.unparse(node.func).split(".")[-2:])
             section = UNSLOTH.data["calls"].get(called) or UNSLOTH.data["calls"].get(called.split(".")[-1])
-            for name, value in keywords_of(node, names) if section is not None else ():
-                _add(document, f"{section}.{name}", value, names)
+            for name, value in keywords_of(node, values.names) if section is not None else ():
+                _add(document, f"{section}.{name}", value, values)
     return document
 
 
-def _add(document: WrittenDocument, path: str, value: ast.expr, names: Mapping[str, ast.expr]) -> None:
+def _add(document: WrittenDocument, path: str, node: ast.expr, values: ProgramValues) -> None:
     """Add the value of an argument; one that is no constant leaves open what it may decide."""
-    found = names.get(value.id, value) if isinstance(value, ast.Name) else value
-    text = f"{path.rpartition('.')[2]}={ast.unparse(value)}"[:80]
-    try:
-        document.entries[path] = Written(ast.literal_eval(found), value.lineno, text)
-    except (ValueError, TypeError):
-        if path in UNSLOTH.keys.values():
-            document.notes.append(f"{text} (line {value.lineno}) is no constant: left open")
-            document.opened |= _DECIDED.get(path.rpartition(".")[2], set())
+    value = values.of(node)
+    text = f"{path.rpartition('.')[2]}={ast.unparse(node)}"[:80]
+    decides = path in UNSLOTH.keys.values()
+    if value is not UNKNOWN:
+        document.entries[path] = Written(value, node.lineno, text)
+        if decides and values.is_argument(node):
+            document.notes.append(f"{text} (line {node.lineno}): read as the default of this argument")
+    elif decides:
+        document.notes.append(f"{text} (line {node.lineno}) is no constant: left open")
+        document.opened |= _DECIDED.get(path.rpartition(".")[2], set())
 
 
 def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
