@@ -136,7 +136,7 @@ def show_file(
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
-    from autoplan.launch.registry import named_configuration
+    from autoplan.launch.recognition import named_configuration
 
     file_comparison, plan, job = evaluate_file(job_of(reference, file, framework), file, framework)
     # What a script starts with a file of keys is changed in that file.
