@@ -19,7 +19,7 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
-from autoplan.catalog.hardware_names import counted_devices, devices_called, unknown_hardware
+from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -403,4 +403,7 @@ def _hardware_entry(reference: str, base: Path) -> NodeSpec | ClusterSpec | Devi
         return node(reference)
     if reference in entry_names("device"):
         return device(reference)
+    machine = machine_called(reference)
+    if machine is not None:
+        return node(machine) if is_node(machine) else loaded("cluster", machine, ClusterSpec)
     raise CatalogError(unknown_hardware(reference))

@@ -16,6 +16,8 @@ _AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")
 _ASIDE: Final = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel"})
 #: NVIDIA's system and the board in it, whose names people take for each other.
 _SYSTEM: Final = re.compile(r"^[dh]gx-?")
+#: Words of a machine's name that its provider's own pages leave out, or write before it.
+_PROVIDERS: Final = frozenset({"aws", "azure", "gcp", "standard"})
 #: The most devices that a message names, and nodes that a file describes.
 _MOST_DEVICES: Final = 3
 _MOST_NODES: Final = 4
@@ -36,6 +38,24 @@ def nodes_like(name: str) -> list[str]:
     return [derived_name(most, d) for d in _usual_first(devices_called(part)) or _spelt_like(part)]
 
 
+def machine_called(words: str) -> str | None:
+    """Return the node or cluster whose name has these words, but for its provider and DGX for HGX.
+
+    >>> machine_called("p5.48xlarge"), machine_called("Standard_ND96isr_H100_v5"), machine_called("DGX H200")
+    ('aws-p5-48xlarge', 'azure-nd96isr-h100-v5', 'hgx-h200')
+    >>> machine_called("h200") is None
+    True
+    """
+    wanted = _machine(words)
+    found = [name for name in [*entry_names("node"), *entry_names("cluster")] if _machine(name) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _machine(name: str) -> str:
+    words = "-".join(word for word in _words(name) if word not in _PROVIDERS)
+    return _SYSTEM.sub("hgx-", words)
+
+
 def devices_called(words: str) -> list[str]:
     """Return the devices of the catalogue that ``words`` may stand for.
 
@@ -53,11 +73,14 @@ def unknown_hardware(reference: str) -> str:
     """Return the sentence on an unknown hardware name, with names that work."""
     sentence = f"no hardware is called {reference!r}: "
     of_file = "your own is named by a YAML file, such as ./node.yaml"
-    near, count = nodes_like(reference), counted_devices(reference)[0]
+    count, part = counted_devices(reference)
+    if count and (machine := machine_called(part)):
+        return f"{sentence}did you mean {machine} with --nodes {count}? ({of_file})"
+    near = nodes_like(reference)
     if near:
         several = f", with --devices {count} for several nodes" if (count or 0) > COUNTS[-1] else ""
         return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}{several}? ({of_file})"
-    devices = _usual_first(devices_called(counted_devices(reference)[1]))[:_MOST_DEVICES]
+    devices = _usual_first(devices_called(part))[:_MOST_DEVICES]
     if devices:
         counts = ", ".join(map(str, COUNTS[:-1]))
         named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])

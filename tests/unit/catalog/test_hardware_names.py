@@ -27,9 +27,7 @@ from autoplan.errors import CatalogError
         ("3x-h100", "3x-h100-sxm5-80gb"),
         ("16x-h100", "8x-h100-sxm5-80gb"),
         ("2x-rtx4009", "2x-rtx-4090"),
-        ("dgxh100", "dgx-h100"),
-        ("hgx-h100", "dgx-h100"),
-        ("dgx-h200", "hgx-h200"),
+        ("2x-dgx-h100", "dgx-h100"),
         ("h100x8", "8x-h100-sxm5-80gb"),
     ],
 )
@@ -57,6 +55,13 @@ def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant:
         ("2xMI300X", "2x-mi300x"),
         ("1x-rtx3060", "1x-rtx-3060-12gb"),
         ("1x-4080", "1x-rtx-4080"),
+        ("dgxh100", "dgx-h100"),
+        ("hgx-h100", "dgx-h100"),
+        ("dgx-h200", "hgx-h200"),
+        ("DGX A100 80GB", "dgx-a100-80gb"),
+        ("p5.48xlarge", "aws-p5-48xlarge"),
+        ("a3-highgpu-8g", "gcp-a3-highgpu-8g"),
+        ("Standard_ND96isr_H100_v5", "azure-nd96isr-h100-v5"),
     ],
 )
 def test_what_one_device_alone_is_called_names_its_node(written: str, meant: str) -> None:
