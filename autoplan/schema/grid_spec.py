@@ -122,7 +122,7 @@ def job_keys(kind: JobKind = "training") -> tuple[str, ...]:
     """Return the dotted keys of a job that a grid may set.
 
     >>> [key for key in job_keys() if key.startswith("adapters")][:4]
-    ['adapters', 'adapters.rank', 'adapters.targets', 'adapters.base']
+    ['adapters', 'adapters.rank', 'adapters.targets', 'adapters.experts']
     >>> [key for key in job_keys("serving") if key.startswith("precision.")][:2]
     ['precision.weights', 'precision.kv_cache']
     """

@@ -70,10 +70,17 @@ def siblings(devices):
 
 def _as_much(less, more, devices):
     one, two = (load_entry("device", name) for name in (less, more))
-    nodes = (node_of(name, devices) for name in (less, more))
+    nodes = [node_of(name, devices) for name in (less, more)]
     if (one.vendor, one.architecture) != (two.vendor, two.architecture) or len(
         {n.fabric.topology for n in nodes}
     ) > 1:
+        return False
+    # Boxes that copy through the host differ by host: one that a file describes is not like a guess.
+    if (
+        devices > 1
+        and nodes[0].fabric.topology == "host"
+        and len({n.derived_from is None for n in nodes}) > 1
+    ):
         return False
     few, many = data_sheet(less, devices), data_sheet(more, devices)
     return all(where in many and many[where] >= value for where, value in few.items())
@@ -168,7 +175,7 @@ def test_a_device_without_kernels_has_those_of_a_relative_or_the_mean():
     for name, relative in relatives.items():
         of = load_entry("device", name)
         assert (relative.vendor, relative.architecture) == (of.vendor, of.architecture)
-        assert relative.memory.technology[:3] == of.memory.technology[:3]
+        assert len({x.memory.technology.startswith("HBM") for x in (relative, of)}) == 1
     assert all(kernels.name == "default" for name, kernels in taken.items() if name not in relatives)
     measured = {load_entry("device", name).architecture for name in DEVICES if own_kernels(name)}
     assert not measured & {load_entry("device", name).architecture for name in taken if name not in relatives}

@@ -63,7 +63,7 @@ def test_a_front_exits_0_and_shows_every_plan(planned, front):
         "proven optimal: 12,345,678 layouts covered",
         "rejected, as",
         "      7  more memory than a device has",
-        "90 % intervals: step time within ",
+        "90 % intervals: step time ",
         f"({front.job.stack.uncertainty.time.kind}; ",
     ):
         assert text in done.stdout

@@ -66,7 +66,7 @@ def unmet_parts(spec: IntervalSpec, model: tuple[int, int], device: str) -> Unme
     """Return whether runs of a model, by its layers and hidden size, and on a device were measured at all.
 
     >>> spec = load_entry("intervals", "serving")
-    >>> unmet_parts(spec, (80, 8192), "h100-sxm5-80gb"), unmet_parts(spec, (3, 8192), "rtx-5090")
+    >>> unmet_parts(spec, (80, 8192), "h100-sxm5-80gb"), unmet_parts(spec, (3, 8192), "rtx-3060-12gb")
     ((), ('model', 'device'))
     """
     model_met = f"{model[0]}x{model[1]}" in spec.models

@@ -26,7 +26,7 @@ def message(tmp_path, **fields):
     [
         ({"model": "llama3-8"}, "did you mean llama3-8b?"),
         ({"hardware": "rtx3090"}, "8x-rtx-3090; the catalogue also has 2x-rtx3090, 2x-rtx3090-nvlink"),
-        ({"hardware": "DGX-H100"}, "did you mean dgx-h100"),
+        ({"hardware": "DGX-H10"}, "did you mean dgx-h100"),
         ({"rest": "stack: megatron-cor\n"}, "did you mean megatron-core or megatron-core-graphs?"),
         ({"kind": "inference"}, "'inference' is neither training nor serving"),
     ],

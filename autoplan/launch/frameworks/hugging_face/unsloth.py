@@ -157,8 +157,10 @@ def _adapters(model: ModelSpec, adapters: AdapterSpec, layout: Layout) -> dict[s
 def _targets(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
     """Return the modules with an adapter; modules of the MLP name the stacks of experts, too."""
     modules = adapted_modules(model, adapters)
-    stacks = MLP_MODULES if adapters.experts else ()
-    return [*modules, *(name for name in stacks if name not in modules)]
+    if model.moe is None:
+        return modules
+    others = [name for name in modules if name not in MLP_MODULES]
+    return [*others, *(MLP_MODULES if adapters.experts else ())]
 
 
 def _training(job: Job, layout: Layout) -> dict[str, Any]:
