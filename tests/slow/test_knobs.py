@@ -233,7 +233,8 @@ def answers(spec: StackSpec):
                 continue
             p = predict(mine, layout)
             stages = tuple((s.total, s.total_low, s.total_high, s.allocated) for s in p.memory.stages)
-            yield text, (p.step_seconds, p.step_seconds_low, p.step_seconds_high, stages)
+            reported = p.peak_memory_bytes_low, p.peak_memory_bytes_high
+            yield text, (p.step_seconds, p.step_seconds_low, p.step_seconds_high, reported, stages)
             plans.append(Plan(layout, p, facts_of(mine)))
         yield job.name, order_noise(plans, spec)
 
