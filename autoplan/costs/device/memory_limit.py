@@ -62,7 +62,7 @@ def reported_memory_bytes(job: Job, peak: float, needed: float) -> tuple[float, 
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> [round(x / 2**30, 1) for x in reported_memory_bytes(job, 20.0 * 2**30, 21.0 * 2**30)]
-    [18.0, 30.0]
+    [17.4, 30.0]
     >>> reported_memory_bytes(job, 70.0 * 2**30, 71.0 * 2**30)[1] == usable_bytes(job)
     True
 
