@@ -102,8 +102,7 @@ def within_tables(devices: int, machine: Machine) -> bool:
 
     Leaves out: operations without a table in a node, which scale with its bandwidth.
     """
-    links = machine.links
-    return devices == 1 or (devices <= links.devices_per_node and bool(links.tables))
+    return devices == 1 or any(table.ranks == devices for table in machine.links.tables)
 
 
 def half_width(modelled: float, uncertainty: UncertaintySpec) -> float:
@@ -180,25 +179,26 @@ def slow_machine(job: Job, machine: Machine) -> Machine:
 def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine: Machine) -> float:
     """Return what a step may take longer on the slowest links of its kind [s].
 
-    Hosts through whose memory devices copy differ by ten times with their lanes and root complexes, so that
+    Hosts whose devices copy over PCIe differ by ten times with their lanes and root complexes, so that
     exposed communication inside such a node may take W / W' times as long, with the slowest rate W', where
-    nobody measured its own. Sends
-    between the nodes of a pipeline go through one connection, where a collective has many:
-    2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
+    nobody measured the node's rate. Sends between the nodes of a pipeline go through one connection, where a
+    collective has many: 2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> layout = parse_layout("tp=2,pp=4", layers=32, devices=8)
     >>> slow_link_seconds(job, layout, 1.0, machine_of(job))  # one node, whose devices are joined by a switch
     0.0
+    >>> cards = load_job("llama2-13b-8x-l40s")  # 12.8 GB/s are taken, 3.3 GB/s are reached
+    >>> round(slow_link_seconds(cards, parse_layout("tp=8", layers=40, devices=8), 1.0, machine_of(cards)), 2)
+    2.88
 
     Leaves out: communication that a slower link would expose.
-    Source: AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md, for hosts; the stack's file for sends.
+    Source: AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md, and costmodels/kernels/l40s.yaml, for hosts; the
+    stack's file for sends.
     """
     spec, links = job.stack.uncertainty, machine.links
     slower = 0.0
-    fabric = job.cluster.node.fabric
-    unknown = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
-    if spec.slowest_host_copy is not None and unknown:
+    if spec.slowest_host_copy is not None and job.cluster.node.fabric.rate_differs_by_host:
         slower += exposed_seconds * max(0.0, links.fabric_bandwidth / spec.slowest_host_copy.value - 1.0)
     one = Candidates.of([layout])
     group = pipeline_group(one)

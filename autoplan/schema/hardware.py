@@ -183,6 +183,16 @@ class Fabric(Frozen):
         description="one hop of a small message, without the start-up of the software"
     )
 
+    @property
+    def over_pcie(self) -> bool:
+        """Whether devices copy to each other over PCIe alone, directly or through the memory of the host."""
+        return self.topology in {"pcie-switch", "host"}
+
+    @property
+    def rate_differs_by_host(self) -> bool:
+        """Whether lanes and root complexes decide the rate between devices, and nobody measured it."""
+        return self.over_pcie and self.bandwidth.kind != "measured"
+
     @model_validator(mode="after")
     def _check_pair(self) -> Self:
         if self.topology in _PAIRED and self.pair_bandwidth is None:

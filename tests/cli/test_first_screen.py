@@ -70,13 +70,16 @@ def test_the_interval_says_what_narrows_it(run, monkeypatch):
 COPIES = ("--model", "llama3.2-1b", "--hardware", "8x-rtx4090", "--stack", "fsdp2", "--batch", "64")
 
 
-def test_where_the_choice_hangs_on_copies_through_the_host_it_is_said(run, monkeypatch):
-    """At the ends of the rates that hosts have other layouts win; a switch has one rate."""
+def test_where_the_choice_hangs_on_copies_over_pcie_it_is_said(run, monkeypatch):
+    """At the ends of the rates that hosts have other layouts win; a switch of NVLink has one rate."""
     options = (*COPIES, "--sequence-length", "1024")
     said = " ".join(" ".join(screen(run, monkeypatch, 100, *options)).split())
     words = said.split("the choice hangs on the rate between devices over PCIe, ")[1]
     assert words.startswith("12 GB/s is taken: at 4.2 GB/s ")
     assert "autoplan hardware --measure" in words
+
+    direct = " ".join(" ".join(screen(run, monkeypatch, 100, "llama2-13b-8x-l40s")).split())
+    assert "over PCIe, 32 GB/s is taken: at 8.2 GB/s " in direct
 
     switched = " ".join(screen(run, monkeypatch, 100, "llama3-8b-8x-h100"))
     assert "the choice hangs" not in switched

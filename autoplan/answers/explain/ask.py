@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 #: How much faster memory is where its traffic takes no time to speak of.
 _FREE: Final = 1e6
-#: Fabrics that are PCIe: copies from device to device, and through the memory of the host.
-_PCIE: Final = frozenset({"pcie-switch", "host"})
 #: Exposed communication by axis, the bubble and host copies, as they are called, and what they wait for.
 _EXPOSED: Final = {
     "tp_exposed": ("tensor-parallel communication", "network"),
@@ -94,7 +92,7 @@ def bottlenecks(job: Job, plan: Plan) -> tuple[BottleneckShare, ...]:
 
 def _link(job: Job, bound: str) -> str:
     """Return PCIe in the place of the network, where all communication goes over it."""
-    over_pcie = job.cluster.nodes == 1 and job.cluster.node.fabric.topology in _PCIE
+    over_pcie = job.cluster.nodes == 1 and job.cluster.node.fabric.over_pcie
     return "PCIe" if bound == "network" and over_pcie else bound
 
 

@@ -45,9 +45,9 @@ def faster_layout(front: Front) -> Plan | None:
 def link_choices(front: Front) -> list[LinkChoice]:
     """Return what is the fastest instead at the slowest and at the highest rate of copies between devices.
 
-    Devices without peer copies send through the memory of their host, whose rate differs by ten times with
-    lanes and root complexes (``uncertainty.slowest_host_copy`` to the rate of a device's own slot). Layouts
-    whose step times the model cannot tell apart are one choice; a measured rate leaves none open.
+    The rate of copies over PCIe differs by ten times with the lanes and root complexes of hosts
+    (``uncertainty.slowest_host_copy`` to the rate of a device's own slot). Layouts whose step times the model
+    cannot tell apart are one choice; a measured rate leaves none open.
     """
     job = at_batch(front.job, front.fastest)
     return [found for rate in _rates_of_hosts(job) if (found := _choice_at(front, job, rate)) is not None]
@@ -56,19 +56,24 @@ def link_choices(front: Front) -> list[LinkChoice]:
 def _rates_of_hosts(job: Job) -> Iterator[float]:
     """Yield the rates of one node's fabric [byte/s] to which the interval reaches; none where it is known."""
     fabric, slowest = job.cluster.node.fabric, job.stack.uncertainty.slowest_host_copy
-    unmeasured = fabric.topology == "host" and fabric.bandwidth.kind != "measured"
-    if slowest is None or not unmeasured or job.cluster.devices == 1 or job.cluster.nodes > 1:
+    one_node = job.cluster.devices > 1 and job.cluster.nodes == 1
+    if slowest is None or not one_node or not fabric.rate_differs_by_host:
         return
     yield slowest.value / job.kernels.collectives.fabric_share.value
     yield max(job.cluster.node.host.link_bandwidth.value, fabric.bandwidth.value)
 
 
 def _with_fabric(job: Job, rate: float) -> Job:
-    """Return ``job`` with a fabric of ``rate`` [byte/s]; fabrics through the host have no measured tables."""
-    node = job.cluster.node
+    """Return ``job`` with a fabric of ``rate`` [byte/s], of which no collective was measured."""
+    node, collectives = job.cluster.node, job.kernels.collectives
     bandwidth = node.fabric.bandwidth.model_copy(update={"value": rate})
     fabric = node.fabric.model_copy(update={"bandwidth": bandwidth})
-    return replace(job, cluster=replace(job.cluster, node=node.model_copy(update={"fabric": fabric})))
+    unmeasured = collectives.model_copy(update={"fabrics": (), "slower_fabrics": ()})
+    return replace(
+        job,
+        cluster=replace(job.cluster, node=node.model_copy(update={"fabric": fabric})),
+        kernels=job.kernels.model_copy(update={"collectives": unmeasured}),
+    )
 
 
 def _choice_at(front: Front, job: Job, rate: float) -> LinkChoice | None:

@@ -108,8 +108,8 @@ class UncertaintySpec(Frozen):
     )
     slowest_host_copy: PositiveBandwidth | None = Field(
         default=None,
-        description="rate of a ring through host memory, of devices without peer copies, on the slowest"
-        " hosts, to which the interval reaches; left out: no host differs",
+        description="rate of a ring over PCIe on the slowest hosts, to which the interval reaches; left out:"
+        " no host differs",
     )
     slowest_send: PositiveBandwidth | None = Field(
         default=None,
