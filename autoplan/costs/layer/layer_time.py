@@ -414,9 +414,11 @@ def _gemm_seconds(gemms: list[Gemm], machine: Machine) -> list[Array]:
     if not gemms:
         return []
     shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in gemm))
-    m, n, k, number, grouped = (
-        np.stack([np.broadcast_to(x, shape) for x in extent]) for extent in zip(*gemms, strict=True)
-    )
+    extents = np.empty((5, len(gemms), *shape))
+    for i, gemm in enumerate(gemms):
+        for extent, x in zip(extents, gemm, strict=True):
+            extent[i] = x
+    m, n, k, number, grouped = extents
     return list(number * gemm_seconds(m, n, k, machine, grouped))
 
 
