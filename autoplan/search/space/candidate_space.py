@@ -149,6 +149,8 @@ def _satisfying(
             # Copies cost more than rules: most subsets are not worth one.
             index, subset = index[remaining], subset.take(remaining)
             remaining = np.ones(len(index), dtype=bool)
+        if not len(index):
+            break
         broken = remaining & ~np.broadcast_to(rule.keeps(subset), index.shape)
         if broken.any():
             rejected[rule.sentence] += layouts.total(index[broken])
@@ -193,6 +195,8 @@ def _representative(job: Job, candidates: Candidates, remaining: NDArray[np.bool
     """Return one representative of the ZeRO stages where no ranks share state: they are equivalent."""
     representative = np.ones(len(candidates), dtype=bool)
     unsharded = np.flatnonzero(remaining & candidates.single_data_rank)
+    if not len(unsharded):
+        return representative
     c = candidates.take(unsharded)
     others = [getattr(c, f.name) for f in fields(c) if f.name not in {"pp", "zero"}]
     # Their prices are equal; the user's rules may still distinguish the ZeRO stages.
