@@ -272,7 +272,7 @@ class _CandidateOpening:
 
 
 class _Outdated:
-    """Bounds of each group that are not yet updated for a memory limit, infinite where they are, and the least.
+    """Bounds of each group, infinite where they are updated for a memory limit, and the least of each.
 
     The bounds of one group change at a time: those of the others are not compared again.
     """

@@ -251,7 +251,7 @@ def microbatches(job: Job, candidates: Candidates) -> Array:
 
 
 def with_modes_of(job: Job, used: Collection[str]) -> Job:
-    """Return ``job`` without the unusual recompute modes of its stack that are not ``used``: none has a price.
+    """Return ``job`` without the unusual recompute modes of its stack that are not ``used``.
 
     >>> job = load_job("llama3-8b-8x-a100")
     >>> "mlp" in job.stack.rules.recompute, "mlp" in with_modes_of(job, ["full"]).stack.rules.recompute
