@@ -24,8 +24,7 @@ from autoplan.planning.caching import cache_folder, cached
 from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
 from autoplan.results.plan import Plan, StackStep
-from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
-from autoplan.rules.layout_rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules, has_fine_tuning, missing_fine_tuning
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.adapters import ATTENTION_MODULES
 from autoplan.schema.costmodel.software import with_software

@@ -24,7 +24,7 @@ from autoplan.search.alternatives.domain_reduction import (
     within_step,
 )
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.layer_splits import primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
     Scale,
@@ -32,10 +32,16 @@ from autoplan.search.alternatives.stage_alternatives import (
     step_ticks,
 )
 from autoplan.search.alternatives.uniform_recompute import UniformCases
-from autoplan.search.bounds.memory_floors import TooSmallLimits
+from autoplan.search.bounds.memory_bound import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths
-from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
-from autoplan.search.bounds.symmetry import SymmetricCandidates
+from autoplan.search.bounds.step_bound import (
+    Bound,
+    SymmetricCandidates,
+    bound,
+    least_steps,
+    longest_stage,
+    lowest,
+)
 from autoplan.search.cp.constraint_model import Solution, solve
 from autoplan.search.space.priced_candidates import PricedCandidates
 

@@ -98,7 +98,7 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
 
     A job that names its stack has the interval of that stack. The steps of a run on the machine determine the
     numbers that differ between machines, which cause the share m of a prediction's variance: its width falls
-    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``); its host and
+    to (1 - m)^1/2 at best, and is above what it is below (``calibration.outcome``); its host and
     libraries are no others then. Stack and kernel curves that are calibrated were measured already.
     """
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted
