@@ -232,7 +232,7 @@ def evaluate_serving(
     """
     job = serving_job(job)
     layout = _read(job, layout)
-    job = _with_devices(job, layout)
+    job = with_devices_of(job, layout)
     if isinstance(layout, DisaggregatedLayout):
         return job, plan_with_intervals(job, evaluated_pools(job, layout, serving_costs(job)))
     broken = broken_engine_rules(job, layout)
@@ -264,7 +264,7 @@ def _read(
     return replace(read, replicas=max(1, job.cluster.devices // read.devices_per_engine))
 
 
-def _with_devices(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -> ServingJob:
+def with_devices_of(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -> ServingJob:
     """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
     numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
     return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]

@@ -36,7 +36,7 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
 from autoplan.results.front import Front
-from autoplan.results.plan import Plan, layout_fields
+from autoplan.results.plan import Plan, layout_fields, preference
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
@@ -332,8 +332,10 @@ def _gaining(
     found: list[Improvement] = []
     last = run
     for count in sorted({len(group) for group, _, _ in priced}):
-        alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
-        gaining = [p for p in alike if _order(p[1]) < _order(last) and _gain(last, p[1]) > _LEAST_GAIN]
+        alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: preference(p[1]))
+        gaining = [
+            p for p in alike if preference(p[1]) < preference(last) and _gain(last, p[1]) > _LEAST_GAIN
+        ]
         for group, plan, edits in gaining:
             if _makes(file, framework, plan, edits):
                 found.append(Improvement(plan, tuple(change.name for change in group), edits))
@@ -347,8 +349,8 @@ def _expressible(
 ) -> Iterator[Improvement]:
     """Yield the fastest plan of the front that the framework can express, where it gains over ``last``."""
     target = find_target(framework)
-    for plan in sorted(front.plans, key=_order):
-        if _order(plan) >= _order(last) or _gain(last, plan) <= _LEAST_GAIN:
+    for plan in sorted(front.plans, key=preference):
+        if preference(plan) >= preference(last) or _gain(last, plan) <= _LEAST_GAIN:
             return
         if missing_part(target, job, plan.layout) is not None:
             continue
@@ -443,13 +445,6 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
         return json.dumps(edited_values(read_yaml(LaunchFile(name, inner)).entries, others))
 
     return replace(edited, sibling=sibling)
-
-
-def _order(plan: Plan) -> tuple[bool, float]:
-    """Return what sorts layouts that fit before others, the fastest first."""
-    predicted = plan.predicted
-    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
-    return (not predicted.fits, value)
 
 
 def _gain(before: Plan, after: Plan) -> float:
