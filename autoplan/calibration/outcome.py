@@ -315,7 +315,7 @@ def _number(path: str, low: float, high: float, prior: float, meaning: str) -> C
     return Coefficient(part, tuple(path.split(".")), "log", low, high, meaning, prior=prior)
 
 
-#: The numbers that a machine has of its own, with standard deviations of their priors along the logarithm.
+#: The numbers that differ between machines, with standard deviations of their priors along the logarithm.
 #: Mean errors of groups differ by 9 % where the fit had not seen the group, by 13 % where it had not seen the
 #: source (``benchmarks/accuracy/data/left_out``): most of a step runs at the clock, which gets 10 %. Hosts
 #: and networks, of which no data sheet tells these numbers, get 30 %, and shares of fabrics 15 %, as measured

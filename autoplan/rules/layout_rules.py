@@ -361,8 +361,8 @@ def _shard_sizes(candidates: Candidates) -> Ints:
 
 
 def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
-    shown = ", ".join(map(str, allowed))
-    return Rule(f"search.{key} allows {shown}", lambda c: among(of(c), allowed))
+    values = ", ".join(map(str, allowed))
+    return Rule(f"search.{key} allows {values}", lambda c: among(of(c), allowed))
 
 
 def broken_rules(job: Job, layout: Layout) -> list[str]:

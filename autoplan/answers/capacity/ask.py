@@ -251,12 +251,12 @@ def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
     formats = [layout.weights]
     if not any(knob.fits for knob in _format_knobs(job, layout)):
         formats += narrower_formats(layout.weights)
-    found: set[str] = set()
+    values: set[str] = set()
     for weights in formats:
         knob = _on_more_devices(job, replace(layout, weights=weights))
-        if knob is None or knob.value in found:
+        if knob is None or knob.value in values:
             continue
-        found.add(knob.value)
+        values.add(knob.value)
         if weights == layout.weights:
             yield knob
             continue

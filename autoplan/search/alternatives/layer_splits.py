@@ -241,7 +241,7 @@ def _within_prefix_bound(
 
 
 def _rounds(alternatives: Alternatives, s: int) -> int:
-    """Return r_s: how often a stage's own time counts in the maximum, in addition to U_s."""
+    """Return r_s: how often the time of a stage counts in the maximum, in addition to U_s."""
     return steady_rounds(alternatives.schedule, s)
 
 

@@ -145,7 +145,7 @@ def memory_floors(group: _WithFootprints, *, central: bool = False) -> list[Floo
     They are of three events (``stage_dynamic``): before the backward and at the last layer, both with the
     smallest activations of each layer, and at the optimizer's update. Where a phase has the largest workspace
     of the types in a stage, the bounds have the smallest of those that it may have; a layer of another type
-    is infinite. They are for the job's own limit, which the upper ends of ranges have to keep where there
+    is infinite. They are for the job's limit, which the upper ends of ranges have to keep where there
     is one; with ``central``, for a tighter one of the sweep, for the central value.
     """
     kinds = group.footprints
@@ -218,7 +218,7 @@ def _least_at_last_layer(kind: Footprint, modes: frozenset[str]) -> Array:
     """Return the least transient memory of the last layer's backward but for other layers, [C, p] [byte].
 
     The last layer has the activations of a mode, which may exceed the smallest, in all microbatches in
-    flight. Where its mode is a recomputed one, all layers before it are recomputed, and so are its own
+    flight. Where its mode is a recomputed one, all layers before it are recomputed, and so are its
     activations at this event.
     """
     smallest = _smallest_activations(kind, modes)

@@ -391,7 +391,7 @@ class SymmetricCandidates:
         )
 
     def tell(self, index: NDArray[np.int64], bound: Bound, bounds: Array) -> None:
-        """Raise the ``bounds`` of candidates in the classes of ``index``, whose own bounds are ``bound``."""
+        """Raise the ``bounds`` of candidates in the classes of ``index``, which have ``bound``."""
         if self.kind[-1] + 1 < len(self.kind):
             np.maximum.at(bounds, *self._bounds_of_others(index, bound))
 

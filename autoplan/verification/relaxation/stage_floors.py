@@ -90,15 +90,19 @@ def _over_paths(seconds: Array, ranges: LayerRanges, combined: Callable[[Array, 
     behind = np.full((units + 1, len(seconds)), np.inf)
     behind[units] = 0.0
     for s in reversed(range(ranges.pp)):
-        own = np.full_like(behind, np.inf)
+        of_stage = np.full_like(behind, np.inf)
         by_content = np.ascontiguousarray(seconds[:, s].T)
         first, last = (0, 0) if s == 0 else (s, units - 1)
         for n in range(1, most + 1):
             end = min(last, units - n - (ranges.pp - 1 - s)) + 1
             if end > first:
                 here = by_content[ranges.place[first:end, n - 1]]
-                np.minimum(own[first:end], combined(here, behind[first + n : end + n]), out=own[first:end])
-        behind = own
+                np.minimum(
+                    of_stage[first:end],
+                    combined(here, behind[first + n : end + n]),
+                    out=of_stage[first:end],
+                )
+        behind = of_stage
     least: Array = behind[0]
     return least
 

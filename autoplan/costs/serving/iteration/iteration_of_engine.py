@@ -93,7 +93,12 @@ def engine_iteration(
 
 
 def step_facts(job: ServingJob) -> StepFacts:
-    """Return the host times of a step of the job's engine; raises UnsupportedError without."""
+    """Return what the host does in a step of the job's engine; raises UnsupportedError where no file says it.
+
+    >>> step_facts(load_serving_job("llama3.1-8b-1x-h100")).host.value > 0
+    True
+
+    """
     step = job.engine.facts.step
     if step is None:
         raise UnsupportedError(f"the time of a step of {job.engine} is not known: its file has no `step`")
