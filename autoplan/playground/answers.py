@@ -23,9 +23,11 @@ from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
 from autoplan.planning.plan_and_evaluate import evaluate
-from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
 from autoplan.playground.questions import (
     Ask,
+    Question,
+    ServingJobQuestion,
+    TrainingQuestion,
     UnknownNameError,
     linked_query,
     query_of,

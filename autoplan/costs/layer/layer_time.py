@@ -74,9 +74,8 @@ from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_m
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, document_pieces
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.packed_documents import document_pieces
 from autoplan.schema.recompute import listed_modes
 
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.

@@ -97,7 +97,6 @@ def step_facts(job: ServingJob) -> StepFacts:
 
     >>> step_facts(load_serving_job("llama3.1-8b-1x-h100")).host.value > 0
     True
-
     """
     step = job.engine.facts.step
     if step is None:
