@@ -58,7 +58,7 @@ def load_solver() -> None:
     collect_again()
 
 
-#: New objects after which garbage is collected; at 700, as usual, that takes 2 % of a search, with few cycles.
+#: New objects after which garbage is collected; at 700, as usual, that takes 2 % of a search, of few cycles.
 _OBJECTS: Final = 20_000
 
 
