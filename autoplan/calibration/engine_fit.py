@@ -1,4 +1,4 @@
-"""Calibration of a serving engine on one machine, from results of its own benchmark client.
+"""Calibration of a serving engine on one machine, from results of its benchmark client.
 
 Notation (this file only)::
 

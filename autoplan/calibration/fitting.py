@@ -1,6 +1,6 @@
 """Fit of coefficients to measured steps, of any number of stacks and devices.
 
-Each stack's or device's file that prices observations has its own coefficients; a coefficient shifts by the
+Each stack's or device's file that prices observations has coefficients; a coefficient shifts by the
 same distance in every job of that file. Another ``owner`` function makes several files share a coefficient. A
 coefficient that affects no observation stays at its prior mean.
 """
@@ -43,7 +43,7 @@ _FEW_ROWS: Final = 0.25
 class Observation:
     """A measured step: the job and layout that ran, and its seconds.
 
-    Observations of one ``group`` are left out together; an observation without a group is its own group.
+    Observations of one ``group`` are left out together; one without a group is left out alone.
     """
 
     job: Job

@@ -109,10 +109,10 @@ def rates_of_nccl_tests(text: str, devices: int) -> LinkRates:
     >>> rates.bandwidth / 1e9, round(rates.seconds, 4)
     (7.66, 0.0614)
     """
-    found = [(int(size), float(us), float(rate)) for size, us, rate in _NCCL_LINE.findall(text)]
-    if not found:
+    rows = [(int(size), float(us), float(rate)) for size, us, rate in _NCCL_LINE.findall(text)]
+    if not rows:
         raise UnsupportedError(f"{_NCCL_TEST} printed no line that can be read")
-    (_, first, _), (_, _, rate) = min(found), max(found)
+    (_, first, _), (_, _, rate) = min(rows), max(rows)
     return LinkRates(devices, devices, rate * 1e9, None, first * 1e-6, f"{_NCCL_TEST} of nccl-tests")
 
 
@@ -139,7 +139,7 @@ def _printed(command: Sequence[str]) -> str:
 
 
 def measured_node(node: NodeSpec, kernels: KernelSpec, rates: LinkRates) -> NodeSpec:
-    """Return ``node`` with the measured rates, as a file of its own.
+    """Return ``node`` with the measured rates, as a file.
 
     A prediction takes ``collectives.fabric_share`` of a fabric's bandwidth and ``network_share`` of a
     network's, so that the file has the measured rates over these. Pairs of a mesh or bridge change alike.

@@ -1,6 +1,6 @@
 """Step times out of the logs of training frameworks, as they are.
 
-Formats are those of the frameworks' own sources: Megatron-LM ``training_log``, torchtitan
+Formats are those of the frameworks' sources: Megatron-LM ``training_log``, torchtitan
 ``MetricsProcessor``, DeepSpeed ``ThroughputTimer`` and ``PipelineEngine``; and those of published logs of
 nanotron, NeMo, Megatron-Bridge and the Hugging Face Trainer. Lines without a step are passed over.
 """
@@ -87,8 +87,8 @@ def _known(lines: Sequence[Line], file: str) -> tuple[Framework, list[Reading]]:
         if readings:
             return framework, readings
     formats = "; ".join(f"{framework.name} ({framework.example})" for framework in FRAMEWORKS)
-    shown = [f"line {number} {_shown(text)!r}" for number, text in lines[:_SHOWN_LINES]]
-    begins = f"it begins with {', '.join(shown)}" if shown else "it is empty"
+    first = [f"line {number} {_shown(text)!r}" for number, text in lines[:_SHOWN_LINES]]
+    begins = f"it begins with {', '.join(first)}" if first else "it is empty"
     raise SpecError([Problem(f"no time of a step: known are {formats}; {begins}", "$", file)])
 
 
@@ -197,7 +197,7 @@ _BRIDGE: Final = re.compile(rf"Step Time\s*:\s*{_NUMBER}\s*s\b")
 
 
 def _nemo(lines: Sequence[Line]) -> list[Reading]:
-    """Read NeMo, in lines, progress bars or JSON; and Megatron-Bridge's own line."""
+    """Read NeMo, in lines, progress bars or JSON; and the line of Megatron-Bridge."""
     return [
         Reading(number, _number(match[1]), _integer(_NEMO_STEP, text), _integer(_NEMO_BATCH, text))
         for number, text in lines
@@ -246,7 +246,7 @@ _TIMER: Final = re.compile(rf"\|\s*(forward|fwd|backward|bwd|step):\s*{_NUMBER}"
 
 
 def _deepspeed(lines: Sequence[Line]) -> list[Reading]:
-    """Read DeepSpeed: the pipeline's own time, else samples a second, else its timers of a step."""
+    """Read DeepSpeed: the pipeline's time, else samples a second, else its timers of a step."""
     return _pipeline_engine(lines) or _throughput_timer(lines) or _wall_clock_breakdown(lines)
 
 

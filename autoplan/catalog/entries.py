@@ -169,8 +169,8 @@ def _counted_device(name: str) -> tuple[int, str] | None:
     names = entry_names("device")
     plain = written.replace("-", "")
     same = [written] if written in names else [x for x in names if x.replace("-", "") == plain]
-    found = same or devices_called(written)
-    meant = [one for one in found if all(f"{other}-".startswith(f"{one}-") for other in found)]
+    devices = same or devices_called(written)
+    meant = [one for one in devices if all(f"{other}-".startswith(f"{one}-") for other in devices)]
     return (count, meant[0]) if len(meant) == 1 else None
 
 

@@ -16,7 +16,7 @@ _AFTER: Final = re.compile(r"(.*[0-9 _-])(?:[x*\u00d7]|:) *([1-9][0-9]?)")
 _ASIDE: Final = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeon", "instinct", "intel"})
 #: NVIDIA's system and the board in it, whose names people take for each other.
 _SYSTEM: Final = re.compile(r"^[dh]gx-?")
-#: Words of a machine's name that its provider's own pages leave out, or write before it.
+#: Words of a machine's name that its provider's pages leave out, or write before it.
 _PROVIDERS: Final = frozenset({"aws", "azure", "gcp", "standard"})
 #: The most devices that a message names, and nodes that a file describes.
 _MOST_DEVICES: Final = 3
@@ -47,8 +47,8 @@ def machine_called(words: str) -> str | None:
     True
     """
     wanted = _machine(words)
-    found = [name for name in [*entry_names("node"), *entry_names("cluster")] if _machine(name) == wanted]
-    return found[0] if len(found) == 1 else None
+    machines = [name for name in [*entry_names("node"), *entry_names("cluster")] if _machine(name) == wanted]
+    return machines[0] if len(machines) == 1 else None
 
 
 def _machine(name: str) -> str:

@@ -28,7 +28,7 @@ _PACKED: Final = re.compile(
 #: The folder in which the hub's cache has a checkpoint.
 _CACHED: Final = re.compile(r"(?:.*/)?models--([\w.-]+?)--([\w.-]+?)(?:/snapshots/\w+)?/?")
 
-#: Formats that the publisher's own checkpoint has, where it is not 16 bits, by how names of entries begin:
+#: Formats that the publisher's checkpoint has, where it is not 16 bits, by how names of entries begin:
 #: quantization_config of their config.json.
 _PUBLISHED: Final[tuple[tuple[str, WeightFormat], ...]] = (
     ("deepseek-v3", "fp8-block"),
@@ -60,9 +60,9 @@ def model_called(name: str) -> str | None:
     word, entries = name.casefold(), entry_names("model")
     if word in entries:
         return word
-    found = [(entry, hub) for entry in entries for hub in hub_names(entry) if hub.casefold() == word]
-    found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
-    return found[0][0] if found else None
+    same = [(entry, hub) for entry in entries for hub in hub_names(entry) if hub.casefold() == word]
+    same.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
+    return same[0][0] if same else None
 
 
 def copied_model(name: str) -> str | None:
@@ -76,8 +76,8 @@ def copied_model(name: str) -> str | None:
     if _PACKED.search(name):
         return None
     wanted = bare_checkpoint(name)
-    found = {entry for entry, hub in _all_names() if bare_checkpoint(hub) == wanted}
-    return found.pop() if len(found) == 1 else None
+    same = {entry for entry, hub in _all_names() if bare_checkpoint(hub) == wanted}
+    return same.pop() if len(same) == 1 else None
 
 
 def checkpoint_model(checkpoint: str) -> str | None:
@@ -99,9 +99,9 @@ def checkpoint_model(checkpoint: str) -> str | None:
     if named is not None:
         return named
     wanted = bare_checkpoint(checkpoint)
-    found = [(entry, name) for entry, name in _all_names() if bare_checkpoint(name) == wanted]
-    found.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
-    return found[0][0] if found else None
+    same = [(entry, name) for entry, name in _all_names() if bare_checkpoint(name) == wanted]
+    same.sort(key=lambda pair: pair[1] not in hub_names(pair[0])[1:])
+    return same[0][0] if same else None
 
 
 def models_like(name: str) -> list[str]:

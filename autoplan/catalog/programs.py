@@ -162,7 +162,7 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
     jobs: dict[tuple[str, SoftwareSpec, tuple[RuleSpec, ...]], Job] = {}
     lacking: list[tuple[str, str]] = []
     for name in names:
-        entry, found = program(name), False
+        entry, runs = program(name), False
         missing, adapted = "", job.adapters is not None
         # What a way for the task of the job lacks says more than that others are for another task.
         for way in sorted(entry.ways, key=lambda way: ("adapters" in way.tasks) != adapted):
@@ -170,11 +170,11 @@ def _runs(job: Job, names: Sequence[str], *, stack_named: bool) -> _Runs:
             if isinstance(one, str):
                 missing = missing or one
             else:
-                found = True
+                runs = True
                 assert one.program is not None  # noqa: S101 - ``_run`` sets it
                 key = (one.stack.name, _software(job, way), one.program.rules)
                 jobs[key] = _with_alike(jobs[key], entry.title) if key in jobs else one
-        if not found:
+        if not runs:
             lacking.append((entry.title, missing))
     return _Runs(tuple(jobs.values()), tuple(lacking))
 

@@ -1,4 +1,4 @@
-"""What an entry without measurements of its own takes from its nearest relatives."""
+"""What an entry without measurements takes from its nearest relatives."""
 
 from __future__ import annotations
 

@@ -351,14 +351,14 @@ def _json_records(lines: Iterable[str], problems: list[Problem], path: str) -> I
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            request = json.loads(line)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            request = None
+        if not isinstance(request, dict):
             problems.append(Problem("the line is no JSON object", "$", path, number))
             return
-        inputs, outputs, time = (str(found.get(name, "")) for name in _MOONCAKE_NAMES)
-        blocks = found.get("hash_ids")
+        inputs, outputs, time = (str(request.get(name, "")) for name in _MOONCAKE_NAMES)
+        blocks = request.get("hash_ids")
         yield _Record(number, inputs, outputs, time, _hashable(blocks))
 
 

@@ -240,8 +240,8 @@ def _unknown(kind: EntryKind, name: str) -> str:
     near = names_like(name, names)
     if near:
         return f"no {kind} is called {name!r}: did you mean {' or '.join(near)}?"
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return f"no {kind} is called {name!r}: known are {shown} (`autoplan catalog list {kind}`)"
+    first = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"no {kind} is called {name!r}: known are {first} (`autoplan catalog list {kind}`)"
 
 
 def is_folder(path: Path) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from types import FrameType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 
 class _Pandas(ModuleType):
@@ -58,6 +58,10 @@ def load_solver() -> None:
     collect_again()
 
 
+#: New objects after which garbage is collected: a search makes few cycles, and at 700 walks these often.
+_OBJECTS: Final = 20_000
+
+
 def collect_again() -> None:
     """Collect garbage again where the program switched that off, but for all that is loaded by now.
 
@@ -67,6 +71,7 @@ def collect_again() -> None:
     begin_work()
     if not gc.isenabled():
         gc.freeze()
+        gc.set_threshold(_OBJECTS)
         gc.enable()
 
 

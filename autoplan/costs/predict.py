@@ -20,7 +20,7 @@ from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
 from autoplan.costs.core.reference import forward_passes
-from autoplan.costs.core.scope import microbatches, scope_of
+from autoplan.costs.core.scope import microbatches, scope_of, with_modes_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.device.memory_limit import memory_limit_bytes, reported_memory_bytes
@@ -130,6 +130,7 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
 
     Leaves out: the end of the step; waiting for other microbatches.
     """
+    job = with_modes_of(job, dict(layout.recomputed))
     candidates, counts, types = Candidates.of([layout]), StageCounts.of([layout]), _layer_types(job)
     # Time does not depend on memory.
     memory = [footprint_without_transient(scope_of(kind, candidates)) for kind in types.jobs(job)]
@@ -178,6 +179,7 @@ class _Prices:
     @staticmethod
     def of_groups(job: Job, groups: Sequence[Sequence[Layout]], machine: Machine) -> list[_Prices]:
         """Return the prices of ``groups`` of layouts on ``machine``, one of each depth after the other."""
+        job = with_modes_of(job, {mode for of_depth in groups for x in of_depth for mode, _ in x.recomputed})
         candidates = [Candidates.of(layouts) for layouts in groups]
         modelled = unmeasured(job, machine)
         slow = slow_machine(job, machine)

@@ -24,8 +24,7 @@ from autoplan.planning.caching import cache_folder, cached
 from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.merged_front import at_batch, choice_key, question_words, values_of
 from autoplan.results.plan import Plan, StackStep
-from autoplan.rules.fine_tuning_rules import has_fine_tuning, missing_fine_tuning
-from autoplan.rules.layout_rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules, has_fine_tuning, missing_fine_tuning
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.adapters import ATTENTION_MODULES
 from autoplan.schema.costmodel.software import with_software
@@ -87,7 +86,7 @@ def plan(
 ) -> Front | ServingFront:
     """Return the proven Pareto front of ``job``: a loaded job, a path to its file or a shipped name.
 
-    A serving job has a front of its own kind, without progress and cache.
+    A serving job has a front of another kind, without progress and cache.
 
     ``progress`` is called after each plan with the number of plans and the plan's share of the memory limit.
     The front is empty, with reasons, when no layout is feasible. Raises SpecError or CatalogError for a
@@ -363,14 +362,14 @@ def stack_steps(job: Job, layout: Layout) -> tuple[StackStep, ...]:
     """
     if not job.stack_assumed:
         return ()
-    own, *_ = _priced(job, layout, job.stack)
+    assumed, *_ = _priced(job, layout, job.stack)
     others = [
         step
         for name in plausible_stacks()
         if name != job.stack.name
         for step in _priced_by_name(job, layout, name)
     ]
-    return (own, *sorted(others, key=lambda step: (step.step_seconds, step.stack)))
+    return (assumed, *sorted(others, key=lambda step: (step.step_seconds, step.stack)))
 
 
 def _priced_by_name(job: Job, layout: Layout, name: str) -> Iterator[StackStep]:
@@ -406,7 +405,7 @@ def evaluate(job: str | Path, layout: Layout | EngineLayout | str) -> Plan | Ser
 def evaluate(job: Job | ServingJob | str | Path, layout: Layout | EngineLayout | str) -> Plan | ServingPlan:
     """Return ``layout`` with its prediction for ``job``, whether or not it fits.
 
-    A serving job has layouts and plans of its own kind. Raises LayoutError with every rule that the layout
+    A serving job has layouts and plans of another kind. Raises LayoutError with every rule that the layout
     breaks.
     """
     answer: Plan | ServingPlan = kind_of(job).evaluate(job, layout)[1]

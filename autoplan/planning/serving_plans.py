@@ -232,7 +232,7 @@ def evaluate_serving(
     """
     job = serving_job(job)
     layout = _read(job, layout)
-    job = _with_devices(job, layout)
+    job = with_devices_of(job, layout)
     if isinstance(layout, DisaggregatedLayout):
         return job, plan_with_intervals(job, evaluated_pools(job, layout, serving_costs(job)))
     broken = broken_engine_rules(job, layout)
@@ -264,7 +264,7 @@ def _read(
     return replace(read, replicas=max(1, job.cluster.devices // read.devices_per_engine))
 
 
-def _with_devices(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -> ServingJob:
+def with_devices_of(job: ServingJob, layout: EngineLayout | DisaggregatedLayout) -> ServingJob:
     """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
     numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
     return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]
@@ -362,20 +362,20 @@ def with_more_changes(
         return front
     from autoplan.search.serving.unmet_limits import unqueued_first
 
-    found: list[ServingChange] = []
+    useful: list[ServingChange] = []
     narrower = any(
         change.key == "precision.weights" and not change.plan.saturated for change in front.changes
     )
     with suppress(DeadlineOver), deadline.in_force():
-        found.extend(islice(_that_help(_in_one_machine(front.job), costs), 1))
-        most = found[0].plan.devices if found else inf
-        found[:0] = [] if narrower else _narrower_in_one_machine(front.job, costs, most)
-        found.extend(_that_help((*_opened(front.job), *_shorter(front.job)), costs))
+        useful.extend(islice(_that_help(_in_one_machine(front.job), costs), 1))
+        most = useful[0].plan.devices if useful else inf
+        useful[:0] = [] if narrower else _narrower_in_one_machine(front.job, costs, most)
+        useful.extend(_that_help((*_opened(front.job), *_shorter(front.job)), costs))
     # One machine with more devices comes before several of few.
     several = [change for change in front.changes if change.key == "devices"]
     changes = [change for change in front.changes if change.key != "devices"]
-    machines = [change for change in found if change.key == "hardware"]
-    others = [change for change in found if change.key != "hardware"]
+    machines = [change for change in useful if change.key == "hardware"]
+    others = [change for change in useful if change.key != "hardware"]
     return replace(front, changes=unqueued_first([*changes, *machines, *several, *others]))
 
 
@@ -401,7 +401,7 @@ def _narrower_in_one_machine(
     """
     from autoplan.search.serving.unmet_limits import other_formats
 
-    found: list[ServingChange] = []
+    changes: list[ServingChange] = []
     for key, name, words, larger in _in_one_machine(job):
         if larger.cluster.devices >= most:
             break
@@ -410,10 +410,10 @@ def _narrower_in_one_machine(
         if helpful:
             narrow = helpful[0]
             sentence = f"{words}, {narrow.sentence}"
-            found.append(ServingChange(key, name, sentence, narrow.edits, plan=narrow.plan))
+            changes.append(ServingChange(key, name, sentence, narrow.edits, plan=narrow.plan))
             if not narrow.plan.saturated:
                 break
-    return found[:1] if len(found) < 2 or found[-1].plan.saturated else [found[0], found[-1]]
+    return changes[:1] if len(changes) < 2 or changes[-1].plan.saturated else [changes[0], changes[-1]]
 
 
 def _in_one_machine(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:

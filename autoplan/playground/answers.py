@@ -23,9 +23,11 @@ from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
 from autoplan.launch.target import Emission
 from autoplan.planning.plan_and_evaluate import evaluate
-from autoplan.playground.job_questions import Question, ServingJobQuestion, TrainingQuestion
 from autoplan.playground.questions import (
     Ask,
+    Question,
+    ServingJobQuestion,
+    TrainingQuestion,
     UnknownNameError,
     linked_query,
     query_of,
@@ -49,7 +51,7 @@ from autoplan.report.serving.serving_plan_report import (
     serving_verdict,
 )
 from autoplan.report.serving.serving_report import front_ends, serving_sentences
-from autoplan.report.serving.serving_words import load_words, plan_parts, served_words
+from autoplan.report.serving.serving_words import load_words, plan_parts, served_words, time_words
 from autoplan.report.wording.sentences import (
     fits_sentence,
     front_sentences,
@@ -119,8 +121,8 @@ def _plan(plan: ServingPlan, longest_request: int) -> dict[str, Any]:
     layout = " + ".join(f" {Terminal().dot} ".join(parts) for parts in plan_parts(plan))
     cells = [
         layout,
-        _seconds(plan.time_per_output_token),
-        _seconds(plan.time_to_first_token),
+        time_words(plan.time_per_output_token),
+        time_words(plan.time_to_first_token),
         f"{plan.output_tokens_per_second_per_device:,.0f}",
         f"{plan.output_tokens_per_second:,.0f}",
         f"{plan.devices:,}",
@@ -162,10 +164,6 @@ def _simulated(plan: ServingPlan) -> list[dict[str, Any]]:
             "rows": [list(row) for row in rows],
         }
     ]
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
 
 
 #: Keys of a job file that are controls of the page.

@@ -11,7 +11,7 @@ from autoplan.errors import AutoplanError
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
 from autoplan.launch.engines.serve_manifests import MANIFEST_TARGETS
 from autoplan.launch.registry import find_target, target_names
-from autoplan.playground.job_questions import (
+from autoplan.playground.questions import (
     LARGEST_NUMBERS,
     Drafting,
     KvFormats,
@@ -21,8 +21,8 @@ from autoplan.playground.job_questions import (
     ServingTrade,
     Trade,
     WeightFormats,
+    engine_names,
 )
-from autoplan.playground.questions import engine_names
 from autoplan.report.wording.part_names import MEMORY_PARTS, SERVED_MEMORY, TIME_COLOURS, TIME_NAMES
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.stack import StackSpec

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoplan.catalog import serving_job_of_text
-from autoplan.playground.job_questions import ServingJobQuestion
-from autoplan.playground.questions import linked_query
+from autoplan.playground.questions import ServingJobQuestion, linked_query
 from autoplan.results.serving.serving_front import ServingChange
 from autoplan.schema.serving.serving_spec import ServingJob, ServingSpec
 from autoplan.schema.yaml.writer import file_text

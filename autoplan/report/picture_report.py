@@ -174,12 +174,12 @@ def _legend(
 ) -> Iterator[tuple[Piece, ...]]:
     """Yield the legend, in lines that break between two entries."""
     bars = [bar for stage in stages for bar in event_bars(stage)]
-    shown = [name for name in MEMORY_PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
+    parts = [name for name in MEMORY_PARTS if any(dict(bar.parts)[name] > 0 for bar in bars)]
     limit = f"limit {predicted.memory_limit_bytes / GIB:,.1f} GiB"
     line: tuple[Piece, ...] = ()
     taken = 0
     for sign, style, name in (
-        *((*_looks(name), name) for name in shown),
+        *((*_looks(name), name) for name in parts),
         (terminal.shade, "dim", "with fragmentation"),
         (_mark(terminal), "bold red", limit),
     ):
@@ -286,9 +286,9 @@ def _time_axis(start: float, end: float, columns: int) -> str:
 
 
 def _time_legend(pieces: Sequence[StepPiece], terminal: Terminal) -> Iterator[Piece]:
-    shown = {piece.kind for piece in pieces}
+    kinds = {piece.kind for piece in pieces}
     for kind, looks in PIECE_KINDS.items():
-        if kind in shown:
+        if kind in kinds:
             yield _letter(kind, terminal), looks.style
             yield f" {kind}   ", ""
     yield "0-9 last digit of a microbatch", ""

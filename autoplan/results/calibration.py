@@ -136,7 +136,7 @@ class MachineRun:
 
 @dataclass(frozen=True, slots=True)
 class MachineCalibration:
-    """The files with a machine's own numbers, what changed in them, and the runs that changed it.
+    """The files with a machine's numbers, what changed in them, and the runs that changed it.
 
     ``interval`` is the width of the 90 % interval over the shipped one.
     """

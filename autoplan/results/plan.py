@@ -40,6 +40,13 @@ class Plan:
         return str(self.layout)
 
 
+def preference(plan: Plan) -> tuple[bool, float]:
+    """Return what sorts plans: those that fit first, the fastest of them, the smallest of the others."""
+    predicted = plan.predicted
+    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
+    return (not predicted.fits, value)
+
+
 def layout_fields(layout: Layout) -> dict[str, Any]:
     """Return ``layout`` as plain values of a document."""
     values = {key.name: key.value(layout) for key in LAYOUT_KEYS}

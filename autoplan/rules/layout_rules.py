@@ -1,7 +1,8 @@
 """The rules of layouts, each with the sentence that a user reads.
 
 A rule is a predicate over arrays of candidates: the search removes and counts candidates that break it, and
-``evaluate`` reports the sentences that a single layout breaks.
+``evaluate`` reports the sentences that a single layout breaks. The last ones are what a fine-tune asks of its
+stack: quantised bases, DoRA, paged states, updates in backward, offload.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.optimizer_states import OPTIMIZERS
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_strides import axis_stride, expert_stride
-from autoplan.costs.core.scope import scope_of
+from autoplan.costs.core.scope import microbatches, scope_of
+from autoplan.costs.core.sizes import shard_ranks
 from autoplan.costs.memory.model_states import host_bytes
 from autoplan.costs.memory.offload import host_activation_bytes
-from autoplan.rules.fine_tuning_rules import fine_tuning_rules
 from autoplan.rules.rule import Mask, Rule, among, divides
 from autoplan.rules.user_constraints import (
     breaks,
@@ -30,6 +31,7 @@ from autoplan.rules.user_constraints import (
     remainders_of,
     user_rules_of,
 )
+from autoplan.schema.costmodel.stack import FineTuningPolicy, StackSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout, Order
 from autoplan.schema.linear_attention import LinearAttention
@@ -359,8 +361,8 @@ def _shard_sizes(candidates: Candidates) -> Ints:
 
 
 def _narrowed(key: str, allowed: tuple[int, ...], of: Callable[[Candidates], Ints]) -> Rule:
-    shown = ", ".join(map(str, allowed))
-    return Rule(f"search.{key} allows {shown}", lambda c: among(of(c), allowed))
+    values = ", ".join(map(str, allowed))
+    return Rule(f"search.{key} allows {values}", lambda c: among(of(c), allowed))
 
 
 def broken_rules(job: Job, layout: Layout) -> list[str]:
@@ -510,3 +512,71 @@ def _host_bytes_of_node(job: Job, candidates: Candidates) -> NDArray[np.floating
     devices = min(job.cluster.node.devices, job.cluster.devices)
     size: NDArray[np.floating[Any]] = (outside + layers)[:, 0] / candidates.pp * devices
     return size
+
+
+def missing_fine_tuning(job: Job, stack: StackSpec) -> str | None:
+    """Return what of the job's fine-tune ``stack`` has not, in words that follow "has no"; None for nothing.
+
+    >>> job = replace(load_job("llama3-8b-8x-a100"), optimizer="paged-adamw-8bit")
+    >>> missing_fine_tuning(job, stack("megatron-core")), missing_fine_tuning(job, stack("torchtune"))
+    ('paged optimizer (paged-adamw-8bit)', None)
+    """
+    policy = stack.fine_tuning or FineTuningPolicy()
+    adapters, software = job.adapters, job.software
+    wanted = (
+        (
+            adapters is not None and adapters.base is not None and adapters.base not in policy.bases,
+            f"frozen base in {adapters.base if adapters else None}",
+        ),
+        (adapters is not None and adapters.dora and not policy.dora, "DoRA (adapters.dora)"),
+        (
+            adapters is not None and adapters.experts and policy.expert_adapters is None,
+            "adapters of experts (adapters.experts)",
+        ),
+        (
+            OPTIMIZERS[job.optimizer].paged and not policy.paged_optimizers,
+            f"paged optimizer ({job.optimizer})",
+        ),
+        (
+            bool(software.optimizer_in_backward) and not policy.optimizer_in_backward,
+            "optimizer in backward (software.optimizer_in_backward)",
+        ),
+        (
+            bool(software.offload_parameters) and not policy.offload_parameters,
+            "offload of parameters (software.offload_parameters)",
+        ),
+    )
+    return next((words for lacking, words in wanted if lacking), None)
+
+
+def has_fine_tuning(job: Job, stack: StackSpec) -> bool:
+    """Return whether ``stack`` has all of the job's fine-tune."""
+    return missing_fine_tuning(job, stack) is None
+
+
+def fine_tuning_rules(job: Job) -> Iterator[Rule]:
+    """Yield the rules of what the stack has not, and those that its parts bring where it has them."""
+    memory = job.stack.memory
+    if lacking := missing_fine_tuning(job, job.stack):
+        yield Rule(f"{job.stack.title} has no {lacking}", lambda c: np.zeros(len(c), dtype=bool))
+    if job.adapters is not None and job.adapters.base is not None:
+        yield Rule(
+            f"a frozen base in {job.adapters.base} is not split by tensor parallelism (tp = 1)",
+            lambda c: c.tp == 1,
+        )
+    if job.rl is not None:
+        yield Rule(
+            f"{job.rl.method} is priced with data-parallel ranks alone (tp = pp = cp = ep = 1)",
+            lambda c: (c.tp == 1) & (c.cp == 1) & (c.ep == 1) & np.asarray(c.pp == 1),
+        )
+    if memory.optimizer_in_backward:
+        yield Rule(
+            "a step has one microbatch with an optimizer in backward, which updates at once:"
+            f" mbs x dp = {job.workload.global_batch_size}",
+            lambda c: np.asarray(microbatches(job, c) == 1),
+        )
+    if memory.offload_parameters:
+        yield Rule(
+            "offloaded parameters are sharded (zero=3, over two ranks or more)",
+            lambda c: (c.zero == 3) & (shard_ranks(c) > 1),
+        )

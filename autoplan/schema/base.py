@@ -56,7 +56,7 @@ def _quantity(dimension: Dimension, example: str) -> tuple[object, ...]:
         # Python callers give base units as floats; in a file a bare number is an error.
         bare = isinstance(value, float) and not (info.context or {}).get(FROM_FILE)
         size: float = value if bare else parse_quantity(value, dimension)  # type: ignore[assignment]
-        # A share above 1 and what is negative have sentences of their own.
+        # A share above 1 and what is negative have other sentences.
         if 0 < size < least or (size > most and dimension != "share"):
             raise UnitError(f"{value!r} must be from {' to '.join(RANGES[dimension])}")
         return size

@@ -102,7 +102,7 @@ class PeakRates(Frozen):
 
 
 class DeviceMemory(Frozen):
-    """The device's own memory."""
+    """The memory of a device."""
 
     capacity: SourcedBytes = Field(description="total that the driver reports (nvidia-smi)")
     usable: SourcedBytes = Field(

@@ -233,7 +233,7 @@ class Layout:
             ("order", self.order, self.order != ORDERS[0]),
             ("stages", "/".join(map(str, self.layers)), not self.even),
         )
-        return text + "".join(f",{key}={value}" for key, value, shown in more if shown)
+        return text + "".join(f",{key}={value}" for key, value, differs in more if differs)
 
     @property
     def recompute(self) -> str:

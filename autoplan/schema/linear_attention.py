@@ -69,7 +69,7 @@ class LinearAttention(Frozen):
     def keys(self) -> int:
         """Width of all queries, and of all keys [1].
 
-        >>> _qwen3_next().keys
+        >>> qwen3_next().keys
         2048
         """
         return self.key_heads * self.key_dim
@@ -78,7 +78,7 @@ class LinearAttention(Frozen):
     def values(self) -> int:
         """Width of all values, of the output gate, and of the output [1].
 
-        >>> _qwen3_next().values
+        >>> qwen3_next().values
         4096
         """
         return self.value_heads * self.value_dim
@@ -87,7 +87,7 @@ class LinearAttention(Frozen):
     def convolved(self) -> int:
         """Channels of the convolution: queries, keys and values [1].
 
-        >>> _qwen3_next().convolved  # 2 x 2,048 + 4,096
+        >>> qwen3_next().convolved  # 2 x 2,048 + 4,096
         8192
         """
         return 2 * self.keys + self.values
@@ -96,7 +96,7 @@ class LinearAttention(Frozen):
     def gates(self) -> int:
         """Scalars of a token: decay and write strength of each head, of mamba2 its time step [1].
 
-        >>> _qwen3_next().gates
+        >>> qwen3_next().gates
         64
         """
         return self.value_heads * (2 if self.kind == "gated-delta-net" else 1)
@@ -109,7 +109,7 @@ class LinearAttention(Frozen):
         Source: huggingface/transformers 5.23, models/qwen3_5, Qwen3_5GatedDeltaNet, in_proj_qkv, z, b and a;
         models/bamba, BambaMixer, in_proj.
 
-        >>> _qwen3_next().projections
+        >>> qwen3_next().projections
         (8192, 4096, 32, 32)
         """
         if self.kind == "mamba2":
@@ -120,7 +120,7 @@ class LinearAttention(Frozen):
     def projected(self) -> int:
         """Outputs of the projection before the convolution: its channels, output gate and scalars [1].
 
-        >>> _qwen3_next().projected  # 8,192 + 4,096 + 64
+        >>> qwen3_next().projected  # 8,192 + 4,096 + 64
         12352
         """
         return self.convolved + self.values + self.gates
@@ -128,7 +128,7 @@ class LinearAttention(Frozen):
     def is_linear_layer(self, layer: int) -> bool:
         """Return whether layer ``layer`` (from 0) has linear attention.
 
-        >>> [layer for layer in range(8) if not _qwen3_next().is_linear_layer(layer)]
+        >>> [layer for layer in range(8) if not qwen3_next().is_linear_layer(layer)]
         [3, 7]
         """
         if self.every is not None:
@@ -138,7 +138,7 @@ class LinearAttention(Frozen):
     def in_all_layers(self) -> LinearAttention:
         """Return the same attention of a model in which every layer has it.
 
-        >>> _qwen3_next().in_all_layers().is_linear_layer(3)
+        >>> qwen3_next().in_all_layers().is_linear_layer(3)
         True
         """
         return self.model_copy(update={"every": None, "attention_layers": ()})
@@ -167,10 +167,3 @@ class LinearAttention(Frozen):
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
-
-
-def _qwen3_next() -> LinearAttention:
-    """Return the linear attention of Qwen3-Next-80B-A3B, for the examples above."""
-    return LinearAttention(
-        kind="gated-delta-net", every=4, key_heads=16, value_heads=32, key_dim=128, value_dim=128
-    )

@@ -55,7 +55,7 @@ def resolved_values(job: object) -> dict[str, Any]:
 
 def _plain(value: Any, seen: dict[int, Any]) -> Any:  # noqa: ANN401 - any part of a job in, any JSON value out
     """Return JSON values; ``seen`` has those of models by identity, since choices share most of a job."""
-    # Pydantic's own dump takes ten times as long the first time, since it builds a serializer.
+    # Pydantic's dump takes ten times as long the first time, since it builds a serializer.
     if isinstance(value, BaseModel):
         if id(value) not in seen:
             fields = type(value).model_fields

@@ -24,7 +24,7 @@ from autoplan.search.alternatives.domain_reduction import (
     within_step,
 )
 from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.layer_splits import primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
     Scale,
@@ -32,10 +32,16 @@ from autoplan.search.alternatives.stage_alternatives import (
     step_ticks,
 )
 from autoplan.search.alternatives.uniform_recompute import UniformCases
-from autoplan.search.bounds.memory_floors import TooSmallLimits
+from autoplan.search.bounds.memory_bound import TooSmallLimits
 from autoplan.search.bounds.path_counts import Paths
-from autoplan.search.bounds.step_bound import Bound, bound, least_steps, longest_stage, lowest
-from autoplan.search.bounds.symmetry import SymmetricCandidates
+from autoplan.search.bounds.step_bound import (
+    Bound,
+    SymmetricCandidates,
+    bound,
+    least_steps,
+    longest_stage,
+    lowest,
+)
 from autoplan.search.cp.constraint_model import Solution, solve
 from autoplan.search.space.priced_candidates import PricedCandidates
 
@@ -271,6 +277,25 @@ class _CandidateOpening:
         return live
 
 
+class _Outdated:
+    """Bounds of each group, infinite where they are updated for a memory limit, and the least of each.
+
+    The bounds of one group change at a time: those of the others are not compared again.
+    """
+
+    def __init__(self, bounds: Sequence[Array]) -> None:
+        self._of_groups = bounds
+        self._updated = [np.zeros(len(of_group), dtype=bool) for of_group in bounds]
+        self.bounds = list(bounds)
+        self.least = [float(of_group.min(initial=np.inf)) for of_group in bounds]
+
+    def without(self, group: int, index: NDArray[np.int64]) -> None:
+        """Take the bounds of ``group`` as they are now, but for those at ``index``, which are updated."""
+        self._updated[group][index] = True
+        self.bounds[group] = np.where(self._updated[group], np.inf, self._of_groups[group])
+        self.least[group] = float(self.bounds[group].min(initial=np.inf))
+
+
 class BestFirstSearch:
     """Lower bounds on the steps of all candidates, and the candidates that are open under a memory limit."""
 
@@ -328,16 +353,16 @@ class BestFirstSearch:
         Return the step of the incumbent after them [s]; ``live`` has the candidates.
         """
         best = min(incumbent, self._solver.ceiling_seconds)
-        updated = [np.zeros(len(b), dtype=bool) for b in self._bounds]
-        while (batch := self._next_batch(updated, limit, best)) is not None:
+        outdated = _Outdated(self._bounds)
+        while (batch := self._next_batch(outdated, limit, best)) is not None:
             check_deadline()
             group, index = batch
-            updated[group][index] = True
             best = min(best, self._rebounded(group, index, limit, best))
+            outdated.without(group, index)
         return best
 
     def _next_batch(
-        self, updated: list[NDArray[np.bool_]], limit: float, best: float
+        self, outdated: _Outdated, limit: float, best: float
     ) -> tuple[int, NDArray[np.int64]] | None:
         """Return the group of the least bound not yet updated, and its candidates of least bound.
 
@@ -345,14 +370,13 @@ class BestFirstSearch:
         """
         sized = _SIZED
         while True:
-            outdated = [np.where(f, np.inf, b) for f, b in zip(updated, self._bounds, strict=True)]
-            least = [float(s.min(initial=np.inf)) for s in outdated]
-            group = int(np.argmin(least))
-            if least[group] > best * (1 + _MARGIN) or not np.isfinite(least[group]):
+            group = int(np.argmin(outdated.least))
+            if outdated.least[group] > best * (1 + _MARGIN) or not np.isfinite(outdated.least[group]):
                 return None
-            index = lowest(outdated[group], sized)
+            index = lowest(outdated.bounds[group], sized)
             if not self._too_small.exclude(group, limit, self._bounds[group], index):
                 return group, index[: min(_BATCH, self._groups[group].block_size)]
+            outdated.without(group, np.zeros(0, dtype=np.int64))
             sized *= 2
 
     def _rebounded(self, group: int, index: NDArray[np.int64], limit: float, best: float) -> float:

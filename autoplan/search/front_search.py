@@ -1,18 +1,9 @@
-"""Search for the Pareto front of a job, or for the reasons why no layout is feasible.
+"""Search for the Pareto front of a job with its certificate, or for the reasons why no layout is feasible.
 
-Conflict among the user's rules about stages: a minimal unsatisfiable subset of them.
-
-``candidate_space.conflicting_rules`` finds conflicts of rules on degrees. Here every candidate satisfies
-those and has layouts that fit, but no layout satisfies the rules about stages.
-
-A layout that is found in a short time, for a search that was stopped before it had one.
-
-It is that of the primal heuristic for few candidates: those of the usual choices at one pipeline depth, or a
-block of all.
-
-The fastest layout of priced candidates, and an upper bound on the step of all of them.
-
-Certificates: what is proven of a front, and by what.
+``candidate_space.conflicting_rules`` explains rules on degrees. Where every candidate satisfies those and has
+layouts that fit, ``user_rule_conflict`` returns a minimal unsatisfiable subset of the rules about stages. A
+search that was stopped before it had a layout returns that of the primal heuristic for few candidates: those
+of the usual choices at one pipeline depth, or a block of all.
 """
 
 from __future__ import annotations
@@ -242,7 +233,7 @@ def _selected(job: Job, sweep: FrontSweep, points: list[FrontPoint]) -> list[Fro
 def user_rule_conflict(
     job: Job, groups: Sequence[PricedCandidates], possible: Callable[[Sequence[PricedCandidates]], bool]
 ) -> list[str]:
-    """Return a minimal unsatisfiable subset of ``job``'s own rules, as sentences.
+    """Return a minimal unsatisfiable subset of the user's rules, as sentences.
 
     Empty where the problem is infeasible without these rules, too. ``possible`` returns whether groups have a
     layout within the limits.

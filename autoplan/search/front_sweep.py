@@ -15,7 +15,7 @@ from autoplan.deadline import DeadlineOver, current_deadline
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import MODES
 from autoplan.search.alternatives.domain_reduction import OpenCandidate
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic
+from autoplan.search.alternatives.layer_splits import primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import Alternative, Scale, step_ticks
 from autoplan.search.best_first_search import BestFirstSearch, CandidateSolver
 from autoplan.search.cp.constraint_model import Solution, SolverStoppedError

@@ -23,14 +23,14 @@ from autoplan.schema.recompute import listed_modes
 from autoplan.search.bounds.contents_bound import contents_memory, most_recompute
 from autoplan.search.bounds.memory_bound import (
     can_fit,
+    floors_fit,
     least_memory,
     least_stage_memory,
+    memory_floors,
     reachable_sums,
 )
-from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
-from autoplan.search.space.candidate_space import Space, conflicting_rules, space_of
+from autoplan.search.space.candidate_space import Space, conflicting_rules, layout_counts, space_of
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.layout_totals import layout_counts
 from autoplan.search.space.rank_orders import first_of_classes, order_classes
 from autoplan.search.space.sized_candidates import SizedCandidates, sized, sized_parts
 from autoplan.units import format_bytes, format_seconds

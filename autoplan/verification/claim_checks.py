@@ -460,7 +460,7 @@ def _errors(answer: StatedAnswer, space: Examination) -> Iterator[str]:
 
 
 def _not_counted(answer: StatedAnswer) -> bool:
-    """Return whether the search was stopped before it counted layouts, by its own account."""
+    """Return whether the search was stopped before it counted layouts, as it says."""
     stated = answer.certificate
     counts = (stated.layouts_total, stated.layouts_covered, stated.candidates)
     return stated.status == "feasible" and not any(counts) and not answer.rejected

@@ -234,11 +234,11 @@ def _suggestion_errors(
     for number, suggestion in enumerate(stated):
         if suggestion.number != number + 1:
             yield _Error(f"suggestions[{number}].number is {suggestion.number}")
-        own = next((i for i, one in enumerate(left) if one["kind"] == suggestion.kind), None)
-        if own is None:
+        same = next((i for i, one in enumerate(left) if one["kind"] == suggestion.kind), None)
+        if same is None:
             yield _Error(f"suggestions[{number}] ({suggestion.kind}) is not found again, or in another order")
             continue
-        one, left = left[own], left[own + 1 :]
+        one, left = left[same], left[same + 1 :]
         yield from map(_Error, differences(_plain(suggestion), one, f"suggestions[{number}]"))
     if len(stated) < len(recomputed):
         missing = (

@@ -12,8 +12,7 @@ from autoplan.catalog.programs import program, rules_of
 from autoplan.errors import AutoplanError
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
-from autoplan.rules.fine_tuning_rules import missing_fine_tuning
-from autoplan.rules.layout_rules import broken_rules
+from autoplan.rules.layout_rules import broken_rules, missing_fine_tuning
 from autoplan.rules.user_constraints import breaks
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec

@@ -20,12 +20,13 @@ from autoplan.rules.user_constraints import even_only
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.search.bounds.memory_bound import (
     can_fit,
+    floors_fit,
     least_memory,
     least_peak_of_splits,
     least_stage_memory,
+    memory_floors,
     reachable_sums,
 )
-from autoplan.search.bounds.memory_floors import floors_fit, memory_floors
 from autoplan.search.bounds.step_bound import bound
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes

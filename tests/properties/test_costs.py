@@ -35,9 +35,8 @@ from autoplan.schema.layout import SCHEDULES, Layout, parse_layout
 from autoplan.schema.model import MixtureOfExperts, ModelSpec, MultiHeadLatentAttention
 from autoplan.schema.stage_layers import even_stages
 from autoplan.search.front_search import search
-from autoplan.search.space.candidate_space import space_of
+from autoplan.search.space.candidate_space import layouts_of, space_of
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.layout_totals import layouts_of
 from tests.support.by_rules import keeping_rules
 from tests.support.small_jobs import counts_embedding_and_loss, virtual_stages
 

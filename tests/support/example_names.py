@@ -29,6 +29,7 @@ from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, Scheduler
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import RoutingSpec
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.linear_attention import LinearAttention
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_choices import SpeculationSpec
 from tests.support.affine_iteration import AffineIteration
@@ -53,6 +54,13 @@ def h100_scope() -> EngineScope:
 def h100_iteration() -> EngineIteration:
     """Return the iterations of Llama 3.1 8B in vLLM on one H100."""
     return engine_iteration(h100_scope(), kernels_for(_DEVICE), engine_kernels_for(_DEVICE))
+
+
+def qwen3_next() -> LinearAttention:
+    """Return the linear attention of Qwen3-Next-80B-A3B."""
+    return LinearAttention(
+        kind="gated-delta-net", every=4, key_heads=16, value_heads=32, key_dim=128, value_dim=128
+    )
 
 
 def example_names() -> dict[str, object]:
@@ -86,6 +94,7 @@ def example_names() -> dict[str, object]:
         "machine_of": machine_of,
         "parse_layout": parse_layout,
         "parse_serving_layout": parse_serving_layout,
+        "qwen3_next": qwen3_next,
         "replace": replace,
         "scope_of": scope_of,
         "stack": stack,

@@ -211,7 +211,7 @@ def calibrate_machine(runs: str | Path) -> MachineCalibration:
 
     require_scipy()
     spec, observations = load_runs(runs, least=1)
-    from autoplan.calibration.machine_outcome import calibrate_machine as calibrated
+    from autoplan.calibration.outcome import calibrate_machine as calibrated
 
     return calibrated(observations, [(run.job, run.layout, Path(runs).name) for run in spec.runs])
 
@@ -230,7 +230,7 @@ def calibrate_from_logs(
     loaded = plannable(job)
     from autoplan.calibration import Observation
     from autoplan.calibration.logs import read_step_log
-    from autoplan.calibration.machine_outcome import calibrate_machine as calibrated
+    from autoplan.calibration.outcome import calibrate_machine as calibrated
 
     observations, words = [], []
     alike = _run_alike(loaded, layouts)

@@ -248,9 +248,9 @@ def _machine_sentences(calibration: MachineCalibration, files: Sequence[str]) ->
         yield f"{run.layout}: from {run.origin}"
     unexplained = [run for run in calibration.runs if run.unexplained]
     if unexplained:
-        shown = ", ".join(f"{run.layout} ({100 * run.residual:+.1f} %)" for run in unexplained)
+        runs = ", ".join(f"{run.layout} ({100 * run.residual:+.1f} %)" for run in unexplained)
         yield (
-            f"these numbers do not explain {shown}: runs contradict each other, a log is of another job or"
+            f"these numbers do not explain {runs}: runs contradict each other, a log is of another job or"
             " layout, or the stack differs; --runs with three runs or more fits the stack, too"
         )
     yield f"the 90 % interval of step times is {format_share(calibration.interval)} as wide as shipped"

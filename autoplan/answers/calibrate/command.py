@@ -1,4 +1,4 @@
-"""``autoplan calibrate``: coefficients and kernel curves from a user's own measurements."""
+"""``autoplan calibrate``: coefficients and kernel curves from a user's measurements."""
 
 from __future__ import annotations
 

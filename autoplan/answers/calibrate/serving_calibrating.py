@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from autoplan.answers.calibrate.value import CalibratedFigure, CalibratedNumber, ServingCalibration
 from autoplan.catalog import engine_entry
 from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.iteration_of_engine import step_facts
 from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.planning.serving_plans import serving_costs, serving_job
 from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.schema.serving.engine_facts import SourcedRatio, StepFacts
+from autoplan.schema.serving.engine_facts import SourcedRatio
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
 from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec
 from autoplan.schema.serving.request_lengths import FixedLength
@@ -50,7 +51,7 @@ def calibrate_serving(
             words.append(str(layout))
     fit = fit_engine(runs)
     figures = tuple(figure for i in range(len(runs)) for figure in _figures(runs, words, i, fit))
-    step = _step(job)
+    step = step_facts(job)
     numbers = (
         CalibratedNumber("step.scale", step.scale.value, step.scale.value * fit.scale, fit.scale_left),
         CalibratedNumber("step.host", step.host.value, step.host.value * fit.host, fit.host_left),
@@ -108,19 +109,12 @@ def _runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[E
             raise UnsupportedError(f"{layout} cannot have run {measured.origin}: {engine.shortage}")
         iteration = engine_iteration(EngineScope(sampled, layout), costs.kernels, costs.measured)
         groups = layout.replicas * layout.adp
-        yield EngineRun(measured, engine.rules, iteration, groups, layout.adp, _step(job))
-
-
-def _step(job: ServingJob) -> StepFacts:
-    step = job.engine.facts.step
-    if step is None:
-        raise UnsupportedError(f"the time of a step of {job.engine} is not known: its file has no `step`")
-    return step
+        yield EngineRun(measured, engine.rules, iteration, groups, layout.adp, step_facts(job))
 
 
 def _calibrated(job: ServingJob, fitted: tuple[float, float, float], source: str) -> EngineSpec:
     """Return the engine's file up to the job's version, with the fitted numbers of this version."""
-    spec, step = engine_entry(job.engine.name), _step(job)
+    spec, step = engine_entry(job.engine.name), step_facts(job)
     scale, host, interval = fitted
 
     def scaled(name: str, factor: float) -> object:

@@ -34,7 +34,7 @@ class CalibratedFigure:
 
 @dataclass(frozen=True, slots=True)
 class ServingCalibration:
-    """The engine's file with a machine's own numbers; ``interval``: width of intervals over the shipped."""
+    """The engine's file with a machine's numbers; ``interval``: width of intervals over the shipped."""
 
     engine: EngineSpec
     version: str

@@ -19,6 +19,7 @@ from autoplan.costs.serving.engine_memory import utilization
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import drawn_load
 from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.planning.serving_plans import with_devices_of
 from autoplan.results.serving.capacity_answer import (
     CapacityAnswer,
     CapacityKnob,
@@ -28,7 +29,7 @@ from autoplan.results.serving.capacity_answer import (
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.job import Cluster
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
-from autoplan.schema.serving.serving_choices import ServingSearchSpec
+from autoplan.schema.serving.serving_choices import ServingSearchSpec, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 
@@ -58,7 +59,7 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
     if isinstance(layout, str):
         layout = _read(job, layout)
     if layout is not None:
-        job = _with_devices(job, layout)
+        job = with_devices_of(job, layout)
         broken = broken_engine_rules(job, layout)
         if broken:
             raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
@@ -72,7 +73,7 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
         if layout is None
         else LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
     )
-    job = _with_devices(job, best.layout)
+    job = with_devices_of(job, best.layout)
     others = {replace(x.layout, ep=1): x for x in reversed(capacities)}
     others.pop(replace(best.layout, ep=1), None)
     return CapacityAnswer(
@@ -101,12 +102,6 @@ def _read(job: ServingJob, text: str) -> EngineLayout:
     return replace(layout, replicas=max(1, job.cluster.devices // layout.devices_per_engine))
 
 
-def _with_devices(job: ServingJob, layout: EngineLayout) -> ServingJob:
-    """Return the choice of ``job`` with the fewest devices that hold ``layout``, else with the most."""
-    numbers = {choice.cluster.devices: choice for choice in job.choices or (job,)}
-    return numbers[min((n for n in numbers if n >= layout.devices), default=max(numbers))]
-
-
 def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:
     for layout in engine_layouts(job):
         yield LayoutCapacity(layout, predict_capacity(EngineScope(job, layout)))
@@ -116,9 +111,9 @@ def engine_layouts(job: ServingJob) -> Iterator[EngineLayout]:
     """Yield the layouts of the job's search space whose engines fill its devices and break no rule."""
     devices, search = job.cluster.devices, job.search
     degrees = [n for n in divisors(devices) if n <= _LARGEST_ENGINE]
-    for tp in _allowed(search.tensor_parallel, degrees):
-        for pp in _allowed(search.pipeline_parallel, degrees):
-            for adp in _allowed(search.attention_data_parallel, degrees if job.model.moe else (1,)):
+    for tp in allowed_values(search.tensor_parallel, degrees):
+        for pp in allowed_values(search.pipeline_parallel, degrees):
+            for adp in allowed_values(search.attention_data_parallel, degrees if job.model.moe else (1,)):
                 fixed = "any" not in {search.tensor_parallel, search.pipeline_parallel}
                 if devices % (tp * pp * adp) == 0 and (fixed or tp * pp * adp <= _LARGEST_ENGINE):
                     yield from _filled(job, EngineLayout(tp=tp, pp=pp, adp=adp), search)
@@ -129,21 +124,15 @@ def _filled(job: ServingJob, shape: EngineLayout, search: ServingSearchSpec) -> 
     fill = job.cluster.devices // shape.devices_per_engine
     group = shape.tp * shape.adp
     experts = (1, group) if job.model.moe and group > 1 else (1,)
-    for ep in _allowed(search.expert_parallel, experts):
-        for dcp in _allowed(search.decode_context_parallel, (1,)):
-            for replicas in _allowed(search.replicas, (fill,)):
+    for ep in allowed_values(search.expert_parallel, experts):
+        for dcp in allowed_values(search.decode_context_parallel, (1,)):
+            for replicas in allowed_values(search.replicas, (fill,)):
                 for weights in job.precision.weights:
                     for kv in job.precision.kv_cache:
                         layout = replace(shape, ep=ep, dcp=dcp, replicas=replicas, weights=weights, kv=kv)
                         fits = group % ep == 0 and shape.tp % dcp == 0 and replicas <= fill
                         if fits and not broken_engine_rules(job, layout):
                             yield layout
-
-
-def _allowed(choice: str | int | tuple[int, ...], values: Iterable[int]) -> tuple[int, ...]:
-    if isinstance(choice, str):
-        return tuple(values)
-    return choice if isinstance(choice, tuple) else (choice,)
 
 
 def _worth(capacity: LayoutCapacity) -> tuple[bool, float, int, int, int]:
@@ -262,12 +251,12 @@ def _device_knobs(job: ServingJob, layout: EngineLayout) -> Iterator[CapacityKno
     formats = [layout.weights]
     if not any(knob.fits for knob in _format_knobs(job, layout)):
         formats += narrower_formats(layout.weights)
-    found: set[str] = set()
+    values: set[str] = set()
     for weights in formats:
         knob = _on_more_devices(job, replace(layout, weights=weights))
-        if knob is None or knob.value in found:
+        if knob is None or knob.value in values:
             continue
-        found.add(knob.value)
+        values.add(knob.value)
         if weights == layout.weights:
             yield knob
             continue

@@ -146,8 +146,8 @@ class Fact:
 
     def value(self, entry: object) -> Any:  # noqa: ANN401 - whatever the entry has
         """Return the fact of ``entry``, with tuples as lists."""
-        found = self.of(entry) if callable(self.of) else attrgetter(self.of or self.key)(entry)
-        return list(found) if isinstance(found, tuple) else found
+        value = self.of(entry) if callable(self.of) else attrgetter(self.of or self.key)(entry)
+        return list(value) if isinstance(value, tuple) else value
 
     def text(self, facts: Facts) -> str:
         """Return the cell of an entry; a dash if the value is missing."""

@@ -268,8 +268,8 @@ def compare_engines(
         if len(compared) == 1:
             compared.append(_best_of_job(job, deadline))
         loads = tuple(_loads(job, compared))
-    shown = dict.fromkeys((*job.objectives, "throughput_per_device", "time_per_output_token"))
-    best = ((name, _best([one.plan for one in compared], name)) for name in shown)
+    compared_by = dict.fromkeys((*job.objectives, "throughput_per_device", "time_per_output_token"))
+    best = ((name, _best([one.plan for one in compared], name)) for name in compared_by)
     ranked = tuple((name, place) for name, place in best if place is not None)
     return EngineComparison(job, tuple(compared), ranked, loads)
 

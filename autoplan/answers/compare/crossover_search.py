@@ -537,7 +537,7 @@ def fastest_of_kinds(
 
 
 def narrowed(job: Job, kind: LayoutKind) -> Job | None:
-    """Return ``job`` with a search of ``kind`` alone; None where its own search excludes that."""
+    """Return ``job`` with a search of ``kind`` alone; None where its search excludes that."""
     search, changes = job.search, {}
     for key in _DEGREES:
         allowed = _degrees(job.cluster.devices, above_one=key in kind.above_one)

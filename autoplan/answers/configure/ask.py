@@ -28,7 +28,7 @@ from autoplan.lazy import Later
 from autoplan.planning.saved_plans import numbered
 from autoplan.results.front import Front, ParetoFront
 from autoplan.results.merged_front import at_batch, target_of
-from autoplan.results.plan import Plan
+from autoplan.results.plan import Plan, preference
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -296,7 +296,7 @@ def _refusal(target: Target, run: PlannedRun, plan: Plan, error: InexpressibleEr
     plans = list(_priced(run.job, plan, layouts))
     if not plans:
         return f"{head}. {_excluded(run.job, layouts)}"
-    nearest = min(plans, key=_preference)
+    nearest = min(plans, key=preference)
     change = nearest.predicted.step_seconds / plan.predicted.step_seconds - 1
     fits = "" if nearest.predicted.fits else ", and does not fit"
     step = f"{nearest.predicted.step_seconds:.4g} s, {change * 100:+.1f} %{fits}"
@@ -309,13 +309,6 @@ def _excluded(job: Job, layouts: Sequence[Layout]) -> str:
         return "It can express no layout near it"
     rule, *_ = [*broken_rules(job, layouts[0]), "the cost model does not price it"]
     return f"The nearest layout that it can, {layouts[0]}, breaks a rule of this job: {rule}"
-
-
-def _preference(plan: Plan) -> tuple[bool, float]:
-    """Return the order of plans: those that fit first, the fastest or the smallest of them."""
-    predicted = plan.predicted
-    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
-    return (not predicted.fits, value)
 
 
 def _expressible(

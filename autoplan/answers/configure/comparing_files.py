@@ -36,7 +36,7 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
 from autoplan.results.front import Front
-from autoplan.results.plan import Plan, layout_fields
+from autoplan.results.plan import Plan, layout_fields, preference
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
@@ -214,9 +214,9 @@ def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
     elif isinstance(model, Mapping):
         sizes = ("layers", "hidden_size", "heads")
         unlike = [key for key in sizes if model.get(key) != getattr(job.model, key)]
-        shown = ", ".join(f"{key} {model.get(key)}" for key in unlike)
+        unlike_values = ", ".join(f"{key} {model.get(key)}" for key in unlike)
         if unlike:
-            yield f"the model of the file has {shown}, unlike {job.model.name}, which is priced"
+            yield f"the model of the file has {unlike_values}, unlike {job.model.name}, which is priced"
 
 
 def _unlike_software(job: Job, configuration: Configuration) -> Iterator[str]:
@@ -229,10 +229,10 @@ def _unlike_software(job: Job, configuration: Configuration) -> Iterator[str]:
             if value and getattr(ours, name, None) != (tuple(value) if isinstance(value, list) else value)
         }
         if unlike:
-            shown = ", ".join(f"{name}: {_yaml_text(value)}" for name, value in unlike.items())
+            unlike_values = ", ".join(f"{name}: {_yaml_text(value)}" for name, value in unlike.items())
             yield (
-                f"{key} is {shown} in the file, unlike the job, which is priced:"
-                f" `{key}: {{{shown}}}` in the job has it"
+                f"{key} is {unlike_values} in the file, unlike the job, which is priced:"
+                f" `{key}: {{{unlike_values}}}` in the job has it"
             )
 
 
@@ -296,10 +296,12 @@ def _improvements(
             pricer.price(group)
     if len(wanted) > _MOST_CHANGES:
         pricer.price(tuple(wanted))
-    found = _gaining(pricer.priced, file, framework, run)
-    found += _expressible(job, file, framework, run, front, found[-1].plan if found else run)
+    improvements = _gaining(pricer.priced, file, framework, run)
+    improvements += _expressible(
+        job, file, framework, run, front, improvements[-1].plan if improvements else run
+    )
     sentence = f"{left} of {tried + left} combinations of up to {_MOST_CHANGES} changes were not tried"
-    return found, sentence if left else ""
+    return improvements, sentence if left else ""
 
 
 def _distinct(changes: Sequence[_Change], run: Layout) -> list[_Change]:
@@ -329,17 +331,19 @@ def _gaining(
     run: Plan,
 ) -> list[Improvement]:
     """Return the best of each number of changes that gains over that of fewer ones."""
-    found: list[Improvement] = []
+    improvements: list[Improvement] = []
     last = run
     for count in sorted({len(group) for group, _, _ in priced}):
-        alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: _order(p[1]))
-        gaining = [p for p in alike if _order(p[1]) < _order(last) and _gain(last, p[1]) > _LEAST_GAIN]
+        alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: preference(p[1]))
+        gaining = [
+            p for p in alike if preference(p[1]) < preference(last) and _gain(last, p[1]) > _LEAST_GAIN
+        ]
         for group, plan, edits in gaining:
             if _makes(file, framework, plan, edits):
-                found.append(Improvement(plan, tuple(change.name for change in group), edits))
+                improvements.append(Improvement(plan, tuple(change.name for change in group), edits))
                 last = plan
                 break
-    return found
+    return improvements
 
 
 def _expressible(
@@ -347,8 +351,8 @@ def _expressible(
 ) -> Iterator[Improvement]:
     """Yield the fastest plan of the front that the framework can express, where it gains over ``last``."""
     target = find_target(framework)
-    for plan in sorted(front.plans, key=_order):
-        if _order(plan) >= _order(last) or _gain(last, plan) <= _LEAST_GAIN:
+    for plan in sorted(front.plans, key=preference):
+        if preference(plan) >= preference(last) or _gain(last, plan) <= _LEAST_GAIN:
             return
         if missing_part(target, job, plan.layout) is not None:
             continue
@@ -443,13 +447,6 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
         return json.dumps(edited_values(read_yaml(LaunchFile(name, inner)).entries, others))
 
     return replace(edited, sibling=sibling)
-
-
-def _order(plan: Plan) -> tuple[bool, float]:
-    """Return what sorts layouts that fit before others, the fastest first."""
-    predicted = plan.predicted
-    value = predicted.step_seconds if predicted.fits else predicted.peak_memory_bytes_per_device
-    return (not predicted.fits, value)
 
 
 def _gain(before: Plan, after: Plan) -> float:

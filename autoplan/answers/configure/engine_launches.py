@@ -107,8 +107,8 @@ def emit_engines(
     engine = job.engine
     if engine.name not in chosen.engines:
         others = [name for name, other in ENGINE_TARGETS.items() if engine.name in other.engines]
-        known = f"emit it for {', '.join(others)}" if others else "it cannot be emitted"
-        raise UnsupportedError(f"the engine of the job is {engine}, not {chosen.title}: {known}")
+        advice = f"emit it for {', '.join(others)}" if others else "it cannot be emitted"
+        raise UnsupportedError(f"the engine of the job is {engine}, not {chosen.title}: {advice}")
     _refuse_pools(job, plan)
     run = ServedRun(
         job,
@@ -254,8 +254,8 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
     """
     rendered = None if is_engine_file(file) else _rendered(file)
     if rendered is not None:
-        found = read_engine_file(rendered, framework)
-        return None if found is None else _with_lines_of(file, found)
+        read = read_engine_file(rendered, framework)
+        return None if read is None else _with_lines_of(file, read)
     if not is_engine_file(file, framework):
         return None
     folder = Path(file.name).parent
@@ -271,7 +271,7 @@ def read_engine_file(file: LaunchFile, framework: str | None = None) -> EngineCo
     return read_engines(EngineFile(file, sibling_text), framework)
 
 
-def _with_lines_of(file: LaunchFile, found: EngineConfiguration) -> EngineConfiguration:
+def _with_lines_of(file: LaunchFile, read: EngineConfiguration) -> EngineConfiguration:
     """Return what was read of a chart, with the lines of its values where they have a key like an argument.
 
     Other values keep their words, which the templates of the chart have, and no line.
@@ -289,8 +289,8 @@ def _with_lines_of(file: LaunchFile, found: EngineConfiguration) -> EngineConfig
         return replace(written, line=said[0][0], words=said[0][1])
 
     note = "values of a chart as its templates make them, whose lines are those in other notes"
-    values = {key: placed(written) for key, written in found.values.items()}
-    return replace(found, file=file.name, values=values, warnings=(note, *found.warnings))
+    values = {key: placed(written) for key, written in read.values.items()}
+    return replace(read, file=file.name, values=values, warnings=(note, *read.warnings))
 
 
 def _plain_name(name: str) -> str:

@@ -73,7 +73,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     starts them: engines, formats, sizes.
 
     Nothing in FILE is executed, programs in Python included. Files that it names are read where they lie.
-    What it leaves open takes the framework's own default and is said; what a key that is not read may decide
+    What it leaves open takes the framework's default and is said; what a key that is not read may decide
     stays open; what depends on the output of a command or on a loop is an error with its line. --format yaml
     prints a job file for `autoplan plan` and `autoplan evaluate JOB --from FILE`: a whole one with
     --hardware.
@@ -171,8 +171,8 @@ def _weights_of(read_file: EngineConfiguration, words: Sequence[str]) -> list[st
     layout = read_file.layout
     engines = (layout,) if isinstance(layout, EngineLayout) else (layout.prefill, layout.decode)
     formats = {engine.weights for engine in engines}
-    known = "--precision" not in words and "weights" not in read_file.unspecified
-    return ["--precision", *formats] if known and len(formats) == 1 else []
+    named = "--precision" not in words and "weights" not in read_file.unspecified
+    return ["--precision", *formats] if named and len(formats) == 1 else []
 
 
 def _further_devices(read_file: EngineConfiguration, words: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Edits of arguments as edits of a script's own text, in which variables hold their values."""
+"""Edits of arguments as edits of a script's text, in which variables hold their values."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def in_words_of_script(
     lines = file.text.splitlines()
     if any(edit.path or edit.file for edit in edits):
         return tuple(edits)
-    found: list[FileEdit] = []
+    placed_edits: list[FileEdit] = []
     for edit in edits:
         placed = _placed(lines, edit)
         if placed is None:
             return tuple(edits)
-        found.append(placed)
+        placed_edits.append(placed)
         if placed.line is not None:
             line = lines[placed.line - 1]
             lines[placed.line - 1] = line.replace(placed.before, placed.after, 1)
-    words = [word for edit in found if edit.line is None for word in edit.after.split()]
+    words = [word for edit in placed_edits if edit.line is None for word in edit.after.split()]
     edited = replace(file, text="\n".join(lines) + "\n", arguments=(*file.arguments, *words))
-    return tuple(found) if makes(edited) else tuple(edits)
+    return tuple(placed_edits) if makes(edited) else tuple(edits)
 
 
 def _placed(lines: Sequence[str], edit: FileEdit) -> FileEdit | None:

@@ -305,12 +305,12 @@ def _kernel_table(diagnosis: Diagnosis) -> DataTable:
         if traffic:
             exposed = sum(x.exposed_seconds for x in traffic) / len(compared)
             rows.append((MEASURED_NAMES[field], sum(x.seconds for x in traffic) / len(compared), exposed))
-    shown = [row for row in rows if row[1] > 0]
+    exceeding = [row for row in rows if row[1] > 0]
     return data_table(
         [
-            Column("kind", tuple(name for name, _, _ in shown), "text"),
-            Column("share (%)", tuple(f"{seconds / step * 100:.1f}" for _, seconds, _ in shown)),
-            Column("of it exposed (%)", tuple(_share(exposed, seconds) for _, seconds, exposed in shown)),
+            Column("kind", tuple(name for name, _, _ in exceeding), "text"),
+            Column("share (%)", tuple(f"{seconds / step * 100:.1f}" for _, seconds, _ in exceeding)),
+            Column("of it exposed (%)", tuple(_share(exposed, seconds) for _, seconds, exposed in exceeding)),
         ]
     )
 
@@ -320,23 +320,23 @@ def _share(part: float | None, total: float) -> str:
 
 
 def _devices(diagnosis: Diagnosis) -> DataTable:
-    shown = diagnosis.devices[:_MOST_DEVICES]
+    listed = diagnosis.devices[:_MOST_DEVICES]
 
     def name(x: DeviceMeasurement) -> str:
         return f"rank {x.rank}" if x.rank is not None else f"{Path(x.source).name}: {x.device}"
 
     def shares(*names: str) -> tuple[str, ...]:
-        return tuple(f"{sum(getattr(x.parts, n) for n in names) / x.seconds * 100:.1f}" for x in shown)
+        return tuple(f"{sum(getattr(x.parts, n) for n in names) / x.seconds * 100:.1f}" for x in listed)
 
     return data_table(
         [
-            Column("device", tuple(map(name, shown)), "text"),
-            Column("stage", tuple("-" if x.stage is None else str(x.stage) for x in shown)),
-            Column("step", tuple(format_seconds(x.seconds) for x in shown)),
+            Column("device", tuple(map(name, listed)), "text"),
+            Column("stage", tuple("-" if x.stage is None else str(x.stage) for x in listed)),
+            Column("step", tuple(format_seconds(x.seconds) for x in listed)),
             Column("compute (%)", shares("compute", "recompute", "optimizer")),
             Column("exposed (%)", shares("exposed")),
             Column("idle (%)", shares("bubble", "data_loader", "host", "idle")),
-            Column("kernels", tuple(f"{x.kernels:,}" for x in shown)),
+            Column("kernels", tuple(f"{x.kernels:,}" for x in listed)),
         ]
     )
 

@@ -106,7 +106,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
         from autoplan.answers.diagnose.page import diagnosis_page
 
         command = typed_command(context)
-        return diagnosis_page(loaded, answer, run, command, lambda shown: step_pictures(loaded, shown))
+        return diagnosis_page(loaded, answer, run, command, lambda drawn: step_pictures(loaded, drawn))
 
     present(
         form,

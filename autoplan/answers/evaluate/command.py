@@ -162,7 +162,7 @@ def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | No
     """Return the prediction of one layout as a page."""
     from autoplan.answers.evaluate.page import evaluation_page
 
-    return evaluation_page(job, plan, command, lambda shown: step_pictures(job, shown), comparison=comparison)
+    return evaluation_page(job, plan, command, lambda drawn: step_pictures(job, drawn), comparison=comparison)
 
 
 def show_serving_plan(

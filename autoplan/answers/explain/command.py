@@ -181,7 +181,7 @@ def _explain_fastest(job: Job, form: str, where: tuple[Path | None, str], deadli
     def page() -> str:
         from autoplan.answers.explain.page import choice_page
 
-        return choice_page(job, answer, command, lambda shown: step_pictures(job, shown))
+        return choice_page(job, answer, command, lambda drawn: step_pictures(job, drawn))
 
     output, command = where
     present(form, output, job, answer, document=choice_document, table=choice_table, page=page)
@@ -254,7 +254,7 @@ def _present(job: Job, answer: Explanation, form: str, where: tuple[Path | None,
     def page() -> str:
         from autoplan.answers.explain.page import explanation_page
 
-        return explanation_page(job, answer, command, lambda shown: step_pictures(job, shown))
+        return explanation_page(job, answer, command, lambda drawn: step_pictures(job, drawn))
 
     def picture() -> str:
         from autoplan.report.charts.memory_svg import memory_svg

@@ -214,7 +214,7 @@ def limit_slacks(search: ServingSearch, best: ServingPlan) -> Iterator[LimitSlac
 
 
 def _without(job: ServingJob, name: str) -> ServingJob:
-    """Return ``job`` without a limit, of its own or of a class."""
+    """Return ``job`` without a limit, of all requests or of a class."""
     if name.startswith(_OF_CLASS):
         class_name, _, limit = name.removeprefix(_OF_CLASS).partition(": ")
         return without_limits(job, [f"{class_name}.{limit.partition('.')[0]}"])

@@ -124,7 +124,7 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     def page() -> str:
         from autoplan.answers.guide.page import guide_page
 
-        return guide_page(answer, typed_command(context), lambda shown: step_pictures(job, shown))
+        return guide_page(answer, typed_command(context), lambda drawn: step_pictures(job, drawn))
 
     present(form, output, answer, document=guide_document, table=guide_blocks, page=page)
     if interrupted.exit_code is not None:

@@ -34,11 +34,11 @@ def faster_layout(front: Front) -> Plan | None:
         return None
     any_layout = replace(job, program=None, programs=None, choices=(), objectives=("step_time",))
     try:
-        found = plan(any_layout, deadline=front.job.deadline)
+        unrestricted = plan(any_layout, deadline=front.job.deadline)
     except AutoplanError:
         return None
     least = fastest.predicted.step_seconds * (1.0 - _NO_FASTER)
-    faster = [one for one in found.plans if one.predicted.step_seconds < least]
+    faster = [one for one in unrestricted.plans if one.predicted.step_seconds < least]
     return faster[0] if faster else None
 
 
@@ -46,7 +46,7 @@ def link_choices(front: Front) -> list[LinkChoice]:
     """Return what is the fastest instead at the slowest and at the highest rate of copies between devices.
 
     The rate of copies over PCIe differs by ten times with the lanes and root complexes of hosts
-    (``uncertainty.slowest_host_copy`` to the rate of a device's own slot). Layouts whose step times the model
+    (``uncertainty.slowest_host_copy`` to the rate of a device's slot). Layouts whose step times the model
     cannot tell apart are one choice; a measured rate leaves none open.
     """
     job = at_batch(front.job, front.fastest)
@@ -80,20 +80,20 @@ def _choice_at(front: Front, job: Job, rate: float) -> LinkChoice | None:
     """Return the fastest layout with a fabric of ``rate`` [byte/s], where it is not the answer's."""
     there = _with_fabric(job, rate)
     try:
-        found = plan(
+        alternative = plan(
             replace(there, programs=None, choices=(), objectives=("step_time",)), deadline=job.deadline
         )
     except AutoplanError:
         return None
     noise = job.stack.uncertainty.order.value if job.stack.uncertainty.order else 0.0
     fastest = evaluate(there, front.fastest.layout).predicted.step_seconds
-    if not found.plans or found.fastest.predicted.step_seconds >= fastest * (1.0 - noise):
+    if not alternative.plans or alternative.fastest.predicted.step_seconds >= fastest * (1.0 - noise):
         return None
     return LinkChoice(
         taken=job.cluster.node.fabric.bandwidth.value,
         rate=rate,
-        layout=found.fastest.layout_string,
-        seconds=found.fastest.predicted.step_seconds,
+        layout=alternative.fastest.layout_string,
+        seconds=alternative.fastest.predicted.step_seconds,
         fastest_seconds=fastest,
     )
 
@@ -103,7 +103,7 @@ def narrower_intervals(front: Front) -> NarrowerIntervals:
 
     A job that names its stack has the interval of that stack. The steps of a run on the machine determine the
     numbers that differ between machines, which cause the share m of a prediction's variance: its width falls
-    to (1 - m)^1/2 at best, and is above what it is below (``calibration.machine_outcome``); its host and
+    to (1 - m)^1/2 at best, and is above what it is below (``calibration.outcome``); its host and
     libraries are no others then. Stack and kernel curves that are calibrated were measured already.
     """
     job, predicted = at_batch(front.job, front.fastest), front.fastest.predicted

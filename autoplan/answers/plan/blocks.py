@@ -159,11 +159,11 @@ def _part_words(
     parts: Sequence[tuple[str, float]], whole: float, words: Callable[[float], str], terminal: Terminal
 ) -> str:
     ranked = sorted(parts, key=lambda part: -part[1])
-    shown = [part for part in ranked if part[1] >= _SMALL_PART * whole]
-    other = sum(size for _, size in ranked[len(shown) :])
+    large = [part for part in ranked if part[1] >= _SMALL_PART * whole]
+    other = sum(size for _, size in ranked[len(large) :])
     if other >= _SMALL_PART * whole:
-        shown.append(("other", other))
-    return f" {terminal.dot} ".join(f"{name} {words(size)}" for name, size in shown)
+        large.append(("other", other))
+    return f" {terminal.dot} ".join(f"{name} {words(size)}" for name, size in large)
 
 
 def _sureties(front: Front, intervals: NarrowerIntervals | None) -> Iterator[str]:
@@ -323,10 +323,10 @@ def _programs(front: Front, terminal: Terminal) -> Iterator[Block]:
     runs = {job.program for job in jobs if job.program}
     if len(runs) > 1 or any(run.alike for run in runs):
         best = sorted(_best_runs(front, several=_several(jobs)).items(), key=lambda row: _step_of(row[1]))
-        shown = best[:_MOST_ROWS]
-        yield _program_table(front, shown, terminal)
-        if len(best) > len(shown):
-            yield Sentence(f"({len(best) - len(shown)} more: --details)", "quiet")
+        first = best[:_MOST_ROWS]
+        yield _program_table(front, first, terminal)
+        if len(best) > len(first):
+            yield Sentence(f"({len(best) - len(first)} more: --details)", "quiet")
     if front.job.lacking:
         lacks = "; ".join(f"{title}: {words}" for title, words in front.job.lacking)
         yield Sentence(f"cannot run this job: {lacks}", "quiet")
@@ -398,19 +398,19 @@ def _sizes(front: Front) -> Iterator[Block]:
     if len({choice_key(answer.job)[:2] for answer in front.answers}) < 2:
         return
     best = _best_answers(front, lambda job: choice_key(job)[:2])
-    shown = ([answer for answer in best if answer.plans] if len(best) > _MOST_ROWS else best)[:_MOST_ROWS]
-    plans = [answer.fastest if answer.plans else None for answer in shown]
+    rows = ([answer for answer in best if answer.plans] if len(best) > _MOST_ROWS else best)[:_MOST_ROWS]
+    plans = [answer.fastest if answer.plans else None for answer in rows]
     columns = [
-        Column("devices", tuple(f"{answer.job.cluster.devices:,}" for answer in shown)),
-        Column("batch", tuple(f"{answer.job.workload.global_batch_size:,}" for answer in shown)),
+        Column("devices", tuple(f"{answer.job.cluster.devices:,}" for answer in rows)),
+        Column("batch", tuple(f"{answer.job.workload.global_batch_size:,}" for answer in rows)),
         Column("best plan", tuple(_number(front, plan) for plan in plans)),
-        Column("step", tuple(map(_step_words, shown))),
+        Column("step", tuple(map(_step_words, rows))),
         Column("tokens/s", tuple(f"{p.predicted.tokens_per_second:,.0f}" if p else "" for p in plans)),
         Column("memory\n(GiB)", tuple(_memory(plan) for plan in plans)),
     ]
     yield data_table(columns)
-    if len(best) > len(shown):
-        yield Sentence(f"({len(best) - len(shown)} more: --details or --format json)", "quiet")
+    if len(best) > len(rows):
+        yield Sentence(f"({len(best) - len(rows)} more: --details or --format json)", "quiet")
     yield GAP
 
 

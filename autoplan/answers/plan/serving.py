@@ -92,17 +92,17 @@ def serving_screen(
 def _blocks(front: ServingFront, terminal: Terminal, rows: int) -> Iterator[Block]:
     yield from heading((*serving_job_lines(front.job, terminal), load_words(front.job)))
     yield from scaling_blocks(front)
-    shown = [(row + 1, front.plans[row]) for row in spread(len(front.plans), rows)]
-    columns, parts = figure_columns(shown), [plan_parts(plan) for _, plan in shown]
+    numbered = [(row + 1, front.plans[row]) for row in spread(len(front.plans), rows)]
+    columns, parts = figure_columns(numbered), [plan_parts(plan) for _, plan in numbered]
     every = common_parts(parts)
     if every:
         yield Sentence(f"every engine: {f' {terminal.dot} '.join(every)}", "quiet")
     room = max(_NARROWEST, terminal.width - total_width(columns) - COLUMN_GAP)
     yield data_table((*columns, _layouts(parts, every, terminal, room)))
-    if len(shown) < len(front.plans):
-        yield Sentence(f"({len(front.plans) - len(shown)} more: --all or --format json)", "quiet")
+    if len(numbered) < len(front.plans):
+        yield Sentence(f"({len(front.plans) - len(numbered)} more: --all or --format json)", "quiet")
     yield GAP
-    yield from class_blocks(shown)
+    yield from class_blocks(numbered)
     yield from _copied(front)
     yield GAP
     yield items(_sureties(front))

@@ -18,14 +18,13 @@ from autoplan.report.render.blocks import (
     total_width,
 )
 from autoplan.report.render.terminal import Terminal
-from autoplan.report.serving.serving_words import common_parts, engine_layout_parts
+from autoplan.report.serving.serving_words import common_parts, engine_layout_parts, time_words
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import layout_parts, wrap_parts
 from autoplan.results.sweep import AnyCellAnswer, CellAnswer, ServingCellAnswer, Sweep, SweepRow
 from autoplan.schema.grid_spec import text_of
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import engines_of
-from autoplan.units import format_seconds
 from autoplan.version import __version__
 
 #: Cells that a table shows unless all are asked for.
@@ -159,10 +158,10 @@ def _training_figures(answers: Sequence[CellAnswer], terminal: Terminal) -> list
 def _serving_figures(answers: Sequence[ServingCellAnswer], terminal: Terminal) -> list[Column]:
     token = Column(
         "time\n/token",
-        tuple(_seconds(a.time_per_output_token_seconds) for a in answers),
+        tuple(time_words(a.time_per_output_token_seconds) for a in answers),
         look="strong",
     )
-    first = Column("first\ntoken", tuple(_seconds(a.time_to_first_token_seconds) for a in answers))
+    first = Column("first\ntoken", tuple(time_words(a.time_to_first_token_seconds) for a in answers))
     each = Column(
         "tokens/s\n/device", tuple(_number(a.output_tokens_per_second_per_device, ",.0f") for a in answers)
     )
@@ -173,10 +172,6 @@ def _serving_figures(answers: Sequence[ServingCellAnswer], terminal: Terminal) -
     planned = Column("planned\nin (s)", tuple(f"{a.planning_seconds:.2f}" for a in answers), look="quiet")
     columns = [token, first, each, rate]
     return columns if terminal.width < _ROOMY else [*columns, memory, planned]
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
 
 
 def _interval(answer: CellAnswer, terminal: Terminal) -> str:

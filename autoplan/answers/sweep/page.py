@@ -28,22 +28,22 @@ MOST_CELLS: Final = 400
 def sweep_page(sweep: Sweep, command: str) -> str:
     """Return the best plan of each cell as a self-contained page; ``command`` is what was typed."""
     chosen = [sweep.rows[index] for index in spread(len(sweep.rows), MOST_CELLS)]
-    shown = replace(sweep, rows=tuple(chosen))
-    parts = sweep_blocks(shown, WIDE, all_cells=True)
+    listed = replace(sweep, rows=tuple(chosen))
+    parts = sweep_blocks(listed, WIDE, all_cells=True)
     left_out = len(sweep.rows) - len(chosen)
     counts = ", ".join(f"{count} {status}" for status, count in sweep.counts().items())
     body = [
         element("h1", f"{sweep.name}: {number_words(len(sweep.rows), 'cell')}"),
         element("p", counts, "quiet"),
         *_answer(sweep),
-        *_picture(shown),
+        *_picture(listed),
         element("h2", "Best plan of each cell"),
         *html_of(below_heading(parts)),
         *([element("p", f"{left_out} more cells: --format json", "quiet")] if left_out else []),
         element("h2", "Where the numbers come from"),
         sentences_list(_origin(sweep)),
         *command_section(command),
-        *json_section("the cells as JSON", sweep_document(shown)),
+        *json_section("the cells as JSON", sweep_document(listed)),
     ]
     return page(f"{sweep.name}: a sweep", body)
 

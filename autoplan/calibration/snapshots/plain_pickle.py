@@ -87,10 +87,10 @@ class _Content(io.BytesIO):
         """Return the next bytes, all of those that are asked for."""
         if size is not None and size > _LONGEST_TEXT:
             raise ValueError(f"a text of {size:,} bytes")
-        found = super().read(size)
-        if size is not None and len(found) < size:
+        data = super().read(size)
+        if size is not None and len(data) < size:
             raise CatalogError(f"{self.name} ends within its pickle, at byte {self.tell():,}: it is cut off")
-        return found
+        return data
 
 
 @dataclass(slots=True)

@@ -132,7 +132,7 @@ def collective_of(name: str) -> str:
 
 
 def known_collective(name: str) -> str | None:
-    """Return the operation that a process group's own annotation names: ``gloo:all_reduce``.
+    """Return the operation that a process group's annotation names: ``gloo:all_reduce``.
 
     >>> known_collective("gloo:all_reduce"), known_collective("aten::add")
     ('all_reduce', None)

@@ -1,4 +1,4 @@
-"""Traces of PyTorch Profiler (Kineto), and autoplan's own predicted traces, which have the same format.
+"""Traces of PyTorch Profiler (Kineto), and autoplan's predicted traces, which have the same format.
 
 Categories and arguments are those of Kineto's output_json.cpp and of PyTorch's profiler; older traces spell
 categories in capitals.
@@ -334,7 +334,7 @@ class _KinetoReader:
             self.device_steps.append(StepRange(step, *self._span(event, number)))
 
     def _predicted(self, event: Mapping[str, Any], args: dict[str, Any], number: int) -> None:
-        """Take in an event of autoplan's own trace, which names its part."""
+        """Take in an event of autoplan's trace, which names its part."""
         start, end = self._span(event, number)
         part = str(args[PREDICTED_PART])
         columns = self._columns(f"stage {event.get('pid', 0)}")

@@ -33,7 +33,7 @@ T = TypeVar("T")
 class ProcessGroup:
     """A process group as a trace names it; ``ranks`` are those that it lists, maybe not all.
 
-    ``part`` is the part of a step that autoplan's own trace names.
+    ``part`` is the part of a step that autoplan's trace names.
     """
 
     name: str = ""

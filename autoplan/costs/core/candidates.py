@@ -113,6 +113,18 @@ def column(array: Array | Ints | NDArray[np.bool_]) -> Array:
     return np.asarray(array, dtype=np.float64)[:, None]
 
 
+def broadcast(array: Array | float, shape: tuple[int, ...]) -> Array:
+    """Return ``array`` in this ``shape``: itself where it has it, which takes numpy 6 us, else a view.
+
+    >>> one = np.ones((2, 3))
+    >>> broadcast(one, (2, 3)) is one, broadcast(2.0, (1, 2)).tolist()
+    (True, [[2.0, 2.0]])
+    """
+    if isinstance(array, np.ndarray) and array.shape == shape:
+        return array
+    return np.broadcast_to(array, shape)
+
+
 def distinct(codes: NDArray[Any]) -> Ints:
     """Return the distinct integers of ``codes`` in ascending order, without a sort where they are dense.
 

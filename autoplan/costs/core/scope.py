@@ -13,6 +13,7 @@ Notation (this file only)::
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,6 +25,7 @@ from autoplan.costs.core.sizes import shard_ranks
 from autoplan.schema.job import Job
 from autoplan.schema.post_training import sequences_of_sample
 from autoplan.schema.precision import NARROW
+from autoplan.schema.recompute import USUAL_MODES
 
 
 @dataclass(frozen=True)
@@ -246,6 +248,21 @@ def microbatches(job: Job, candidates: Candidates) -> Array:
     """
     number: Array = job.workload.global_batch_size / (candidates.dp * candidates.microbatch)
     return number
+
+
+def with_modes_of(job: Job, used: Collection[str]) -> Job:
+    """Return ``job`` without the unusual recompute modes of its stack that are not ``used``.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> "mlp" in job.stack.rules.recompute, "mlp" in with_modes_of(job, ["full"]).stack.rules.recompute
+    (True, False)
+    """
+    rules = job.stack.rules
+    modes = tuple(mode for mode in rules.recompute if mode in USUAL_MODES or mode in used)
+    if modes == rules.recompute:
+        return job
+    fewer = rules.model_copy(update={"recompute": modes})
+    return replace(job, stack=job.stack.model_copy(update={"rules": fewer}))
 
 
 def at_precision(job: Job) -> Job:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array
+from autoplan.costs.core.candidates import Array, broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Parts:
         >>> Parts(compute=2.0).wide((1, 2)).compute.tolist()
         [[2.0, 2.0]]
         """
-        return Parts(*(np.broadcast_to(seconds, shape) for seconds in self._parts))
+        return Parts(*(broadcast(seconds, shape) for seconds in self._parts))
 
     def at(self, index: Any) -> Parts:  # noqa: ANN401 - whatever numpy takes as an index
         """Return the seconds at ``index`` into [C, p].

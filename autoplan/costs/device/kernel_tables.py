@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoplan.costs.core.candidates import Array
-from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable, Ratios, WaveRounding
+from autoplan.schema.costmodel.kernel_spec import AttentionTable, GemmTable, Ratios, WaveRounding
 
 Mask = NDArray[np.bool_]
 

@@ -26,8 +26,7 @@ from typing import Final, get_args
 
 from autoplan.costs.device.kernel_tables import AttentionGrid, GemmGrid, attention_grid, gemm_grid
 from autoplan.errors import UnsupportedError
-from autoplan.schema.costmodel.kernel_spec import CollectiveTable, KernelSpec
-from autoplan.schema.costmodel.measured_tables import GemmTable
+from autoplan.schema.costmodel.kernel_spec import CollectiveTable, GemmTable, KernelSpec
 from autoplan.schema.costmodel.stack import OverlapPolicy, StackSpec
 from autoplan.schema.hardware import DeviceSpec, Host
 from autoplan.schema.job import Cluster, Job

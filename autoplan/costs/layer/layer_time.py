@@ -74,9 +74,8 @@ from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_m
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
-from autoplan.schema.job import Job
+from autoplan.schema.job import Job, document_pieces
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.packed_documents import document_pieces
 from autoplan.schema.recompute import listed_modes
 
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.
@@ -414,9 +413,11 @@ def _gemm_seconds(gemms: list[Gemm], machine: Machine) -> list[Array]:
     if not gemms:
         return []
     shape = np.broadcast_shapes(*(np.shape(x) for gemm in gemms for x in gemm))
-    m, n, k, number, grouped = (
-        np.stack([np.broadcast_to(x, shape) for x in extent]) for extent in zip(*gemms, strict=True)
-    )
+    extents = np.empty((5, len(gemms), *shape))
+    for i, gemm in enumerate(gemms):
+        for extent, x in zip(extents, gemm, strict=True):
+            extent[i] = x
+    m, n, k, number, grouped = extents
     return list(number * gemm_seconds(m, n, k, machine, grouped))
 
 

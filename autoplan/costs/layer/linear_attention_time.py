@@ -44,7 +44,7 @@ def recurrent_flops(linear: LinearAttention) -> float:
     8 k v a head of a gated delta net: the state decays and is read by the key, written, and read by the
     query. 7 k v of Mamba-2.
 
-    >>> recurrent_flops(_qwen3_next()) / 32  # 8 x 128 x 128
+    >>> recurrent_flops(qwen3_next()) / 32  # 8 x 128 x 128
     131072.0
 
     Leaves out: convolution, whose weights count with the parameters.
@@ -61,7 +61,7 @@ def chunked_flops(linear: LinearAttention) -> tuple[float, float]:
     Backward 16kv + C(18k + 10v) + 4C^2, of which 4kv + C(2k + 2v) recompute. Mamba-2, a head: 4kv + Cv
     forward, as causal products skip half a chunk, and 10kv + 4Cv backward; a group: 2Ck and 6Ck.
 
-    >>> forward, backward = chunked_flops(_qwen3_next())
+    >>> forward, backward = chunked_flops(qwen3_next())
     >>> forward / 32, 6 * 128 * 128 + 64 * (5.25 * 128 + 4 * 128)
     (174080.0, 174080.0)
     >>> backward / 32, 16 * 128 * 128 + 64 * 28 * 128 + 4 * 64 * 64
@@ -87,7 +87,7 @@ def accessed_elements(linear: LinearAttention, *, fused_norm: bool = True) -> tu
     norm of a delta net's output reads two tensors and writes one; where each of its steps is a kernel, casts,
     powers, SiLU and products in fp32 have 66 bytes an element, in backward 124.
 
-    >>> forward, _ = accessed_elements(_qwen3_next())
+    >>> forward, _ = accessed_elements(qwen3_next())
     >>> forward  # copies, convolution, norms; w, u, states and output of all chunks; output norm
     135168.0
     >>> 2 * 12288 + 2 * 8192 + 4 * 2048 + (13 * 4096 + 2 * 64 * 32 + 2 * 8192) + 3 * 4096
@@ -223,7 +223,7 @@ def linear_workspace_elements(linear: LinearAttention) -> float:
     of all chunks and their gradients. Mamba-2: the gradient of its input, the recomputed convolution, output
     and its gradient, states in 16 bits and in fp32, and products within chunks in fp32.
 
-    >>> linear_workspace_elements(_qwen3_next())  # 10 x 4,096 + 2 x 32 x 128 x 128 / 64
+    >>> linear_workspace_elements(qwen3_next())  # 10 x 4,096 + 2 x 32 x 128 x 128 / 64
     57344.0
 
     Source: see the module; locals of chunk_gated_delta_rule_bwd and _mamba_chunk_scan_combined_bwd.
@@ -258,10 +258,3 @@ def linear_forward_elements(model: ModelSpec) -> float:
     if linear.kind == "gated-delta-net":
         return first + 2 * linear.keys + H * linear.key_dim + 3.0 * V + C * H + states
     return first + 3.0 * states + 2.0 * linear.key_heads * C + V
-
-
-def _qwen3_next() -> LinearAttention:
-    """Return the linear attention of Qwen3-Next-80B-A3B, for the examples above."""
-    return LinearAttention(
-        kind="gated-delta-net", every=4, key_heads=16, value_heads=32, key_dim=128, value_dim=128
-    )

@@ -31,7 +31,7 @@ from typing import Any, Final, TypedDict
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Linear, column, flag, mapped, taken
+from autoplan.costs.core.candidates import Array, ByMode, Linear, broadcast, column, flag, mapped, taken
 from autoplan.costs.core.reference import rollout_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
@@ -140,7 +140,7 @@ def _footprint(scope: Scope, saved: SavedActivations, transient: Mapping[Phase, 
         **_device_numbers(scope),
     )
     shape = saved.none.shape
-    return mapped(footprint, lambda x: np.broadcast_to(x, shape))
+    return mapped(footprint, lambda x: broadcast(x, shape))
 
 
 def persistent_bytes(scope: Scope) -> Linear:

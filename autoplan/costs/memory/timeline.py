@@ -33,7 +33,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, column, flag
+from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, broadcast, column, flag
 from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
@@ -295,7 +295,7 @@ class _Stage:
         def wide(amount: Array | float) -> Array:
             # Most events have nothing of most categories.
             nothing = amount is _NO_BYTES or (isinstance(amount, float) and amount == 0.0)
-            return self.zero if nothing else np.broadcast_to(amount, self.zero.shape)
+            return self.zero if nothing else broadcast(amount, self.zero.shape)
 
         def linear(cost: Linear) -> Linear:
             return Linear(wide(cost.fixed), wide(cost.layer))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Ints, ScheduleCode, distinct
+from autoplan.costs.core.candidates import Array, Ints, ScheduleCode, broadcast, distinct
 from autoplan.costs.pipeline.critical_path import makespan
 
 
@@ -120,9 +120,7 @@ def pipeline_seconds(
         if code == ScheduleCode.ZERO_BUBBLE and weight is None:
             raise ValueError("zero-bubble needs the weight gradient's part of backward")
         deferred = weight if code == ScheduleCode.ZERO_BUBBLE and weight is not None else np.zeros(())
-        parts = (
-            np.broadcast_to(x, shape)[equal].T / v_equal for x in (forward, backward - deferred, deferred)
-        )
+        parts = (broadcast(x, shape)[equal].T / v_equal for x in (forward, backward - deferred, deferred))
         chunk_forward, chunk_backward, chunk_weight = (list(part) for part in parts)
         seconds[equal] = makespan(
             chunk_forward,

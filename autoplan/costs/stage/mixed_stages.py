@@ -37,6 +37,7 @@ from autoplan.costs.core.candidates import (
     Ints,
     Linear,
     ScheduleCode,
+    broadcast,
     column,
     distinct_rows,
     flag,
@@ -301,7 +302,7 @@ def _priced(
     shape = (len(candidates), candidates.pp)
 
     def wide(array: Array) -> Array:
-        return array if array.shape == shape else np.broadcast_to(array, shape)
+        return broadcast(array, shape)
 
     def linear(fixed: Array, per_layer: Array) -> Linear:
         return Linear(wide(fixed), wide(per_layer))
@@ -364,7 +365,7 @@ def _layer_times_of_groups(job: Job, groups: Sequence[Candidates], machine: Mach
     sizes = [len(group) for group in several]
     depths = np.repeat([group.pp for group in groups], sizes)
     together = replace(joined(several), pp=cast("int", depths))
-    times = mapped(layer_times(job, together, machine), lambda x: np.broadcast_to(x, depths.shape))
+    times = mapped(layer_times(job, together, machine), lambda x: broadcast(x, depths.shape))
     ends = np.cumsum(sizes)
     parts = [taken(times, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
     return [

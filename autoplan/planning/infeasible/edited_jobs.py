@@ -258,7 +258,7 @@ def _with_base(job: Job, name: str) -> Job:
 
 
 def _with_rules(job: Job, rules: Plain) -> Job:
-    """Return ``job`` with ``rules``, which are some of its own."""
+    """Return ``job`` with ``rules``, which are some of the job's."""
     remaining = list(rules) if isinstance(rules, tuple) else []
     numbers = []
     for number, rule in enumerate(job.rules):

@@ -18,8 +18,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
-from autoplan.schema.job import Job, SearchSpec
-from autoplan.schema.packed_documents import long_document
+from autoplan.schema.job import Job, SearchSpec, long_document
 from autoplan.schema.recompute import USUAL_MODES
 from autoplan.units import quantity_text
 

@@ -1,1 +1,1 @@
-"""Answers as pages of HTML that stand on their own: they work offline, and load nothing."""
+"""Answers as pages of HTML that are complete: they work offline, and load nothing."""

@@ -50,13 +50,13 @@ _MOST_STAGES: Final = 16
 def serving_front_page(front: ServingFront, command: str) -> str:
     """Return the front of a serving job as a self-contained page; ``command`` is what was typed."""
     document = serving_front_document(front)
-    shown = replace(front, plans=front.plans[:_MOST_PLANS])
-    parts = serving_front_blocks(shown, WIDE, all_plans=True)
-    left_out = len(front.plans) - len(shown.plans)
+    listed = replace(front, plans=front.plans[:_MOST_PLANS])
+    parts = serving_front_blocks(listed, WIDE, all_plans=True)
+    left_out = len(front.plans) - len(listed.plans)
     body = [
         *_headings(front.job),
         *(element("p", sentence.capitalize(), "answer") for sentence in front_ends(front)),
-        *(_front(document["front"][: len(shown.plans)]) if front.plans else ()),
+        *(_front(document["front"][: len(listed.plans)]) if front.plans else ()),
         *html_of(below_heading(parts)),
         *([element("p", f"{left_out} more plans: --format json", "quiet")] if left_out else []),
         *(_choices(front, document) if front.plans else ()),
@@ -151,15 +151,15 @@ def _choices(front: ServingFront, document: Mapping[str, Any]) -> Iterator[str]:
 def _memory(predicted: Mapping[str, Any], of: str = "") -> list[str]:
     """Return what a device of each stage holds as bars in a table; of pools the plan has both in tables."""
     stages = [] if predicted["disaggregated"] is not None else predicted["memory"]
-    shown = [stages[index] for index in spread(len(stages), _MOST_STAGES)]
-    used = [name for name in SERVED_MEMORY if any(stage[name] > 0 for stage in shown)]
-    longest = max((sum(max(0.0, stage[name]) for name in used) for stage in shown), default=0.0)
+    drawn = [stages[index] for index in spread(len(stages), _MOST_STAGES)]
+    used = [name for name in SERVED_MEMORY if any(stage[name] > 0 for stage in drawn)]
+    longest = max((sum(max(0.0, stage[name]) for name in used) for stage in drawn), default=0.0)
     if not longest:
         return []
     heads = [("stage", "number"), ("memory of a device", "")]
     heads += [(f"{SERVED_MEMORY[part][0]} (GiB)", "number") for part in used]
     rows = []
-    for stage in shown:
+    for stage in drawn:
         parts: list[Part] = [
             (
                 name,

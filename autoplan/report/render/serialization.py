@@ -13,7 +13,7 @@ _encoded = json.JSONEncoder(allow_nan=False).encode
 
 
 def dump(document: dict[str, Any], form: Literal["json", "yaml"]) -> str:
-    """Return ``document`` as JSON or YAML in its own order, in ASCII, so that any pipe carries it.
+    """Return ``document`` as JSON or YAML, keys in their order, in ASCII, so that any pipe carries it.
 
     >>> print(dump({"schema": 1, "front": []}, "yaml"), end="")
     schema: 1

@@ -204,11 +204,11 @@ def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataT
     columns += [
         Column("class", tuple(outcome.name for outcome in outcomes), "text"),
         Column("of all", tuple(format_share(outcome.share) for outcome in outcomes)),
-        Column("first token", tuple(_seconds(outcome.time_to_first_token) for outcome in outcomes)),
+        Column("first token", tuple(time_words(outcome.time_to_first_token) for outcome in outcomes)),
         Column("p99", tuple(_quantile(outcome.simulated_first_token, "p99") for outcome in outcomes)),
-        Column("time/token", tuple(_seconds(outcome.time_per_output_token) for outcome in outcomes)),
+        Column("time/token", tuple(time_words(outcome.time_per_output_token) for outcome in outcomes)),
         Column("p99", tuple(_quantile(outcome.simulated_token, "p99") for outcome in outcomes)),
-        Column("latency", tuple(_seconds(outcome.request_latency) for outcome in outcomes)),
+        Column("latency", tuple(time_words(outcome.request_latency) for outcome in outcomes)),
         Column(
             "good",
             tuple("-" if outcome.goodput is None else format_share(outcome.goodput) for outcome in outcomes),
@@ -216,10 +216,6 @@ def _table(rows: Sequence[tuple[int, ClassOutcome]], *, numbered: bool) -> DataT
         Column("engines", tuple(_engines(outcome) for outcome in outcomes), "text"),
     ]
     return data_table(columns)
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
 
 
 def _quantile(times: Distribution | None, name: str) -> str:

@@ -46,12 +46,12 @@ def serving_front_blocks(front: ServingFront, terminal: Terminal, *, all_plans: 
     parts: list[Block] = [*heading((*serving_job_lines(front.job, terminal), load_words(front.job)))]
     parts += scaling_blocks(front)
     if front.plans:
-        shown = front.plans if all_plans else front.plans[:_MOST_ROWS]
-        numbered = list(enumerate(shown, start=1))
+        listed = front.plans if all_plans else front.plans[:_MOST_ROWS]
+        numbered = list(enumerate(listed, start=1))
         copied = LayoutLine(front.plans[0].layout_string, "plan 1: ")
         parts += [_plans(numbered), GAP, copied, GAP, *class_blocks(numbered)]
-        if len(shown) < len(front.plans):
-            parts += [Sentence(f"{len(front.plans) - len(shown)} more plans: --all"), GAP]
+        if len(listed) < len(front.plans):
+            parts += [Sentence(f"{len(front.plans) - len(listed)} more plans: --all"), GAP]
         parts.append(items(serving_sentences(front)))
     else:
         none = "no plan was found" if front.certificate.stopped else "nothing is feasible"

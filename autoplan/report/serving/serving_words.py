@@ -83,10 +83,10 @@ def _parts_of(trace: RequestTrace, workload: ServingWorkload) -> Iterator[str]:
 def _repeated_words(trace: RequestTrace, share: float) -> str:
     """Return how much of prompts repeats, which is no smaller than what a prefix cache finds, and its key."""
     # Rounded down: a cache that keeps everything finds no more.
-    found = f"hit_rate: {floor(share * 100)} %"
+    share_words = f"hit_rate: {floor(share * 100)} %"
     shared = trace.shared_tokens
     start = f", {shared:,} of each prompt by one shared start" if shared else ""
-    keys = f"shared_tokens: {shared}, {found}" if shared else found
+    keys = f"shared_tokens: {shared}, {share_words}" if shared else share_words
     return (
         f"{format_share(share)} of prompts' tokens repeat earlier ones{start}: a prefix cache that keeps them"
         f" all is workload.prefix: {{{keys}}}"
@@ -116,8 +116,8 @@ def settings_lines(job: ServingJob, plan: ServingPlan) -> Iterator[str]:
     words = [_SETTINGS[name](value) for name, value in left.items()]
     yield f"left to {job.engine.title} {job.engine.version}: {', '.join(words)}"
     prefixes = [job.workload.prefix, *(kind.prefix for kind in job.workload.classes if kind.prefix)]
-    found = any(prefix.shared_tokens or prefix.hit_rate for prefix in prefixes)
-    cached = "" if found else "nothing of prompts is cached (workload.prefix), "
+    shares = any(prefix.shared_tokens or prefix.hit_rate for prefix in prefixes)
+    cached = "" if shares else "nothing of prompts is cached (workload.prefix), "
     yield f"assumed: {cached}lengths have the tokens of the chat template, the server is warm"
 
 

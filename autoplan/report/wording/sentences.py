@@ -284,18 +284,18 @@ def rejected_sentence(rejected: Sequence[Rejection], most: int = 3) -> str:
     if not total:
         return ""
     ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
-    shown = [f"{r.reason} ({count_words(r.layouts)})" for r in ranked[:most] if r.layouts]
+    reasons = [f"{r.reason} ({count_words(r.layouts)})" for r in ranked[:most] if r.layouts]
     others = sum(1 for r in ranked[most:] if r.layouts)
     if others:
-        shown.append(f"{number_words(others, 'other reason')}")
-    return f"rejected: {number_words(total, 'layout')}: {'; '.join(shown)}"
+        reasons.append(f"{number_words(others, 'other reason')}")
+    return f"rejected: {number_words(total, 'layout')}: {'; '.join(reasons)}"
 
 
 def rejected_rows(rejected: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Return the counts of rejected layouts with their reasons, the most frequent first."""
     ranked = sorted(rejected, key=lambda rejection: (-rejection.layouts, rejection.reason))
-    shown = [x for x in ranked if x.layouts and x.kind != "not on the front"]
-    return [(count_words(x.layouts), x.reason) for x in shown]
+    counted = [x for x in ranked if x.layouts and x.kind != "not on the front"]
+    return [(count_words(x.layouts), x.reason) for x in counted]
 
 
 #: Outcomes of layouts, in the singular and the plural, in the order in which the search decides them.
@@ -492,9 +492,9 @@ def assumed_sentences(job: Job) -> list[str]:
 
 def _others(job: Job) -> str:
     """Return what is against other programs, for the first few of them."""
-    shown = [f"{title}: {words}" for title, words in job.lacking[:_MOST_PROGRAMS]]
-    left = len(job.lacking) - len(shown)
-    return "; ".join([*shown, *([f"{left} more"] if left else [])])
+    against = [f"{title}: {words}" for title, words in job.lacking[:_MOST_PROGRAMS]]
+    left = len(job.lacking) - len(against)
+    return "; ".join([*against, *([f"{left} more"] if left else [])])
 
 
 def stacks_sentences(steps: Sequence[StackStep]) -> list[str]:

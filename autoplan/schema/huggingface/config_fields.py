@@ -150,7 +150,7 @@ Family = Callable[[Fields], Spec]
 
 
 def decoder(fields: Fields, *, kv_heads: int = ABSENT, head_dim: int | None = None) -> Spec:
-    """Read what all families share; the arguments are the family's own defaults."""
+    """Read what all families share; the arguments are the family's defaults."""
     heads = fields.integer("num_attention_heads", "n_head", "n_heads")
     width = fields.optional_integer("head_dim") or head_dim
     spec: Spec = {

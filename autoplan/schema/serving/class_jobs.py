@@ -19,7 +19,7 @@ def share_of_classes(job: ServingJob, names: Iterable[str]) -> float:
 def job_of_classes(job: ServingJob, names: tuple[str, ...]) -> ServingJob:
     """Return the job of engines that get the classes ``names`` alone, at the rate of these.
 
-    Such engines admit the longest request of their own classes, unless the job says how long it is. Without
+    Such engines admit the longest request of their classes, unless the job says how long it is. Without
     names, or with all of them, it is the job itself.
     """
     workload = job.workload

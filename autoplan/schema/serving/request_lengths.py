@@ -176,7 +176,7 @@ class RequestLengths(Frozen):
 
 
 class RequestClass(RequestLengths):
-    """One type of request, with limits of its own."""
+    """One type of request, with its limits."""
 
     name: str = Field(pattern="^[a-z0-9][a-z0-9_-]*$", max_length=60, description="name of the class")
     weight: Annotated[Share, Field(gt=0)] | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -18,6 +19,17 @@ Degree = Annotated[int, Field(ge=1, le=1_000_000)]
 Degrees = (
     Literal["any"] | Degree | Annotated[tuple[Degree, ...], Field(min_length=1), AfterValidator(distinct)]
 )
+
+
+def allowed_values(choice: str | int | tuple[int, ...], values: Iterable[int]) -> tuple[int, ...]:
+    """Return what a key of ``search`` allows: its one or several numbers, or all ``values``.
+
+    >>> allowed_values("any", [1, 2]), allowed_values(4, [1, 2])
+    ((1, 2), (4,))
+    """
+    if isinstance(choice, str):
+        return tuple(values)
+    return choice if isinstance(choice, tuple) else (choice,)
 
 
 def _listed(value: object) -> object:

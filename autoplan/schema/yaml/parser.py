@@ -2,7 +2,7 @@
 
 Restrictions: YAML 1.2 core scalars (``no`` is a text, ``1e-4`` a number), text keys, each
 key once, one document, no tags or merge keys, and limits that no honest file reaches. The values
-are built from the parser's events with a stack of our own, so that nothing recurses and every
+are built from the parser's events with an explicit stack, so that nothing recurses and every
 limit is checked before anything grows.
 
 Scalars of the YAML 1.2 core schema, without infinities and NaN.
@@ -210,7 +210,7 @@ class _Builder:
             self._stop(f"nested deeper than {MAX_DEPTH} levels", event)
 
     def _take_item(self, event: yaml.ScalarEvent, parent: _Open) -> None:
-        """Take a scalar of a list, as nearly all of a large file are, without a node of its own."""
+        """Take a scalar of a list, as nearly all of a large file are, without a node for it."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
             self._count(event, nodes=0)

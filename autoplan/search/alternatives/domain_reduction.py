@@ -23,9 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.deadline import check_deadline
-from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
+from autoplan.search.alternatives.layer_splits import (
+    primal_heuristic,
+    sum_and_maximum_heuristic,
+    within_makespan,
+)
 from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
-from autoplan.search.alternatives.primal_heuristic import primal_heuristic
 from autoplan.search.alternatives.reduction_overlap import with_more_reduction_overlap
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,

@@ -18,7 +18,7 @@ from autoplan.costs.core.candidates import Array, ByMode, Ints
 from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages
 from autoplan.schema.recompute import FULL, listed_modes, total
-from autoplan.search.alternatives.primal_heuristic import useful_counts
+from autoplan.search.alternatives.layer_splits import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,

@@ -1,4 +1,4 @@
-"""Layer splits by dynamic programming: a primal heuristic, and domain reduction by a bound on the step.
+"""Layer splits: primal heuristics, by greed and by dynamic programming, and domain reduction by step bounds.
 
 Notation (this file only)::
 
@@ -18,10 +18,56 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
+import numpy as np
+
+from autoplan.costs.core.candidates import Array
 from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, step_ticks
 from autoplan.search.bounds.path_counts import steady_rounds
+from autoplan.search.space.priced_candidates import PricedCandidates
+
+
+def useful_counts(part: PricedCandidates, seconds: Array, longest: float) -> Array:
+    """Return stage times [p, L]: infinite where too slow, or where the other stages cannot take the rest."""
+    fast_enough = np.where(seconds <= longest, seconds, np.inf)
+    counts = np.arange(1, seconds.shape[1] + 1)
+    most_layers = np.where(np.isfinite(fast_enough), counts, 0).max(axis=1)
+    others = most_layers.sum() - most_layers
+    useful: Array = np.where(counts[None, :] + others[:, None] >= part.layers, fast_enough, np.inf)
+    return useful
+
+
+def primal_heuristic(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
+    """Return a feasible layout: one alternative a stage, ``layers`` in all; None on failure."""
+    chosen = None if alternatives.empty else _greedy_layout(alternatives.quickest, layers)
+    return chosen if chosen is not None and alternatives.keeps_rules(chosen) else None
+
+
+def _greedy_layout(alternatives: Alternatives, layers: int) -> tuple[Alternative, ...] | None:
+    """Return alternatives of ``layers`` in all, greedily: add layers to the stage that stays fastest.
+
+    Where layers differ, return those whose slowest stage is fastest.
+    """
+    if alternatives.placed:
+        return min_max_layout(alternatives, layers)
+    indices = [0] * len(alternatives.stages)
+    assigned = sum(row[0].layers for row in alternatives.stages)
+    next_alternatives = [(row[1].stage_ticks, i) for i, row in enumerate(alternatives.stages) if len(row) > 1]
+    heapify(next_alternatives)
+    while assigned < layers:
+        if not next_alternatives:
+            return None
+        _, i = heappop(next_alternatives)
+        row, k = alternatives.stages[i], indices[i] + 1
+        assigned, indices[i] = assigned + row[k].layers - row[k - 1].layers, k
+        if k + 1 < len(row):
+            heappush(next_alternatives, (row[k + 1].stage_ticks, i))
+    if assigned != layers:
+        return None
+    return tuple(row[k] for row, k in zip(alternatives.stages, indices, strict=True))
+
 
 #: Iterations of the heuristic, and by what share of a step each has to lower the maximum.
 _TRIES = 12
@@ -195,7 +241,7 @@ def _within_prefix_bound(
 
 
 def _rounds(alternatives: Alternatives, s: int) -> int:
-    """Return r_s: how often a stage's own time counts in the maximum, in addition to U_s."""
+    """Return r_s: how often the time of a stage counts in the maximum, in addition to U_s."""
     return steady_rounds(alternatives.schedule, s)
 
 

@@ -79,7 +79,7 @@ class LeastLayout:
     """Lower bounds of a candidate in lexicographic order [ticks], and the layout that attains them.
 
     Every layout takes longer than ``step_ticks``, or as long with ``memory_ticks`` at least. The layout of
-    ``chosen`` needs that memory; its own step may be longer than the bound.
+    ``chosen`` needs that memory; its step may be longer than the bound.
     """
 
     step_ticks: int

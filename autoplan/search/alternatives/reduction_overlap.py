@@ -9,7 +9,7 @@ every job no layer split gives the stages behind s so little work, and nothing i
 
 Otherwise mixes are added for stages that may be off the critical path, with ever shorter ends of step, down
 to the least of a step: that of the first stage with its least recompute, or of any stage with unlimited
-overlap. Stages whose own end of step is that of unlimited overlap need no mixes. Where the user's rules
+overlap. Stages whose end of step is that of unlimited overlap need no mixes. Where the user's rules
 distinguish mixes, this is done within each class; where recompute has to be uniform, not at all. Under a
 split backward, reductions overlap with weight-gradient passes, and recompute overlaps with none.
 """

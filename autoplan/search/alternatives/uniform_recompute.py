@@ -28,7 +28,7 @@ from autoplan.costs.memory.footprint import bytes_to_save, stage_fits
 from autoplan.costs.stage.stage_times import Stages, stage_backward, stage_forward
 from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.schema.user_rules.expression import Node
-from autoplan.search.alternatives.primal_heuristic import useful_counts
+from autoplan.search.alternatives.layer_splits import useful_counts
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,

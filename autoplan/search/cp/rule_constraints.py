@@ -189,12 +189,12 @@ class _ConstraintWriter:
 
     def _number_in_stage(self, node: Node, stage: int) -> _Number:
         values, literals = self._values(node, stage), self.hold[stage]
-        known = [(x, Fraction(_known(v))) for x, v in zip(literals, values, strict=True) if v is not None]
+        terms = [(x, Fraction(_known(v))) for x, v in zip(literals, values, strict=True) if v is not None]
         undefined = tuple(x for x, v in zip(literals, values, strict=True) if v is None)
-        low = min((v for _, v in known), default=Fraction(0))
-        high = max((v for _, v in known), default=Fraction(0))
+        low = min((v for _, v in terms), default=Fraction(0))
+        high = max((v for _, v in terms), default=Fraction(0))
         zero = Fraction(0)
-        return _Number(tuple(known), zero, min(low, zero), max(high, zero), undefined)
+        return _Number(tuple(terms), zero, min(low, zero), max(high, zero), undefined)
 
     def _values(self, node: Node, stage: int) -> list[Value]:
         """Return the value of ``node`` for each alternative of ``stage``; None where it is undefined."""

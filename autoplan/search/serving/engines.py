@@ -23,6 +23,7 @@ from autoplan.deadline import check_deadline
 from autoplan.results.front import Rejection
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.serving_choices import allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Devices of the largest engine that is tried where degrees are left open.
@@ -70,9 +71,9 @@ def _degrees(job: ServingJob) -> Iterator[EngineLayout]:
     # Every number: a degree that fits fewer devices fits these as well, and may leave the others idle.
     open_degrees = tuple(range(1, min(job.cluster.devices, _LARGEST) + 1))
     moe = job.model.moe is not None
-    for tp in _allowed(search.tensor_parallel, open_degrees):
-        for pp in _allowed(search.pipeline_parallel, open_degrees):
-            for adp in _allowed(search.attention_data_parallel, open_degrees if moe else (1,)):
+    for tp in allowed_values(search.tensor_parallel, open_degrees):
+        for pp in allowed_values(search.pipeline_parallel, open_degrees):
+            for adp in allowed_values(search.attention_data_parallel, open_degrees if moe else (1,)):
                 if tp * pp * adp <= job.cluster.devices:
                     yield from _formats(job, EngineLayout(tp=tp, pp=pp, adp=adp))
 
@@ -80,8 +81,8 @@ def _degrees(job: ServingJob) -> Iterator[EngineLayout]:
 def _formats(job: ServingJob, shape: EngineLayout) -> Iterator[EngineLayout]:
     group = shape.tp * shape.adp
     experts = tuple(dict.fromkeys((1, group))) if job.model.moe else (1,)
-    for ep in _allowed(job.search.expert_parallel, experts):
-        for dcp in _allowed(job.search.decode_context_parallel, (1,)):
+    for ep in allowed_values(job.search.expert_parallel, experts):
+        for dcp in allowed_values(job.search.decode_context_parallel, (1,)):
             if group % ep or shape.tp % dcp:
                 continue
             for weights in job.precision.weights:
@@ -90,22 +91,16 @@ def _formats(job: ServingJob, shape: EngineLayout) -> Iterator[EngineLayout]:
                         yield replace(shape, ep=ep, dcp=dcp, weights=weights, kv=kv, spec=spec)
 
 
-def _allowed(choice: str | int | tuple[int, ...], values: Iterable[int]) -> tuple[int, ...]:
-    if isinstance(choice, str):
-        return tuple(values)
-    return choice if isinstance(choice, tuple) else (choice,)
-
-
 def allowed_engines(job: ServingJob) -> tuple[int, ...] | None:
     """Return the numbers of engines that ``search.replicas`` allows; None: any."""
     replicas = job.search.replicas
-    return None if isinstance(replicas, str) else _allowed(replicas, ())
+    return None if isinstance(replicas, str) else allowed_values(replicas, ())
 
 
 def tokens_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
     """Return the values of max_num_batched_tokens to choose among: the job's, else the default and others."""
     default = EngineScope(job, layout).step_sizes[1]
-    return tuple(sorted(set(_allowed(job.search.max_num_batched_tokens, (default, *_TOKENS)))))
+    return tuple(sorted(set(allowed_values(job.search.max_num_batched_tokens, (default, *_TOKENS)))))
 
 
 def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
@@ -113,7 +108,7 @@ def seqs_menu(job: ServingJob, layout: EngineLayout) -> tuple[int, ...]:
     default = EngineScope(job, layout).step_sizes[0]
     steps = {n << k for n in (1, 3) for k in range(default.bit_length())}
     return tuple(
-        sorted(set(_allowed(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))
+        sorted(set(allowed_values(job.search.max_num_seqs, {n for n in steps if n <= default} | {default})))
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from math import gcd
 from typing import TypeAlias, TypeVar
@@ -20,12 +19,13 @@ from autoplan.costs.core.candidates import (
     recompute_code,
 )
 from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.scope import with_modes_of
 from autoplan.deadline import check_deadline
 from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS
 from autoplan.rules.user_constraints import embedding_and_loss_counted, recompute_menu
 from autoplan.schema.job import Job
 from autoplan.schema.layout import SCHEDULES
-from autoplan.schema.recompute import FULL, USUAL_MODES
+from autoplan.schema.recompute import FULL
 from autoplan.search.space.rank_orders import orders_of, with_rank_orders
 
 #: Columns of a table of candidates: the fields of ``Candidates`` after ``pp``.
@@ -44,16 +44,8 @@ _V = TypeVar("_V", int, str)
 
 
 def with_searched_modes(job: Job) -> Job:
-    """Return ``job`` without the recompute modes of its stack that are unusual and not searched.
-
-    No layer uses them, so that they need no price.
-    """
-    rules, searched = job.stack.rules, {*USUAL_MODES, *recompute_menu(job)}
-    modes = tuple(mode for mode in rules.recompute if mode in searched)
-    if modes == rules.recompute:
-        return job
-    fewer = rules.model_copy(update={"recompute": modes})
-    return replace(job, stack=job.stack.model_copy(update={"rules": fewer}))
+    """Return ``job`` without the recompute modes of its stack that are unusual and not searched."""
+    return with_modes_of(job, recompute_menu(job))
 
 
 def recompute_modes(job: Job) -> frozenset[str]:

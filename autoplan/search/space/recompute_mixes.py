@@ -205,5 +205,5 @@ def stage_rules(parts: tuple[Node, ...], stages: int) -> tuple[StageRules, ...]:
 
 def keeps(parts: Sequence[Node], entries: Mapping[Place, int], stages: int) -> bool:
     """Return whether a layout with these layers and recompute counts satisfies all of ``parts``."""
-    known = Known({}, stages, entries)
-    return all(decided(node, known) for node in parts)
+    values = Known({}, stages, entries)
+    return all(decided(node, values) for node in parts)

@@ -43,11 +43,14 @@ from autoplan.schema.recompute import FULL, listed_modes, total
 from autoplan.verification.enumeration import modes_of
 from autoplan.verification.listing.branch_and_bound import RemainingStages
 from autoplan.verification.listing.layout_listing import row_prices, rows_of
-from autoplan.verification.relaxation.split_minima import LayerRanges, least_maximum, least_sum, ranges_of
 from autoplan.verification.relaxation.stage_floors import (
+    LayerRanges,
     StageFloors,
     chosen_floors,
     fixed_floors,
+    least_maximum,
+    least_sum,
+    ranges_of,
     stages_of_ranges,
 )
 

@@ -237,12 +237,12 @@ class ChoiceSearch:
         by_set: dict[tuple[str, ...], list[ListedOption]] = {}
         for option in options:
             by_set.setdefault(option.classes or names, []).append(option)
-        fastest = {classes: _fastest(own) for classes, own in by_set.items()}
+        fastest = {classes: _fastest(of_set) for classes, of_set in by_set.items()}
         work = self.devices * (load_units + 1) * sum(map(len, fastest.values()))
         if self._engines() is not None or work > _MOST_SUMS:
             self.undecided += 1
             return []
-        sums = {classes: _sums(own, self.devices, load_units, unit) for classes, own in fastest.items()}
+        sums = {classes: _sums(of_set, self.devices, load_units, unit) for classes, of_set in fastest.items()}
         tables = [SetTable(classes, table) for classes, (table, _) in sums.items()]
         choices = class_sums(tables, names, self.devices, load_units, _MOST_WAYS)
         if choices is None:

@@ -93,7 +93,7 @@ def _pair_values(pools: PooledPrediction, first_one: Sequence[ServingObjective])
 def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str | None) -> Iterator[Check]:
     """Yield for each number of devices the check that no choice of engines is better than its plans.
 
-    After a search that was ``stopped``, by its own account, the only check is whether any is.
+    After a search that says it was ``stopped``, the only check is whether any is.
     """
     checks = [_checked(answer, deadline) for answer in answers]
     if stopped is None:

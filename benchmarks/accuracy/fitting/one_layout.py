@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from autoplan.calibration import Observation as Measured
 from autoplan.calibration.coefficients import with_values
-from autoplan.calibration.machine_outcome import MACHINE_NUMBERS, calibrate_machine
+from autoplan.calibration.outcome import MACHINE_NUMBERS, calibrate_machine
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_width
 from benchmarks.accuracy.fitting.leaving import Observation, observations_of

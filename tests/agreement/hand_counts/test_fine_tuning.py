@@ -11,8 +11,8 @@ from autoplan.costs.predict import predict
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+from autoplan.schema.job import DocumentLengths
 from autoplan.schema.layout import parse_layout
-from autoplan.schema.packed_documents import DocumentLengths
 from tests.support.ideal_machines import ideal_job, parts
 
 BANDWIDTH, PEAK = 1e12, 1e12

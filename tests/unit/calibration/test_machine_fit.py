@@ -6,7 +6,7 @@ import pytest
 
 from autoplan.calibration import Observation
 from autoplan.calibration.coefficients import with_values
-from autoplan.calibration.machine_outcome import MACHINE_NUMBERS, calibrate_machine
+from autoplan.calibration.outcome import MACHINE_NUMBERS, calibrate_machine
 from autoplan.catalog import load_job
 from autoplan.costs.predict import predict
 from autoplan.planning.plan_and_evaluate import valid_layout

@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from autoplan.playground.answers import Answer
-from autoplan.playground.job_questions import TrainingQuestion
 from autoplan.playground.page_server import MOST_BODY_BYTES, RequestGuard, body_of
-from autoplan.playground.questions import Ask
+from autoplan.playground.questions import Ask, TrainingQuestion
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError
 
 

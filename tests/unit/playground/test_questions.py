@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from autoplan.catalog import entry_names, resolve_job
 from autoplan.errors import AutoplanError
 from autoplan.playground.answers import changed_query, job_of
-from autoplan.playground.job_questions import (
+from autoplan.playground.page_choices import page_choices
+from autoplan.playground.questions import (
+    Ask,
     Drafting,
     KvFormats,
     LimitOn,
@@ -19,10 +21,11 @@ from autoplan.playground.job_questions import (
     ServingJobQuestion,
     ServingTrade,
     TrainingQuestion,
+    UnknownNameError,
     WeightFormats,
+    ask_from,
+    query_of,
 )
-from autoplan.playground.page_choices import page_choices
-from autoplan.playground.questions import Ask, UnknownNameError, ask_from, query_of
 from autoplan.playground.serving_question_jobs import changed_serving_query, serving_job_of
 from autoplan.results.front import Edit
 from autoplan.results.serving.serving_front import ServingChange

@@ -57,7 +57,7 @@ def engine_iteration(
     >>> iteration.captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
     True
     """
-    step, layout = _step_facts(scope.job), scope.layout
+    step, layout = step_facts(scope.job), scope.layout
     prices = kernel_prices(scope.job, kernels, measured)
     m = np.array(_TOKENS, dtype=np.float64)
     captured = token_seconds(scope, prices, m, graph=True)
@@ -92,7 +92,12 @@ def engine_iteration(
     )
 
 
-def _step_facts(job: ServingJob) -> StepFacts:
+def step_facts(job: ServingJob) -> StepFacts:
+    """Return what the host does in a step of the job's engine; raises UnsupportedError where no file says it.
+
+    >>> step_facts(load_serving_job("llama3.1-8b-1x-h100")).host.value > 0
+    True
+    """
     step = job.engine.facts.step
     if step is None:
         raise UnsupportedError(f"the time of a step of {job.engine} is not known: its file has no `step`")
@@ -110,7 +115,7 @@ def kernel_prices(
     >>> kernel_prices(job, kernels_for(h100), engine_kernels_for(h100)).fuses_quantization
     ('fp8',)
     """
-    step = _step_facts(job)
+    step = step_facts(job)
     tables = None if measured is None else MeasuredKernels(*measured, step.kernels, step.triton_experts)
     return KernelPrices(job.cluster, tables, kernels, step.fuses_quantization)
 

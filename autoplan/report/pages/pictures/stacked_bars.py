@@ -55,9 +55,9 @@ def time_stacks(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
         + number_cell(predicted["step_seconds"], format_seconds(predicted["step_seconds"]))
         for name, predicted in plans
     ]
-    shown = [field for field in TIME_NAMES if any(predicted["time"][field] for _, predicted in plans)]
+    used = [field for field in TIME_NAMES if any(predicted["time"][field] for _, predicted in plans)]
     heads = [("layout", ""), ("parts of the step", ""), ("step", "number")]
-    keys = colour_keys((TIME_NAMES[field], TIME_COLOURS[field]) for field in shown)
+    keys = colour_keys((TIME_NAMES[field], TIME_COLOURS[field]) for field in used)
     return [keys, table("step time of the layouts", heads, rows)]
 
 
@@ -102,7 +102,7 @@ def memory_bars(predicted: Mapping[str, Any]) -> list[str]:
     """Return the peak memory of each stage by category as bars in a table; the line is the limit."""
     stages, limit = predicted["memory"]["stages"], predicted["memory_limit_bytes"]
     scale = max(limit, *(stage["total_high"] for stage in stages))
-    shown = [stages[index] for index in spread(len(stages), MOST_BARS)]
+    drawn = [stages[index] for index in spread(len(stages), MOST_BARS)]
     present = [name for name in MEMORY_PARTS if any(stage[name] for stage in stages)]
     heads = [
         ("stage", "number"),
@@ -116,8 +116,8 @@ def memory_bars(predicted: Mapping[str, Any]) -> list[str]:
         ("of limit (%)", "number"),
         ("peak event", ""),
     ]
-    rows = [_stage_row(stage, present, limit, scale) for stage in shown]
-    left_out = len(stages) - len(shown)
+    rows = [_stage_row(stage, present, limit, scale) for stage in drawn]
+    left_out = len(stages) - len(drawn)
     more = f"; {number_words(left_out, 'more stage')} in the JSON" if left_out else ""
     return [
         colour_keys((name, MEMORY_PARTS[name].colour) for name in present),

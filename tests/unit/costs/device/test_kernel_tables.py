@@ -18,7 +18,7 @@ from autoplan.costs.device.kernel_tables import (
     within,
 )
 from autoplan.errors import SpecError
-from autoplan.schema.costmodel.measured_tables import AttentionTable, GemmTable
+from autoplan.schema.costmodel.kernel_spec import AttentionTable, GemmTable
 from autoplan.schema.yaml.loader import load_model
 
 GEMM = """

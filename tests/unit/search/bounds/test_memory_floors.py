@@ -10,8 +10,7 @@ import pytest
 
 from autoplan.catalog import load_job
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.search.bounds.memory_bound import least_memory
-from autoplan.search.bounds.memory_floors import TooSmallLimits
+from autoplan.search.bounds.memory_bound import TooSmallLimits, least_memory
 from autoplan.search.infeasibility import fitting_candidates
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.sized_candidates import SizedCandidates
