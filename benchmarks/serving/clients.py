@@ -4,7 +4,7 @@ Notation (this file only)::
 
     n  tokens of a prompt      h  tokens of it that the prefix cache has             [1]
     m  mean tokens of a prompt or an answer, M  most tokens of one                   [1]
-    k  rate of the exponential distribution of lengths, cut at M                     [1]
+    k  rate of the exponential distribution of lengths, over 1 / M                   [1]
 
 Clients that draw prompts from a fixed seed send the same ones in each run, and shorter prompts are the
 beginnings of longer ones. A server that keeps them computes what it has not seen.
@@ -19,6 +19,7 @@ is_valid_sequence, and sglang bench_serving.py, sample_sharegpt_requests: prompt
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, expm1
@@ -108,16 +109,18 @@ def hit_rate(run: ServedRun, engines: int, capacity: int) -> float:
 def with_told_lengths(run: ServedRun, load: RequestLoad, seed: int = 0) -> RequestLoad:
     """Return a load whose prompts and answers are as long as the client of a run had them.
 
-    Conversations of ShareGPT differ in both; answers end where the model ends them. A row has the mean alone,
-    and its client the most, M. Of all distributions over 1 to M with that mean the one that assumes least,
-    exp(-k x) cut at M, is taken (maximum entropy; Jaynes 1957).
+    A row has the mean alone, and its client the most, M. Conversations of ShareGPT that are longer than M
+    are left out: of all distributions over 1 to M with that mean the one that assumes least, exp(-k x / M),
+    is taken (maximum entropy; Jaynes 1957). Answers that the model would end beyond M are M long.
     """
     told, requests = (run.client.lengths if run.client else None) or "", len(load)
     most, inputs, outputs = _most_of_answers(run), run.workload.input_len or 1, run.workload.output_len or 1
     if told.startswith("ShareGPT"):
         load = replace(load, inputs=_spread(inputs, _PROMPT, requests, seed + 1) or load.inputs)
-        most = most or _BOTH - max(load.inputs)
-    return replace(load, outputs=_spread(outputs, most, requests, seed) or load.outputs)
+        if not most:
+            left = _BOTH - max(load.inputs)
+            return replace(load, outputs=_spread(outputs, left, requests, seed) or load.outputs)
+    return replace(load, outputs=_spread(outputs, most, requests, seed, stopped=True) or load.outputs)
 
 
 def _most_of_answers(run: ServedRun) -> int:
@@ -129,29 +132,41 @@ def _most_of_answers(run: ServedRun) -> int:
     return 0
 
 
-def _spread(mean: int, most: int, requests: int, seed: int) -> tuple[int, ...]:
-    """Return lengths with a mean, M at most; empty where all are alike."""
+def _spread(mean: int, most: int, requests: int, seed: int, *, stopped: bool = False) -> tuple[int, ...]:
+    """Return lengths with a mean, M at most; empty where all are alike.
+
+    ``stopped``: longer ones are as long as M, otherwise they are none of the lengths.
+    """
     if not 1 < mean < most:
         return ()
     parts = (np.arange(requests) + 0.5) / requests
-    rate = _rate(mean / most)
-    shares = parts if abs(rate) < 1e-6 else -np.log1p(parts * expm1(-rate)) / rate
-    lengths = np.maximum(1, np.rint(shares * most)).astype(np.int64)
+    mean_of = _stopped_mean if stopped else _mean
+    rate = _rate(mean / most, mean_of)
+    shares = parts if abs(rate) < 1e-6 else -np.log1p(parts * (-1.0 if stopped else expm1(-rate))) / rate
+    lengths = np.clip(np.rint(shares * most), 1, most).astype(np.int64)
     return tuple(np.random.default_rng(seed).permutation(lengths).tolist())
 
 
-def _rate(mean: float) -> float:
-    """Return k for a mean of shares of 0 to 1: 1 / k - 1 / (exp(k) - 1), which falls with k.
+def _rate(mean: float, mean_of: Callable[[float], float]) -> float:
+    """Return k at which the mean, which falls with k, is ``mean`` of the most [1].
 
-    >>> abs(_rate(0.5)) < 1e-6, round(_mean(_rate(0.2)), 3)
+    >>> abs(_rate(0.5, _mean)) < 1e-6, round(_mean(_rate(0.2, _mean)), 3)
     (True, 0.2)
+    >>> round(_stopped_mean(_rate(0.92, _stopped_mean)), 3)
+    0.92
     """
     low, high = -700.0, 700.0
     while high - low > 1e-9:
         middle = (low + high) / 2
-        low, high = (middle, high) if _mean(middle) > mean else (low, middle)
+        low, high = (middle, high) if mean_of(middle) > mean else (low, middle)
     return low
 
 
 def _mean(rate: float) -> float:
+    """Return the mean of exp(-k x) over 0 to 1: 1 / k - 1 / (exp(k) - 1)."""
     return 0.5 - rate / 12 if abs(rate) < 1e-4 else 1.0 / rate - exp(-rate) / -expm1(-rate)
+
+
+def _stopped_mean(rate: float) -> float:
+    """Return the mean of the lesser of 1 and an exponential of rate k: (1 - exp(-k)) / k, at most 1."""
+    return 1.0 if rate < 1e-6 else -expm1(-rate) / rate

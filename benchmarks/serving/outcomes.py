@@ -55,6 +55,8 @@ class ServedOutcome:
     outputs: int = 0
     measured: Mapping[str, float] = field(default_factory=dict)
     values: Mapping[str, float | None] = field(default_factory=lambda: dict.fromkeys(METRICS))
+    #: Time per token of a closed loop in closed form [s].
+    closed_form_each: float | None = None
     saturated: bool = False
     was_saturated: bool | None = None
     fits: bool = False
@@ -110,6 +112,7 @@ def _outcome(row: tuple[str, ServedRun | Skipped, bool]) -> ServedOutcome:
         engine=str(engine),
         assumed=engine.version_assumed,
         values=served.values,
+        closed_form_each=served.closed_form_each,
         saturated=served.saturated,
         fits=served.fits,
         **known,

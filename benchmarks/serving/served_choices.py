@@ -32,7 +32,10 @@ _MISS: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A measured point of a workload: time per token [s] and tokens/s/device, measured and predicted."""
+    """A measured point of a workload: time per token [s] and tokens/s/device, measured and predicted.
+
+    ``predicted_each``: as a plan holds a limit, the longer of the simulation and the closed form.
+    """
 
     layout: str
     each: float
@@ -47,9 +50,9 @@ def slo_picks(
     """Return how picks under limits on the time per token turn out.
 
     A pick is the point of a workload with the most predicted tokens/s/device of those predicted to hold the
-    limit. ``broke``: the share of picks that miss it by over 5 %, or of limits that nothing was predicted to
-    hold though a point does. ``regret``: the best measured tokens/s/device that holds the limit over the
-    pick's, less one, mean over picks that hold it.
+    limit, as in plans both in closed form and in the simulation. ``broke``: the share of picks that miss it
+    by over 5 %, or of limits that nothing was predicted to hold though a point does. ``regret``: the best
+    measured tokens/s/device that holds the limit over the pick's, less one, mean over picks that hold it.
     """
     broke: dict[str, list[bool]] = defaultdict(list)
     lost: dict[str, list[float]] = defaultdict(list)
@@ -141,7 +144,7 @@ def _closed_choice(outcome: ServedOutcome) -> Choice | None:
         return None
     first = _FIRST in outcome.measured
     rates = [_closed_rate(outcome, values, first=first) for values in (outcome.measured, outcome.values)]
-    return Choice(outcome.layout, each, rates[0], predicted, rates[1])
+    return Choice(outcome.layout, each, rates[0], max(predicted, outcome.closed_form_each or 0.0), rates[1])
 
 
 def _closed_rate(outcome: ServedOutcome, values: Mapping[str, float | None], *, first: bool) -> float:

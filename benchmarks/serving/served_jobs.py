@@ -71,6 +71,7 @@ _ENGINES: Final = (
 )
 _MODELS: Final = {
     "DeepSeek-R1/V3": "deepseek-v3",
+    "Kimi-K2.6": "kimi-k2",
     "gpt-oss-120b": "gpt-oss-120b",
     "gpt-oss-20b": "gpt-oss-20b",
     "Llama-4-Maverick-17B-128E": "llama4-maverick",

@@ -25,10 +25,12 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, G
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.token_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
+from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.steady_state import closed_loop
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.errors import AutoplanError
 from autoplan.schema.serving.engine_facts import StepFacts
@@ -76,6 +78,8 @@ class Served:
     values: dict[str, float | None]
     saturated: bool
     fits: bool
+    #: Time per token of a closed loop in closed form, which a plan has beside its simulation [s].
+    closed_form_each: float | None = None
 
 
 def predicted(run: ServedRun) -> Served:
@@ -182,11 +186,15 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     own = max(1, ceil(clients / parts))
     load = _rounds_of_clients(run, served.job, clients, own)
     load = replace(load, front_end_busy=served.layout.adp * _busy(run, served))
-    result = simulate(load, _rules(run, served), iteration)
+    rules = _rules(run, served)
+    result = simulate(load, rules, iteration)
+    away, lengths = CLIENT_SECONDS + _front_end(run, served.job), length_moments(load, rules)
+    point = closed_loop(float(own), lengths, rules, iteration, client_seconds=away)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
         _is_saturated(run, own, predict_capacity(served.scope)),
         fits=True,
+        closed_form_each=point.time_per_output_token,
     )
 
 

@@ -1,5 +1,7 @@
 """What picks by prediction are worth, and the order of layouts, on outcomes whose answers are known."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.serving.outcomes import ServedOutcome
@@ -46,6 +48,14 @@ def test_predictions_that_say_half_the_time_break_limits():
     (found,) = slo_picks(closed(0.5, 0.5))
 
     assert found["broke"] >= 0.5
+
+
+def test_a_limit_holds_both_in_the_simulation_and_in_closed_form():
+    """Simulations that say half the time break limits, unless the closed form says the whole."""
+    points = [replace(x, closed_form_each=x.measured[EACH]) for x in closed(0.5, 0.5)]
+    (found,) = slo_picks(points)
+
+    assert found["broke"] == 0.0
 
 
 def test_a_limit_that_nothing_is_said_to_hold_counts_as_broken():

@@ -4,6 +4,7 @@ Notation (this file only)::
 
     B  decodes       s  their contexts together    m  tokens of a step            [1]
     p  stages        L  tokens of a prompt after its chunk                        [1]
+    n  queries of a tile     c  tokens of a request                               [1]
     g  scale of the device's time                  H  host time                   [1] or [s]
 
 Tables that a simulation reads many times: a line over one number, a sheet over two.
@@ -243,8 +244,8 @@ class EngineIteration:
     def decode_attention(self, decodes: int, context: float, *, mixed: bool) -> float:
         """Return the time of attention of decodes with so many tokens each [s].
 
-        Beside prompts, and with drafts, each may take a tile of n queries: as many products as 2 n B / c
-        prompts of c tokens have.
+        Beside prompts, and with drafts, each may take a tile of n queries, which sees c keys, as those of a
+        prompt of 2 c tokens do on average: n B / 2 c such prompts have as many products.
 
         >>> with_tiles = replace(h100_iteration(), tile=64)
         >>> alone, beside = (with_tiles.decode_attention(64, 4096.0, mixed=x) for x in (False, True))
@@ -254,8 +255,8 @@ class EngineIteration:
         seconds = self.decode.at(decodes, context)
         if not self.tile or not (mixed or self.queries > 1):
             return seconds
-        prompts = 2.0 * self.tile * decodes / self.groups / max(1.0, context)
-        tiled = self.prefill.at(max(1.0, prompts), context) * min(1.0, prompts)
+        prompts = 0.5 * self.tile * decodes / self.groups / max(1.0, context)
+        tiled = self.prefill.at(max(1.0, prompts), 2.0 * context) * min(1.0, prompts)
         return max(seconds, tiled)
 
     def _prefill_attention(self, chunks: Sequence[Chunk]) -> float:
