@@ -44,10 +44,11 @@ def machine_called(words: str) -> str | None:
 
     >>> machine_called("p5.48xlarge"), machine_called("Standard_ND96isr_H100_v5"), machine_called("DGX H200")
     ('aws-p5-48xlarge', 'azure-nd96isr-h100-v5', 'hgx-h200')
-    >>> machine_called("g5.12xlarge"), machine_called("Standard_NC24ads_A100_v4"), machine_called("h200")
-    ('aws-g5-12xlarge', 'azure-nc24ads-a100-v4', None)
+    >>> machine_called("g5.12xlarge"), machine_called("1x-dgx-spark"), machine_called("h200")
+    ('aws-g5-12xlarge', 'dgx-spark', None)
     """
-    wanted, names = _machine(words), {*entry_names("node"), *entry_names("cluster"), *rented_machines()}
+    wanted = _machine(words.casefold().removeprefix("1x-"))
+    names = {*entry_names("node"), *entry_names("cluster"), *rented_machines()}
     found = [name for name in names if _machine(name) == wanted]
     return found[0] if len(found) == 1 else None
 

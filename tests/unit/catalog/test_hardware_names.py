@@ -65,6 +65,7 @@ def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant:
         ("Standard_ND96isr_H100_v5", "azure-nd96isr-h100-v5"),
         ("Standard_ND96asr_v4", "azure-nd96asr-a100-v4"),
         ("BM.GPU.H100.8", "dgx-h100"),
+        ("1x-dgx-spark", "dgx-spark"),
         ("g5.12xlarge", "aws-g5-12xlarge"),
         ("g2-standard-48", "gcp-g2-standard-48"),
     ],
