@@ -27,12 +27,12 @@ def program(name: str) -> ProgramSpec:
     return loaded("program", name, ProgramSpec)
 
 
-def rules_of(way: ProgramWay) -> tuple[RuleSpec, ...]:
-    """Return the rules of ``way``, those of the way that it is like before its own."""
+def rules_of(way: ProgramWay, job: Job) -> tuple[RuleSpec, ...]:
+    """Return the rules of ``way`` for ``job``, those of the way that it is like before its own."""
     rules, names = way.rules, way.like
     for _ in range(_MOST_STEPS):
         if names is None:
-            return rules
+            return tuple(rule for rule in rules if rule.holds_for(job))
         name, _, title = names.partition("/")
         base = next((one for one in program(name).ways if one.title == title), None)
         if base is None:
@@ -200,7 +200,7 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
         missing = f"{priced_by.title} prices no models with experts"
     if missing is not None:
         return missing
-    chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way))
+    chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way, job))
     return replace(job, stack=priced_by, stack_assumed=False, program=chosen, choices=())
 
 

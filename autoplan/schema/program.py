@@ -16,7 +16,7 @@ from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import Job, RuleEntry
+from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Optimizer, Precision
 
@@ -135,6 +135,22 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
 }
 
 
+class ProgramRule(RuleSpec):
+    """A relation of the layouts that a program can express, of any job or of those that choose something."""
+
+    choices: tuple[str, ...] = Field(
+        default=(),
+        alias="with",
+        description="optimizers and switches of `software` with which it holds, such as adamw-8bit or"
+        " cuda_graphs; left out: with all",
+    )
+
+    def holds_for(self, job: Job) -> bool:
+        """Return whether the relation is one of the layouts of ``job``."""
+        on = {name for name in type(job.software).model_fields if getattr(job.software, name) is True}
+        return not self.choices or bool({job.optimizer, *on}.intersection(self.choices))
+
+
 class ProgramWay(Frozen):
     """One way in which a program runs a job."""
 
@@ -153,7 +169,9 @@ class ProgramWay(Frozen):
         description="number formats of GEMMs that it has"
     )
     software: tuple[str, ...] = Field(
-        default=(), description="keys of a job's `software` that its configuration expresses"
+        default=(),
+        description="keys of a job's `software` that its configuration expresses, such as compile, or single"
+        " values of them, such as loss=chunked",
     )
     bases: tuple[Base, ...] = Field(
         default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
@@ -197,7 +215,7 @@ class ProgramWay(Frozen):
     without: tuple[Part, ...] = Field(
         default=(), description="parts of models and of routing that its configuration does not have"
     )
-    rules: tuple[RuleEntry, ...] = Field(
+    rules: tuple[ProgramRule, ...] = Field(
         default=(), max_length=50, description="relations that a layout satisfies where it can express it"
     )
 
@@ -262,14 +280,23 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
             job.model.linear_attention is not None and not way.linear_attention
         ),
     }
-    parts |= {
-        f"no key for software.{name}": getattr(job.software, name) is not None
-        for name in type(job.software).model_fields
-        if name not in way.software
-    }
+    parts |= _lacking_software(way, job.software)
     if (part := missing_part(job, way.without)) is not None:
         parts[f"no {part}"] = True
     return next((words for words, missing in parts.items() if missing), None)
+
+
+def _lacking_software(way: ProgramWay, software: SoftwareSpec) -> dict[str, bool]:
+    """Return which choices of ``software`` the way does not express, in words."""
+    chosen = {
+        name: value for name in type(software).model_fields if (value := getattr(software, name)) is not None
+    }
+    values = {choice.partition("=")[0] for choice in way.software if "=" in choice}
+    return {
+        f"no software.{name}: {str(value).lower()}" if name in values else f"no key for software.{name}": True
+        for name, value in chosen.items()
+        if name not in way.software and f"{name}={str(value).lower()}" not in way.software
+    }
 
 
 def missing_part(job: Job, without: Iterable[Part]) -> str | None:

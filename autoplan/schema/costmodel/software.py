@@ -272,8 +272,8 @@ def _accumulation_traffic(stack: StackSpec, width: int) -> int:
 
     The sum is read and written by the product itself, or by a kernel that also reads the product's 2 bytes.
 
-    >>> [_accumulation_traffic(stack(name), 2) for name in ("megatron-core", "megatron-bridge", "megatron-lm")]
-    [4, 4, 6]
+    >>> [_accumulation_traffic(stack(name), 2) for name in ("megatron-core", "megatron-lm")]
+    [4, 6]
     """
     memory = stack.memory
     if width == memory.gradient_bytes:
