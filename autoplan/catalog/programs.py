@@ -208,6 +208,8 @@ def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
     """Return what the software of ``way`` does unlike its stack: what the job says, else its defaults."""
     trained = job.adapters is not None or job.rl is not None
     defaults = {"loss": way.loss if trained else None} | way.defaults.model_dump(exclude_none=True)
+    if way.eager_sinks and job.model.attention_sinks:
+        defaults["attention"] = "eager"
     fused = way.fused_adapters and job.adapters is not None and job.rl is None
     if fused and job.adapters is not None and job.adapters.base != "int8":
         defaults["fused_adapters"] = True

@@ -50,6 +50,7 @@ Part = Literal[
     "norms of queries over all heads without experts",
     "latents",
     "sinks",
+    "sinks off Hopper",
     "windows without sinks",
     "adapters beside experts",
 ]
@@ -120,6 +121,10 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
     ),
     "latents": ("multi-head latent attention", lambda job: job.model.mla is not None),
     "sinks": ("attention sinks", lambda job: job.model.attention_sinks),
+    "sinks off Hopper": (
+        "attention sinks on devices other than Hopper, which its kernel is for",
+        lambda job: job.model.attention_sinks and job.cluster.device.architecture != "hopper",
+    ),
     "windows without sinks": (
         "sliding windows without attention sinks",
         lambda job: _has_window(job) and not job.model.attention_sinks,
@@ -200,6 +205,11 @@ class ProgramWay(Frozen):
         default=False,
         description="whether an MLP with adapters is one function, where a job has no rl, no base in int8 and"
         " does not say it otherwise",
+    )
+    eager_sinks: bool = Field(
+        default=False,
+        description="whether attention with sinks has its scores in memory, where a job names no kernel:"
+        " transformers has no SDPA for it",
     )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"

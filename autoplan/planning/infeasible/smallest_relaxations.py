@@ -286,6 +286,8 @@ class _InfeasibleJob:
             if (kind.name == OPEN_SEARCH and wider) or (kind.last and found):
                 continue
             sufficient, slow = self._smallest(kind)
+            if sufficient is not None and self._shorter_alone(sufficient):
+                continue
             if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
                 wider, found = wider or kind.widens_search, True
                 yield suggestion
@@ -295,6 +297,12 @@ class _InfeasibleJob:
             progress(len(KINDS), len(KINDS), name)
             if suggestion := self._with_longer_step(name, relaxed.changes, fastest):
                 yield suggestion
+
+    def _shorter_alone(self, relaxed: _Relaxed) -> bool:
+        """Return whether shorter sequences, one of the changes of ``relaxed``, are enough by themselves."""
+        shorter = tuple(change for change in relaxed.changes if change[0] == "workload.sequence_length")
+        alone = self._relaxed(shorter) if len(shorter) < len(relaxed.changes) else None
+        return alone is not None and self.feasibility.fits_memory(alone.job)
 
     def _suggestion(self, name: str, relaxed: _Relaxed) -> Suggestion | None:
         """Return the suggestion of ``relaxed`` with the plan that its file gives; None where it has none."""
