@@ -32,7 +32,7 @@ def rules_of(way: ProgramWay, job: Job) -> tuple[RuleSpec, ...]:
     rules, names = way.rules, way.like
     for _ in range(_MOST_STEPS):
         if names is None:
-            return tuple(rule for rule in rules if rule.holds_for(job))
+            return tuple(rule.of_layouts for rule in rules if rule.holds_for(job))
         name, _, title = names.partition("/")
         base = next((one for one in program(name).ways if one.title == title), None)
         if base is None:

@@ -155,6 +155,11 @@ class ProgramRule(RuleSpec):
         on = {name for name in type(job.software).model_fields if getattr(job.software, name) is True}
         return not self.choices or bool({job.optimizer, *on}.intersection(self.choices))
 
+    @property
+    def of_layouts(self) -> RuleSpec:
+        """The relation as one that a job has, without the choices that it goes with."""
+        return RuleSpec.model_construct(rule=self.rule, because=self.because)
+
 
 class ProgramWay(Frozen):
     """One way in which a program runs a job."""
