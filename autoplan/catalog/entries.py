@@ -244,10 +244,13 @@ def serving_intervals() -> IntervalSpec:
 
 
 def model(reference: str, base: Path) -> ModelSpec:
-    """Return the model that ``reference`` names: an entry, also by a name on the hub, or a file.
+    """Return the model that ``reference`` names: an entry, also by a name on the hub, a file or a checkpoint.
 
-    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``.
+    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``, which the
+    folder of a checkpoint has.
     """
+    if (config := _config_in(reference, base)) is not None:
+        return _from_json(read_file(config), config)
     if not names_file(reference):
         entry = _model_entry(reference)
         return _of_checkpoint(loaded("model", entry, ModelSpec), entry, reference)
@@ -261,6 +264,16 @@ def model(reference: str, base: Path) -> ModelSpec:
     if isinstance(document.value, dict) and detect_huggingface(document.value):
         return _from_huggingface(document.value, path)
     return validate(document, ModelSpec).model_copy(update={"aliases": ()})
+
+
+def _config_in(reference: str, base: Path) -> Path | None:
+    """Return the ``config.json`` of the folder ``reference``, unless a model is called so."""
+    from autoplan.catalog.model_names import model_called
+
+    if names_file(reference) or not is_path(reference):
+        return None
+    config = base / reference / "config.json"
+    return config if model_called(reference) is None and os.path.isfile(config) else None  # noqa: PTH113
 
 
 def _of_checkpoint(spec: ModelSpec, entry: str, reference: str) -> ModelSpec:
