@@ -20,6 +20,7 @@ from autoplan.catalog.derived_nodes import (
     split_name,
 )
 from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
+from autoplan.catalog.machines import as_rented, rented_machines
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -153,8 +154,8 @@ def node(name: str) -> NodeSpec:
 
 
 def is_node(name: str) -> bool:
-    """Return whether a node is called ``name``: a file describes it, or it is derived from its device."""
-    return name in entry_names("node") or _counted_device(name) is not None
+    """Return whether a node is called ``name``: of a file, of its devices' number, or that is rented."""
+    return name in entry_names("node") or _counted_device(name) is not None or name in rented_machines()
 
 
 def _counted_device(name: str) -> tuple[int, str] | None:
@@ -175,8 +176,19 @@ def _counted_device(name: str) -> tuple[int, str] | None:
 
 
 def _unwritten_node(name: str) -> NodeSpec:
-    """Return the node ``4x-DEVICE``: one of the catalogue with these devices, or a derived one."""
-    devices, device_name = _counted_device(name) or (0, name)
+    """Return the node ``4x-DEVICE``, or that of a rented machine: one of the catalogue, or a derived one."""
+    counted = _counted_device(name)
+    return _rented(name) if counted is None else _node_of(*counted)
+
+
+def _rented(name: str) -> NodeSpec:
+    machine = rented_machines()[name]
+    if machine.node is not None or machine.device is None:
+        return node(machine.node or name)
+    return as_rented(_node_of(machine.devices, machine.device), name)
+
+
+def _node_of(devices: int, device_name: str) -> NodeSpec:
     holders = _holders(device_name)
     plain = [holder for holder in holders if holder.fabric.topology != "bridge"]
     # A file of another number is of an unusual machine, such as six cards with a changed driver.
@@ -232,10 +244,13 @@ def serving_intervals() -> IntervalSpec:
 
 
 def model(reference: str, base: Path) -> ModelSpec:
-    """Return the model that ``reference`` names: an entry, also by a name on the hub, or a file.
+    """Return the model that ``reference`` names: an entry, also by a name on the hub, a file or a checkpoint.
 
-    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``.
+    A file, relative to ``base``, is a model file of autoplan or a Hugging Face ``config.json``, which the
+    folder of a checkpoint has.
     """
+    if (config := _config_in(reference, base)) is not None:
+        return _from_json(read_file(config), config)
     if not names_file(reference):
         entry = _model_entry(reference)
         return _of_checkpoint(loaded("model", entry, ModelSpec), entry, reference)
@@ -249,6 +264,16 @@ def model(reference: str, base: Path) -> ModelSpec:
     if isinstance(document.value, dict) and detect_huggingface(document.value):
         return _from_huggingface(document.value, path)
     return validate(document, ModelSpec).model_copy(update={"aliases": ()})
+
+
+def _config_in(reference: str, base: Path) -> Path | None:
+    """Return the ``config.json`` of the folder ``reference``, unless a model is called so."""
+    from autoplan.catalog.model_names import model_called
+
+    if names_file(reference) or not is_path(reference):
+        return None
+    config = base / reference / "config.json"
+    return config if model_called(reference) is None and os.path.isfile(config) else None  # noqa: PTH113
 
 
 def _of_checkpoint(spec: ModelSpec, entry: str, reference: str) -> ModelSpec:

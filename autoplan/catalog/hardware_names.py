@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from autoplan.catalog.derived_nodes import COUNTS, derived_name
+from autoplan.catalog.machines import rented_machines
 from autoplan.catalog.roots import entry_names, entry_text, names_like
 
 #: How many devices, before their name or after it: 2x4090, 8 x H100, 8*a100, A100x8, H100:8.
@@ -17,7 +18,7 @@ _ASIDE: Final = frozenset({"nvidia", "geforce", "tesla", "quadro", "amd", "radeo
 #: NVIDIA's system and the board in it, whose names people take for each other.
 _SYSTEM: Final = re.compile(r"^[dh]gx-?")
 #: Words of a machine's name that its provider's pages leave out, or write before it.
-_PROVIDERS: Final = frozenset({"aws", "azure", "gcp", "standard"})
+_PROVIDERS: Final = frozenset({"aws", "azure", "gcp", "oci", "standard"})
 #: The most devices that a message names, and nodes that a file describes.
 _MOST_DEVICES: Final = 3
 _MOST_NODES: Final = 4
@@ -43,11 +44,12 @@ def machine_called(words: str) -> str | None:
 
     >>> machine_called("p5.48xlarge"), machine_called("Standard_ND96isr_H100_v5"), machine_called("DGX H200")
     ('aws-p5-48xlarge', 'azure-nd96isr-h100-v5', 'hgx-h200')
-    >>> machine_called("h200") is None
-    True
+    >>> machine_called("g5.12xlarge"), machine_called("1x-dgx-spark"), machine_called("h200")
+    ('aws-g5-12xlarge', 'dgx-spark', None)
     """
-    wanted = _machine(words)
-    machines = [name for name in [*entry_names("node"), *entry_names("cluster")] if _machine(name) == wanted]
+    wanted = _machine(words.casefold().removeprefix("1x-"))
+    names = {*entry_names("node"), *entry_names("cluster"), *rented_machines()}
+    machines = [name for name in names if _machine(name) == wanted]
     return machines[0] if len(machines) == 1 else None
 
 

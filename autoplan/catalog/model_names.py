@@ -70,14 +70,21 @@ def copied_model(name: str) -> str | None:
 
     None for one whose weights are in another format, which a job says by itself.
 
-    >>> copied_model("Llama-3.1-8B"), copied_model("unsloth/Qwen3-8B"), copied_model("Qwen/Qwen3-14B-AWQ")
-    ('llama3.1-8b', 'qwen3-8b', None)
+    >>> copied_model("llama3.3-70b"), copied_model("unsloth/Qwen3-8B"), copied_model("Qwen/Qwen3-14B-AWQ")
+    ('llama3.1-70b', 'qwen3-8b', None)
     """
     if _PACKED.search(name):
         return None
-    wanted = bare_checkpoint(name)
-    same = {entry for entry, hub in _all_names() if bare_checkpoint(hub) == wanted}
-    return same.pop() if len(same) == 1 else None
+    for alike in (_joined, lambda hub: _joined(bare_checkpoint(hub))):
+        found = {entry for entry, hub in _all_names() if alike(hub) == alike(name)}
+        if len(found) == 1:
+            return found.pop()
+    return None
+
+
+def _joined(name: str) -> str:
+    """Return the name without its publisher and hyphens, in lower case."""
+    return name.rpartition("/")[2].casefold().replace("-", "")
 
 
 def checkpoint_model(checkpoint: str) -> str | None:

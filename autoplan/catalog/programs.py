@@ -27,12 +27,12 @@ def program(name: str) -> ProgramSpec:
     return loaded("program", name, ProgramSpec)
 
 
-def rules_of(way: ProgramWay) -> tuple[RuleSpec, ...]:
-    """Return the rules of ``way``, those of the way that it is like before its own."""
+def rules_of(way: ProgramWay, job: Job) -> tuple[RuleSpec, ...]:
+    """Return the rules of ``way`` for ``job``, those of the way that it is like before its own."""
     rules, names = way.rules, way.like
     for _ in range(_MOST_STEPS):
         if names is None:
-            return rules
+            return tuple(rule.of_layouts for rule in rules if rule.holds_for(job))
         name, _, title = names.partition("/")
         base = next((one for one in program(name).ways if one.title == title), None)
         if base is None:
@@ -200,7 +200,7 @@ def _run(job: Job, entry: ProgramSpec, way: ProgramWay, *, stack_named: bool) ->
         missing = f"{priced_by.title} prices no models with experts"
     if missing is not None:
         return missing
-    chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way))
+    chosen = ChosenProgram(entry.name, entry.title, way.title, way.target, rules_of(way, job))
     return replace(job, stack=priced_by, stack_assumed=False, program=chosen, choices=())
 
 
@@ -208,6 +208,8 @@ def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
     """Return what the software of ``way`` does unlike its stack: what the job says, else its defaults."""
     trained = job.adapters is not None or job.rl is not None
     defaults = {"loss": way.loss if trained else None} | way.defaults.model_dump(exclude_none=True)
+    if way.eager_sinks and job.model.attention_sinks:
+        defaults["attention"] = "eager"
     fused = way.fused_adapters and job.adapters is not None and job.rl is None
     if fused and job.adapters is not None and job.adapters.base != "int8":
         defaults["fused_adapters"] = True

@@ -84,13 +84,16 @@ def argument_array(
     return f"#!/usr/bin/env bash\n{as_comment(header)}{exports}{name}=(\n{''.join(lines)})\n"
 
 
-def command_script(header: tuple[str, ...], command: str, options: Iterable[tuple[str, ...]]) -> str:
+def command_script(
+    header: tuple[str, ...], command: str, options: Iterable[tuple[str, ...]], before: Iterable[str] = ()
+) -> str:
     """Return a script that runs ``command``, in shell syntax, with a line for each of ``options``.
 
-    Words of ``options`` are quoted; arguments of the script come last, where they override the others.
+    Words of ``options`` are quoted; arguments of the script come last, where they override the others. Lines
+    of ``before`` run first.
     """
     lines = [f"exec {command}", *(f"    {shlex.join(words)}" for words in options), '    "$@"']
-    body = " \\\n".join(lines)
+    body = "\n".join((*before, " \\\n".join(lines)))
     return f"#!/usr/bin/env bash\n{as_comment(header)}set -euo pipefail\n{body}\n"
 
 

@@ -148,7 +148,9 @@ def plannable(job: Job | str | Path) -> Job:
     _refuse_adapters(job)
     if lacking := missing_fine_tuning(job, job.stack):
         stacks = [name for name in entry_names("stack") if has_fine_tuning(job, stack(name))]
-        raise UnsupportedError(f"{job.stack.title} has no {lacking}: {_other_stacks(stacks)}")
+        programs = "; ".join(f"{title}: {words}" for title, words in job.lacking)
+        before = f"no usual program runs this job ({programs}), and " if programs else ""
+        raise UnsupportedError(f"{before}{job.stack.title} has no {lacking}: {_other_stacks(stacks)}")
     if model.layers > MOST_LAYERS:
         raise UnsupportedError(f"{model.name} has {model.layers} layers: at most {MOST_LAYERS} are supported")
     peak_flops(job.cluster, job.precision)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from autoplan.schema.base import (
+    Bytes,
     Frozen,
     Sourced,
     SourcedBandwidth,
@@ -258,6 +259,30 @@ class ClusterSpec(_Entry):
     network: Network | None = Field(
         default=None, description="the network between the nodes; left out: the node's default"
     )
+
+
+class RentedMachine(Frozen):
+    """What a provider's machine is: so many of a device below a host, or a node of the catalogue."""
+
+    node: EntryName | None = Field(default=None, description="name of an entry in hardware/nodes")
+    device: EntryName | None = Field(default=None, description="name of an entry in hardware/devices")
+    devices: int = Field(default=1, ge=1, le=10_000, description="number of devices")
+    host_memory: Bytes | None = Field(default=None, description="main memory of the machine")
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> Self:
+        if (self.node is None) == (self.device is None or self.host_memory is None):
+            raise ValueError("a machine has a node, or a device and the memory of its host")
+        return self
+
+
+class MachinesSpec(Frozen):
+    """Machines that are rented, whose numbers are those of nodes and devices."""
+
+    schema_version: Literal[1] = Field(alias="schema", description="version of this file format")
+    kind: Literal["machines"] = Field(description="says that this file lists machines")
+    source: SourceText = Field(description="where devices and memory of the machines stand")
+    machines: dict[EntryName, RentedMachine] = Field(description="machines by provider and name")
 
 
 #: Any file of the hardware catalogue, distinguished by its ``kind``.

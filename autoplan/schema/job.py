@@ -296,7 +296,8 @@ class JobSpec(Frozen):
         description="what the job does; a serving job has keys of its own"
     )
     model: Annotated[str, Field(min_length=1)] | ModelSpec = Field(
-        description="a name in specs/models, a path to such a file or a config.json, or the fields of a model"
+        description="a name in specs/models, a path to such a file, a config.json or the folder of a"
+        " checkpoint, or the fields of a model"
     )
     hardware: HardwareName = Field(
         min_length=1,

@@ -16,7 +16,7 @@ from autoplan.schema.adapters import AdapterSpec, Base
 from autoplan.schema.base import Frozen
 from autoplan.schema.costmodel.kernel_spec import Name
 from autoplan.schema.costmodel.software import SoftwareSpec
-from autoplan.schema.job import Job, RuleEntry
+from autoplan.schema.job import Job, RuleSpec
 from autoplan.schema.post_training import RLMethod
 from autoplan.schema.precision import Optimizer, Precision
 
@@ -50,6 +50,7 @@ Part = Literal[
     "norms of queries over all heads without experts",
     "latents",
     "sinks",
+    "sinks off Hopper",
     "windows without sinks",
     "adapters beside experts",
 ]
@@ -120,6 +121,10 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
     ),
     "latents": ("multi-head latent attention", lambda job: job.model.mla is not None),
     "sinks": ("attention sinks", lambda job: job.model.attention_sinks),
+    "sinks off Hopper": (
+        "attention sinks on devices other than Hopper, which its kernel is for",
+        lambda job: job.model.attention_sinks and job.cluster.device.architecture != "hopper",
+    ),
     "windows without sinks": (
         "sliding windows without attention sinks",
         lambda job: _has_window(job) and not job.model.attention_sinks,
@@ -133,6 +138,27 @@ _PARTS: Final[Mapping[Part, tuple[str, Callable[[Job], bool]]]] = {
         lambda job: job.routing.capacity_factor is not None,
     ),
 }
+
+
+class ProgramRule(RuleSpec):
+    """A relation of the layouts that a program can express, of any job or of those that choose something."""
+
+    choices: tuple[str, ...] = Field(
+        default=(),
+        alias="with",
+        description="optimizers and switches of `software` with which it holds, such as adamw-8bit or"
+        " cuda_graphs; left out: with all",
+    )
+
+    def holds_for(self, job: Job) -> bool:
+        """Return whether the relation is one of the layouts of ``job``."""
+        on = {name for name in type(job.software).model_fields if getattr(job.software, name) is True}
+        return not self.choices or bool({job.optimizer, *on}.intersection(self.choices))
+
+    @property
+    def of_layouts(self) -> RuleSpec:
+        """The relation as one that a job has, without the choices that it goes with."""
+        return RuleSpec.model_construct(rule=self.rule, because=self.because)
 
 
 class ProgramWay(Frozen):
@@ -153,7 +179,9 @@ class ProgramWay(Frozen):
         description="number formats of GEMMs that it has"
     )
     software: tuple[str, ...] = Field(
-        default=(), description="keys of a job's `software` that its configuration expresses"
+        default=(),
+        description="keys of a job's `software` that its configuration expresses, such as compile, or single"
+        " values of them, such as loss=chunked",
     )
     bases: tuple[Base, ...] = Field(
         default=(), description="formats of a frozen base below adapters (QLoRA) that it has"
@@ -183,6 +211,11 @@ class ProgramWay(Frozen):
         description="whether an MLP with adapters is one function, where a job has no rl, no base in int8 and"
         " does not say it otherwise",
     )
+    eager_sinks: bool = Field(
+        default=False,
+        description="whether attention with sinks has its scores in memory, where a job names no kernel:"
+        " transformers has no SDPA for it",
+    )
     needs: tuple[Literal["base", "pure_bf16"], ...] = Field(
         default=(), description="what a job has that runs in this way: a quantised base, or all of it in bf16"
     )
@@ -197,7 +230,7 @@ class ProgramWay(Frozen):
     without: tuple[Part, ...] = Field(
         default=(), description="parts of models and of routing that its configuration does not have"
     )
-    rules: tuple[RuleEntry, ...] = Field(
+    rules: tuple[ProgramRule, ...] = Field(
         default=(), max_length=50, description="relations that a layout satisfies where it can express it"
     )
 
@@ -262,14 +295,23 @@ def lacks(way: ProgramWay, job: Job) -> str | None:
             job.model.linear_attention is not None and not way.linear_attention
         ),
     }
-    parts |= {
-        f"no key for software.{name}": getattr(job.software, name) is not None
-        for name in type(job.software).model_fields
-        if name not in way.software
-    }
+    parts |= _lacking_software(way, job.software)
     if (part := missing_part(job, way.without)) is not None:
         parts[f"no {part}"] = True
     return next((words for words, missing in parts.items() if missing), None)
+
+
+def _lacking_software(way: ProgramWay, software: SoftwareSpec) -> dict[str, bool]:
+    """Return which choices of ``software`` the way does not express, in words."""
+    chosen = {
+        name: value for name in type(software).model_fields if (value := getattr(software, name)) is not None
+    }
+    values = {choice.partition("=")[0] for choice in way.software if "=" in choice}
+    return {
+        f"no software.{name}: {str(value).lower()}" if name in values else f"no key for software.{name}": True
+        for name, value in chosen.items()
+        if name not in way.software and f"{name}={str(value).lower()}" not in way.software
+    }
 
 
 def missing_part(job: Job, without: Iterable[Part]) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -18,6 +20,7 @@ from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
+from autoplan.schema.precision import Optimizer, Precision
 from autoplan.schema.program import lacks
 
 WRITTEN = [
@@ -153,7 +156,8 @@ def test_a_way_has_the_adapters_that_its_target_writes(name, way, kind, optimize
         adapters=AdapterSpec(rank=8, **ADAPTERS[kind]),
         software=SoftwareSpec(pure_bf16=True) if pure else SoftwareSpec(),
     )
-    one, rules = resolve_job(spec), rules_of(way)
+    one = resolve_job(spec)
+    rules = rules_of(way, one)
     written = []
     for text in ("dp=1,zero=0", "dp=2,zero=0", "dp=2,zero=2,recompute=full", "dp=2,zero=3,recompute=full"):
         layout = parse_layout(text, layers=one.model.layers, devices=int(text[3]))
@@ -168,6 +172,64 @@ def test_a_way_has_the_adapters_that_its_target_writes(name, way, kind, optimize
         assert all(written)
     elif missing_fine_tuning(one, one.stack) is None and missing != f"no {optimizer}":
         assert not any(written), missing
+
+
+#: Jobs whose choices are changed one by one.
+TASKS = {
+    "all": {},
+    "adapters": {"adapters": AdapterSpec(rank=8, targets="attention")},
+    "pairs": {"adapters": AdapterSpec(rank=8, targets="attention"), "rl": "dpo"},
+    "experts": {"model": "mixtral-8x7b", "adapters": AdapterSpec(rank=8, targets="attention")},
+}
+FEW_LAYOUTS = ("zero=0", "zero=1,offload=optimizer", "zero=2,recompute=full", "zero=3,recompute=full")
+MORE_LAYOUTS = ("tp=2,pp=2,dp=2,zero=0", "pp=2,dp=4,zero=1,recompute=full")
+
+
+def single_choices():
+    """Yield every value of a job's precision, optimizer and software, one at a time."""
+    for key, kind in (("precision", Precision), ("optimizer", Optimizer)):
+        yield from ({key: value} for value in get_args(kind))
+    for key, field in SoftwareSpec.model_fields.items():
+        parts = [part for part in get_args(field.annotation) if part is not type(None)]
+        values = {bool: (True, False), int: (8,)}.get(parts[0], get_args(parts[0]))
+        yield from (
+            {"software": SoftwareSpec(**{key: value})} for value in values if isinstance(value, str | int)
+        )
+
+
+def jobs_of_choices(way, task):
+    """Yield jobs of a way, each with one choice, and what is chosen; none that no job can have."""
+    least = {"optimizer": "adamw" if "adamw" in way.optimizers else way.optimizers[0]}
+    least["software"] = SoftwareSpec(pure_bf16=True) if "pure_bf16" in way.needs else SoftwareSpec()
+    if "base" in way.needs and "adapters" in task:
+        task = {**task, "adapters": AdapterSpec(rank=8, targets="attention", base=way.bases[0])}
+    alone = any(rule.rule == "dp == 1" for rule in way.rules)
+    work = Workload(sequence_length=4096, global_batch_size=8)
+    where = {"model": "llama3-8b", "hardware": "dgx-h100", "devices": 1 if alone else 8, "stack": way.stack}
+    for choice in single_choices():
+        fields = {"kind": "training", "workload": work, **where, **least, **task, **choice}
+        with suppress(AutoplanError, ValueError):
+            yield choice, resolve_job(JobSpec(**fields))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(("name", "way"), WRITTEN, ids=lambda x: getattr(x, "title", x))
+def test_what_a_way_does_not_lack_is_written(name, way, task):
+    """Each single value of precision, optimizer and software is a lack, a rule, or in the program's file."""
+    target, kept = find_target(way.target), 0
+    for choice, one in jobs_of_choices(way, TASKS[task]):
+        if lacks(way, one) is not None:
+            continue
+        for text in (*FEW_LAYOUTS, *(MORE_LAYOUTS if one.cluster.devices > 1 else ())):
+            layout = parse_layout(text, layers=one.model.layers, devices=one.cluster.devices)
+            rules = rules_of(way, one)
+            if broken_rules(one, layout) or any(breaks(one, rule.relation, layout) for rule in rules):
+                continue
+            kept += 1
+            assert target.emit(PlannedRun(one, layout)).files, (choice, text)
+    assert kept or not {"adapters": {"adapters"}, "all": {"pretrain", "fine-tune"}}.get(task, set()) & {
+        *way.tasks
+    }
 
 
 @pytest.mark.parametrize("name", entry_names("model"))

@@ -216,3 +216,20 @@ def test_an_option_by_the_name_that_another_program_has_is_told_ours(run, writte
 
     assert refused.exit_code == 2
     assert f"{written} is {meant} here" in refused.output
+
+
+def test_the_folder_of_a_checkpoint_is_a_model(run, tmp_path, monkeypatch):
+    """Its config.json is read, from a line and from the job that the line saves."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    fields = {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    fields |= {"intermediate_size": 1024, "vocab_size": 1000}
+    (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    line = ("--model", "./mine", "--hardware", "1x4090", "--task", "lora", "--save", "job.yaml", "-f", "json")
+    asked = json.loads(run("plan", *line).stdout)
+    saved = json.loads(run("plan", "job.yaml", "-f", "json").stdout)
+
+    assert asked["resolved"]["model"]["layers"] == 4
+    assert saved["resolved"]["model"] == asked["resolved"]["model"]
+    assert run("plan", "--model", "./other", "--hardware", "1x4090").exit_code == 2

@@ -23,6 +23,7 @@ from autoplan.schema.job import JobSpec, Workload
 from autoplan.schema.layout import parse_layout
 from tests.support.quick_cases import slow_after, slow_but
 from tests.support.random_jobs import random_job
+from tests.support.random_questions import random_question
 from tests.support.tampering import judged, tampered
 
 #: Jobs on two devices, which are planned for all their programs in a moment.
@@ -143,6 +144,35 @@ def test_every_plan_of_a_shipped_job_is_written_by_its_program(run, name, tmp_pa
 def test_every_plan_of_a_random_job_is_written_by_its_program(run, seed, tmp_path):
     """The same holds for models, devices, limits and rules at random."""
     assert_every_plan_is_started(run, random_job(seed).changed(stack=None).written(tmp_path))
+
+
+@pytest.mark.parametrize("seed", slow_after(4, range(200)))
+def test_every_plan_of_a_random_question_is_written_by_its_program(run, seed, tmp_path):
+    """Models, cards, tasks and options that people name: plans and changes that help are written.
+
+    A question that no program can run is refused before it is planned, and says why.
+    """
+    options = random_question(seed)
+    done = run("plan", *options, "--deadline", "60")
+    last = done.stdout.splitlines()[-1] if done.stdout else ""
+    if done.exit_code == 0:
+        if last.startswith("next: no program runs this job"):
+            return
+        front = autoplan.plan(load_job(shlex.join(options)), deadline=60)
+        assert written(front) == len(front.plans)
+        words = shlex.split(last.removeprefix("next: autoplan "))
+    elif last.startswith("to make change 1: "):
+        job = tmp_path / "new.yaml"
+        words = shlex.split(last.removeprefix("to make change 1: autoplan "))
+        job.write_text(run(*words[: words.index(">")]).stdout, encoding="utf-8")
+        changed = run("plan", job, "--deadline", "60")
+        assert changed.exit_code == 0, changed.stderr
+        words = shlex.split(changed.stdout.splitlines()[-1].removeprefix("next: autoplan "))
+    else:
+        assert done.exit_code == 1 or done.stderr.startswith("error: ")
+        return
+    emitted = run(*words, "--deadline", "60")
+    assert emitted.exit_code == 0, emitted.stderr
 
 
 JOB = """

@@ -484,7 +484,7 @@ def fine_tune_figures():
     from benchmarks.accuracy.scores import grouped, memory_errors
 
     folder = DEFAULT_RUNS[0].parent
-    files = ("fine_tuning.yaml", "fine_tuning_2.yaml")
+    files = ("fine_tuning.yaml", "fine_tuning_2.yaml", "fine_tuning_3.yaml")
     outcomes = [x for name in files for x in outcomes_of_file(folder / name) if not x.run.measured.oom]
     names = {"sft": "full", "lora": "LoRA", "qlora": "QLoRA"}
 

@@ -1,5 +1,7 @@
 """What is suggested for cards that a job does not fit: cards that one adds to, and steps of which batch."""
 
+import pytest
+
 import autoplan
 from autoplan.planning.infeasible.smallest_relaxations import suggested
 
@@ -17,6 +19,32 @@ def test_larger_devices_are_cards_rather_than_a_rack():
 
     assert edits == {"hardware": "4x-a100-pcie-40gb"}
     assert plan.layout.devices == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "edits"),
+    [
+        (
+            "--model llama3.1-70b --hardware 2x-rtx-6000-ada --task train --batch 32 --program accelerate",
+            "low-rank adapters on a quantised base",
+            {"program": "usual", "adapters": "{rank: 16, base: nf4}"},
+        ),
+        (
+            "--model llama3.1-70b --hardware 2x-h100-pcie --rl dpo --program trainer --optimizer paged-adamw",
+            "low-rank adapters on a quantised base",
+            {"adapters": "{rank: 16, base: nf4}"},
+        ),
+        (
+            "--model qwen3-32b --hardware 1x-rtx4090 --task train --sequence-length 1024 --rl simpo",
+            "larger devices, and low-rank adapters on a quantised base",
+            {"hardware": "1x-rtx-5090", "adapters": "{rank: 16, base: nf4}"},
+        ),
+    ],
+    ids=["a program without adapters", "pages beyond the host", "no card is large enough by itself"],
+)
+def test_whoever_cannot_train_all_of_a_model_is_told_how_to_adapt_it(options, kind, edits):
+    """Adapters on a base of 4 bits are suggested by a program that has them, on larger cards where needed."""
+    assert suggestion_of(options, kind)[0] == edits
 
 
 def test_a_program_without_a_recipe_is_not_suggested():

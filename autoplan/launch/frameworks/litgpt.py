@@ -85,8 +85,10 @@ def emit_litgpt(run: PlannedRun) -> Emission:
     options = _options(job, layout, command)
     start = _start(job, layout)
     words = tuple(word for option in options for word in option)
-    base = f"litgpt {command} {shlex.quote(_model(job))}"
-    text = command_script((*run.header, start), base, options)
+    name, listed = _model(job)
+    name = listed if command == "pretrain" else name  # which takes no checkpoint
+    before = () if name == listed else (_download(name, listed),)
+    text = command_script((*run.header, start), f"litgpt {command} {shlex.quote(name)}", options, before)
     return Emission((EmittedFile(_FILE, text),), words, notes=(start, *_notes(job, command)))
 
 
@@ -134,14 +136,29 @@ def _check_groups(job: Job, layout: Layout) -> None:
 _TUNED: Final = ("-Instruct", "-it")
 
 
-def _model(job: Job) -> str:
-    """Return the name that litgpt has for the model; raises InexpressibleError where it has none."""
+def _model(job: Job) -> tuple[str, str]:
+    """Return the checkpoint, and the name of its architecture in litgpt/config.py, which may be the same.
+
+    Raises InexpressibleError for an architecture that LitGPT does not list.
+    """
     first = architecture_name(job.model) or ""
     name = hub_name(job.model) or ""
-    end = next((end for end in ("", *_TUNED) if name == f"{first}{end}"), None)
-    if end is None or (first not in _MODELS and first not in _RENAMED):
+    if first not in _MODELS and first not in _RENAMED:
         raise InexpressibleError(f"the model {name or job.model.name}: it is none of litgpt/config.py")
-    return f"{_RENAMED.get(first, first)}{end}"
+    listed = _RENAMED.get(first, first)
+    tuned = next((f"{listed}{end}" for end in ("", *_TUNED) if name == f"{first}{end}"), None)
+    return (name, listed) if tuned is None else (tuned, tuned)
+
+
+def _download(name: str, listed: str) -> str:
+    """Return the line that makes LitGPT's checkpoint of ``name``, which has the architecture ``listed``.
+
+    ``litgpt/scripts/download.py`` refuses a repository that it does not list without ``--model_name``, and
+    ``utils.py``, ``extend_checkpoint_dir``, finds what it has made by the same name.
+    """
+    made = shlex.quote(f"checkpoints/{name}/lit_model.pth")
+    what = shlex.join(["litgpt", "download", name, "--model_name", listed.rpartition("/")[2]])
+    return f"[ -f {made} ] || {what}"
 
 
 def _options(job: Job, layout: Layout, command: str) -> list[tuple[str, ...]]:

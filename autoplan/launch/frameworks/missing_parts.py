@@ -110,6 +110,11 @@ def model_notes(job: Job, *, base_shipped: bool = False) -> tuple[str, ...]:
     notes = []
     if not job.model.gated and not dropout_masks(job):
         notes.append("the prediction is without dropout: set the probabilities in the model's config to 0")
+    if job.model.attention_sinks and job.stack.block.attention == "eager":
+        notes.append(
+            "attention has its scores in memory, since transformers has no SDPA for sinks: on Hopper"
+            " attn_implementation: kernels-community/vllm-flash-attn3 takes less time and memory"
+        )
     published, base = (
         published_format(job.model.name),
         job.adapters.base if job.adapters is not None else None,

@@ -55,7 +55,7 @@ class RelaxationKind:
     enough memory if the last one does not. The arguments of ``steps`` are the job, one of its choices where
     it has several, and the least memory of a layout, where known [bytes]. With ``costs_only``, a relaxation
     changes predictions but cannot resolve a conflict of the job's rules; ``memory_only`` ones are tried
-    only where no layout fits into memory.
+    only where no layout fits into memory, ``last`` ones where no other helps.
     """
 
     name: str
@@ -64,6 +64,7 @@ class RelaxationKind:
     bounded: bool = False
     costs_only: bool = False
     memory_only: bool = False
+    last: bool = False
 
     @property
     def widens_search(self) -> bool:
@@ -354,6 +355,11 @@ def _updates_in_backward(job: Job, _: float | None) -> Iterator[Changes]:
                 yield (*program, *optimizer, ("software.optimizer_in_backward", "true"), *batch)
 
 
+def _with_usual(job: Job) -> Iterator[Changes]:
+    """Yield no change of the program, and the change to usual ones where the job names others."""
+    yield from _with_and_without(job, USUAL) if job.programs is not None else ((),)
+
+
 def _with_and_without(job: Job, program: str) -> Iterator[Changes]:
     """Yield no change of the program, and the change to ``program`` where the job names no stack."""
     yield ()
@@ -397,8 +403,10 @@ def _rollouts_asleep(job: Job, _: float | None) -> Iterator[Changes]:
 
 
 def _adapters(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield adapters, with the programs that are usual where the job's own has none."""
     if job.adapters is None:
-        yield (("adapters", _adapters_of(job)),)
+        for program in _with_usual(job):
+            yield (*program, ("adapters", _adapters_of(job)))
 
 
 def _adapters_of(job: Job) -> str:
@@ -411,17 +419,29 @@ def _quantized_base(job: Job, _: float | None) -> Iterator[Changes]:
 
     Then also with the base in host memory, and with shorter sequences.
     """
-    base: Changes = (("adapters.base", _BASE),)
-    if job.adapters is None:
-        base = (("adapters", f"{_adapters_of(job)[:-1]}, base: {_BASE}}}"),)
-    elif job.adapters.base is not None:
-        return
     offloaded: Changes = (("software.offload_parameters", "true"),)
     length = job.workload.sequence_length
     for shorter in (length, *(size for size in _SHORTER if size < length)):
         change: Changes = (("workload.sequence_length", str(shorter)),) if shorter < length else ()
-        yield (*base, *change)
-        yield (*base, *offloaded, *change)
+        for base in _bases(job):
+            yield (*base, *change)
+            yield (*base, *offloaded, *change)
+
+
+def _bases(job: Job) -> Iterator[Changes]:
+    """Yield the base of ``_quantized_base``, then for usual programs where the job names others."""
+    if job.adapters is not None and job.adapters.base is not None:
+        return
+    base = ("adapters.base", _BASE)
+    if job.adapters is None:
+        base = ("adapters", f"{_adapters_of(job)[:-1]}, base: {_BASE}}}")
+    yield from ((*program, base) for program in _with_usual(job))
+
+
+def _larger_with_base(job: Job, _: float | None) -> Iterator[Changes]:
+    """Yield larger devices, each with the base of ``_quantized_base``, for what neither makes possible."""
+    for larger in _larger_devices(job, None):
+        yield from ((*larger, *base) for base in _bases(job))
 
 
 def longer_step(job: Job, seconds: float) -> Changes:
@@ -500,4 +520,10 @@ KINDS: Final = (
     RelaxationKind("fewer devices", _fewer_devices),
     RelaxationKind("more devices", _more_devices),
     RelaxationKind("larger devices", _larger_devices, costs_only=True),
+    RelaxationKind(
+        "larger devices, and low-rank adapters on a quantised base",
+        _larger_with_base,
+        memory_only=True,
+        last=True,
+    ),
 )

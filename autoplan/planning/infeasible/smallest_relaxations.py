@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
+from autoplan.costs.core.optimizer_states import OPTIMIZERS
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of, on_all
@@ -260,7 +261,7 @@ class _InfeasibleJob:
         self.closest = _closest_choice(job)
         self.needed = self._least_needed()
         self.fits = self.needed is not None and feasibility.fits_memory(job)
-        self.short = self.needed is not None and not self.fits
+        self.short = not self.fits and (self.needed is not None or _on_host(self.closest))
         self.rules_conflict = rules_conflict(job, feasibility)
         #: The fastest plan without limits on the step, or None.
         self.fastest = feasibility.fastest(job) if self.fits and not self.rules_conflict else None
@@ -279,14 +280,16 @@ class _InfeasibleJob:
         if self.fastest is not None and (suggestion := self._with_longer_step(_LONGER, (), self.fastest)):
             yield suggestion
         too_slow: list[tuple[str, _Relaxed, Fastest]] = []
-        wider = False
+        wider, found = False, self.fastest is not None
         for done, kind in enumerate(KINDS):
             progress(done, len(KINDS), kind.name)
-            if kind.name == OPEN_SEARCH and wider:
+            if (kind.name == OPEN_SEARCH and wider) or (kind.last and found):
                 continue
             sufficient, slow = self._smallest(kind)
+            if sufficient is not None and self._shorter_alone(sufficient):
+                continue
             if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
-                wider = wider or kind.widens_search
+                wider, found = wider or kind.widens_search, True
                 yield suggestion
             if slow is not None and self.fastest is None:
                 too_slow.append((f"{kind.name}, and {_LONGER}", *slow))
@@ -294,6 +297,12 @@ class _InfeasibleJob:
             progress(len(KINDS), len(KINDS), name)
             if suggestion := self._with_longer_step(name, relaxed.changes, fastest):
                 yield suggestion
+
+    def _shorter_alone(self, relaxed: _Relaxed) -> bool:
+        """Return whether shorter sequences, one of the changes of ``relaxed``, are enough by themselves."""
+        shorter = tuple(change for change in relaxed.changes if change[0] == "workload.sequence_length")
+        alone = self._relaxed(shorter) if len(shorter) < len(relaxed.changes) else None
+        return alone is not None and self.feasibility.fits_memory(alone.job)
 
     def _suggestion(self, name: str, relaxed: _Relaxed) -> Suggestion | None:
         """Return the suggestion of ``relaxed`` with the plan that its file gives; None where it has none."""
@@ -371,8 +380,13 @@ class _InfeasibleJob:
         return False
 
 
+def _on_host(job: Job) -> bool:
+    """Return whether model states of ``job`` are in host memory, which may be what they do not fit into."""
+    return OPTIMIZERS[job.optimizer].paged or job.stack.memory.offload_parameters
+
+
 def _closest_choice(job: Job) -> Job:
-    return replace(min(choices_of(job), key=closeness), source=job.source)
+    return replace(min(choices_of(job), key=closeness), source=job.source, programs=job.programs)
 
 
 def _least(steps: Sequence[_Relaxed], sufficient: Callable[[_Relaxed], bool]) -> _Relaxed | None:

@@ -44,12 +44,13 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence, or several of which each begins a line."""
+    """A sentence, or several of which each begins a line; ``label`` stands before its lines."""
 
     text: str
     tone: Tone = ""
     indent: int = 0
     strong: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

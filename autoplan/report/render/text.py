@@ -87,7 +87,12 @@ def _heading(block: Heading, _: Terminal) -> Iterator[Text]:
 def _sentence(block: Sentence, _: Terminal) -> Iterator[RenderableType]:
     style = _TONES[block.tone]
     text = Text(block.text, style=f"bold {style}" if block.strong and "bold" not in style else style)
-    yield Padding(text, (0, 0, 0, block.indent)) if block.indent else text
+    if block.label:
+        beside = Table.grid()
+        beside.add_row(Text(block.label, style=style), text)
+        yield beside
+    else:
+        yield Padding(text, (0, 0, 0, block.indent)) if block.indent else text
 
 
 def _layout_line(block: LayoutLine, _: Terminal) -> Iterator[Text]:

@@ -30,7 +30,7 @@ def suggestion_lines(front: Front, *, details: bool = True) -> Iterator[Block]:
     yield Heading("changes that make a plan possible, each one solved")
     for number, suggestion in enumerate(front.suggestions, start=1):
         if not details:
-            yield Sentence(f"{number:>2}  {suggestion.kind}: {_outcome(suggestion)}")
+            yield Sentence(f"{suggestion.kind}: {_outcome(suggestion)}", label=f"{number:>2}  ")
             yield Sentence("; ".join(map(str, suggestion.edits)), "quiet", indent=4)
             continue
         yield Sentence(f"{number:>2}  {suggestion.kind}")

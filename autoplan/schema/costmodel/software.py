@@ -257,7 +257,7 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes |= {"parameter_bytes": 1, "gathered_bytes": 1, "fp8_copy_bytes": 0}
     if software.gradients is not None:
         width = 2 if software.gradients == "bf16" else 4
-        changes |= {"gradient_bytes": width, "accumulation_traffic": 2 + 2 * width}
+        changes |= {"gradient_bytes": width, "accumulation_traffic": _accumulation_traffic(stack, width)}
     if software.optimizer_kernels is not None:
         changes["update_launches"] = _UPDATE_LAUNCHES[software.optimizer_kernels]
         # Lists of tensors take the root of the second moments of all of them at once (PyTorch,
@@ -265,6 +265,21 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         listed = software.optimizer_kernels == "foreach"
         changes["optimizer_temporary_bytes"] = listed * changes.get("state_bytes", stack.memory.state_bytes)
     return changes
+
+
+def _accumulation_traffic(stack: StackSpec, width: int) -> int:
+    """Return the bytes that add a gradient to a sum of ``width`` bytes, in the way of ``stack``.
+
+    The sum is read and written by the product itself, or by a kernel that also reads the product's 2 bytes.
+
+    >>> [_accumulation_traffic(stack(name), 2) for name in ("megatron-core", "megatron-lm")]
+    [4, 6]
+    """
+    memory = stack.memory
+    if width == memory.gradient_bytes:
+        return memory.accumulation_traffic
+    in_product = memory.accumulation_traffic == 2 * memory.gradient_bytes
+    return 2 * width if in_product else 2 + 2 * width
 
 
 def _fine_tuning_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:

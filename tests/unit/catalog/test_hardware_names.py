@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autoplan.catalog.entries import hardware, is_node
+from autoplan.catalog.entries import hardware, is_node, written
 from autoplan.catalog.hardware_names import unknown_hardware
+from autoplan.catalog.machines import rented_machines
 from autoplan.errors import CatalogError
 
 
@@ -62,8 +63,26 @@ def test_what_people_call_hardware_suggests_nodes_that_work(written: str, meant:
         ("p5.48xlarge", "aws-p5-48xlarge"),
         ("a3-highgpu-8g", "gcp-a3-highgpu-8g"),
         ("Standard_ND96isr_H100_v5", "azure-nd96isr-h100-v5"),
+        ("Standard_ND96asr_v4", "azure-nd96asr-a100-v4"),
+        ("BM.GPU.H100.8", "dgx-h100"),
+        ("1x-dgx-spark", "dgx-spark"),
+        ("g5.12xlarge", "aws-g5-12xlarge"),
+        ("g2-standard-48", "gcp-g2-standard-48"),
     ],
 )
 def test_what_one_device_alone_is_called_names_its_node(written: str, meant: str) -> None:
     """One of which others have more words, such as 48 GB, is the one that is meant."""
     assert hardware(written, Path())[0].name == meant
+
+
+@pytest.mark.parametrize("name", rented_machines())
+def test_a_rented_machine_has_its_devices_and_the_memory_of_its_host(name: str) -> None:
+    """It is called by its provider's name, with or without the provider; a job finds it again."""
+    machine, (found, devices) = rented_machines()[name], hardware(name, Path())
+    assert hardware(found.name, Path()) == (found, devices)
+    assert hardware(name.partition("-")[2], Path()) == (found, devices)
+    if machine.node is None:
+        assert (found.name, found.device, devices) == (name, machine.device, machine.devices)
+        assert found.host.memory.value == machine.host_memory
+        assert found.derived_from
+        assert written("node", name)[0].startswith("schema: 1")

@@ -171,6 +171,35 @@ def test_a_fine_tune_on_one_card_is_written(target, changes, words):
         assert word in text
 
 
+@pytest.mark.parametrize(
+    ("name", "adapters", "begins"),
+    [
+        ("unsloth/Llama-3.1-8B", True, "litgpt finetune_lora unsloth/Llama-3.1-8B"),
+        ("unsloth/Llama-3.1-8B", False, "litgpt finetune_full unsloth/Llama-3.1-8B"),
+        (
+            "meta-llama/Llama-3.1-8B-Instruct",
+            True,
+            "litgpt finetune_lora meta-llama/Meta-Llama-3.1-8B-",
+        ),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", True, "litgpt finetune_lora deepseek-ai/DeepSeek-R1-"),
+        ("Qwen/Qwen2.5-Coder-14B-Instruct", True, "litgpt finetune_lora Qwen/Qwen2.5-Coder-14B-Instruct"),
+    ],
+)
+def test_another_publishers_copy_is_fetched_by_the_name_of_its_architecture(name, adapters, begins):
+    """LitGPT's own download has the checkpoint made before the command starts from it."""
+    line = f"--model {name} --hardware 2x-h100-pcie --task {'lora' if adapters else 'train'} --program litgpt"
+    job = autoplan.load_job(line)
+    layout = parse_layout("dp=2,zero=3,recompute=full", layers=job.model.layers, devices=2)
+    text = find_target("litgpt").emit(PlannedRun(job, layout)).files[0].text
+    fetched = [line for line in text.splitlines() if "litgpt download" in line]
+
+    assert " ".join(command(text)).startswith(begins)
+    listed = {"Qwen/Qwen2.5-Coder-14B-Instruct": "Qwen2.5-14B"}.get(name, "Meta-Llama-3.1-8B")
+    folder = f"[ -f checkpoints/{name}/lit_model.pth ]"
+    copied = not name.startswith("meta-llama")
+    assert fetched == [f"{folder} || litgpt download {name} --model_name {listed}"] * copied
+
+
 def test_models_of_the_tables_are_in_the_catalogue():
     """Each name that a program is said to know is the hub's name of an entry, so that a job can have it."""
     names = {hub_name(load_entry("model", name)) for name in entry_names("model")}

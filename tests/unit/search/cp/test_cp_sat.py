@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ortools.sat.python import cp_model
 
 from autoplan import plan
 from autoplan.search.cp import constraint_model, cp_sat
@@ -42,3 +43,11 @@ def test_a_contradiction_is_solved_without_presolve(tmp_path, monkeypatch):
 
     assert [p.layout_string for p in plan(job, deadline=600).plans] == expected
     assert any(without)
+
+
+def test_a_solver_that_does_not_stop_has_spent_its_limit(monkeypatch):
+    """It is left to itself without a response: its status is unknown, and its work what it was allowed."""
+    monkeypatch.setattr(cp_sat, "status_of", lambda *_: cp_model.UNKNOWN)
+    for placed in (False, True):
+        _, status, spent = cp_sat.run_solver(cp_model.CpModel(), 2.0, brief=True, placed=placed)
+        assert (status, spent) == (cp_model.UNKNOWN, 2.0)
