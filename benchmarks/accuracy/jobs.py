@@ -99,7 +99,8 @@ def _tuned(run: Run) -> dict[str, Any]:
 
 def _kernels(run: Run, cluster: Cluster) -> KernelSpec:
     """Return the device's kernels, at the rate of the run's machine where its publication measured that."""
-    kernels, share = kernels_for(cluster.device.name), told_of(run).sustained_share
+    named = cast("KernelSpec", load_entry("kernels", run.kernels)) if run.kernels else None
+    kernels, share = named or kernels_for(cluster.device.name), told_of(run).sustained_share
     if share is None:
         return kernels
     measured = {"value": share, "kind": "measured"}

@@ -129,6 +129,8 @@ class Run(_Part):
     stack: str
     #: The catalogue's stack that prices it, where the release or the recipe decides which.
     cost_model: str | None = None
+    #: The catalogue's kernels that price it, where the release of its libraries has some of its own.
+    kernels: str | None = None
     hardware: Hardware
     model: Model
     layout: RunLayout
