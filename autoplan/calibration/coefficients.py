@@ -121,8 +121,13 @@ def affecting(job: Job, coefficient: Coefficient) -> bool:
 
 def number_of(job: Job, coefficient: Coefficient) -> Any:  # noqa: ANN401 - each kind of sourced number
     """Return the sourced number of ``job`` that ``coefficient`` names."""
-    number: Any = _spec(job, coefficient.part)
-    for name in coefficient.path:
+    return number_at(_spec(job, coefficient.part), coefficient.path)
+
+
+def number_at(model: Frozen, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - each kind of sourced number
+    """Return the number at ``path`` of a stack or of kernels."""
+    number: Any = model
+    for name in path:
         number = getattr(number, name)
     return number
 

@@ -63,7 +63,7 @@ def job_of(run: Run) -> Job:
     _refuse_unplanned(run)
     cluster = _cluster(run)
     batch = run.layout.global_batch
-    length = run.model.sequence_length
+    length = run.priced_length
     if batch is None or length is None:
         raise Skipped("the batch is not known", "global batch or sequence length")
     model = _model(run)
@@ -99,7 +99,8 @@ def _tuned(run: Run) -> dict[str, Any]:
 
 def _kernels(run: Run, cluster: Cluster) -> KernelSpec:
     """Return the device's kernels, at the rate of the run's machine where its publication measured that."""
-    kernels, share = kernels_for(cluster.device.name), told_of(run).sustained_share
+    named = cast("KernelSpec", load_entry("kernels", run.kernels)) if run.kernels else None
+    kernels, share = named or kernels_for(cluster.device.name), told_of(run).sustained_share
     if share is None:
         return kernels
     measured = {"value": share, "kind": "measured"}
@@ -188,7 +189,7 @@ def _model(run: Run) -> ModelSpec:
         "heads": model.heads,
         "ffn_size": model.ffn,
         "vocabulary": model.vocab,
-        "max_positions": model.sequence_length,
+        "max_positions": run.priced_length,
         "positions": "rope" if gated else "learned",
         "activation": "swiglu" if gated else "gelu",
         "norm": "rmsnorm" if gated else "layernorm",

@@ -57,6 +57,8 @@ class Model(_Part):
     head_dim: Count | None = None
     vocab: Wide | None = None
     sequence_length: Wide | None = None
+    #: The expected longest of the lengths to which ranks pad a microbatch: the others wait for that rank.
+    longest_of_ranks: Wide | None = None
     gated_mlp: bool | None = None
     tied_embeddings: bool | None = None
     attention: str | None = None
@@ -129,6 +131,8 @@ class Run(_Part):
     stack: str
     #: The catalogue's stack that prices it, where the release or the recipe decides which.
     cost_model: str | None = None
+    #: The catalogue's kernels that price it, where the release of its libraries has some of its own.
+    kernels: str | None = None
     hardware: Hardware
     model: Model
     layout: RunLayout
@@ -139,6 +143,11 @@ class Run(_Part):
     measured: Measured
     notes: str | None = None
     complete: bool = True
+
+    @property
+    def priced_length(self) -> int | None:
+        """Tokens of a sequence on the rank for which the others wait, None where no length is known."""
+        return self.model.longest_of_ranks or self.model.sequence_length
 
     @property
     def tokens_per_step_per_device(self) -> float | None:

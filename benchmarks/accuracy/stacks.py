@@ -79,6 +79,7 @@ def _software(run: Run, of: StackSpec) -> SoftwareSpec:
         "fp8_weights": "weights kept in fp8 alone" in notes or None,
         "gradients": "bf16" if "gradients reduced in bf16" in notes else None,
         "cuda_graphs": "CUDA graphs" in notes or None,
+        "deterministic": "deterministic-mode" in notes or None,
         "optimizer_kernels": "loop" if "foreach=False" in notes else None,
     }
     told = run.software.model_dump(exclude_unset=True) | (run.tuning.software if run.tuning else {})

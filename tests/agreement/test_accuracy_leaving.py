@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, replace
 
 import pytest
 
-from autoplan.calibration.coefficients import number_of, owner_of
+from autoplan.calibration.coefficients import number_of
 from autoplan.catalog import entry_names, stack
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import Job
 from benchmarks.accuracy import __main__ as program
 from benchmarks.accuracy.fitting.coefficients import coefficients_of
@@ -157,13 +158,24 @@ def test_a_refit_forgets_what_is_shipped(observations):
     by_name = {x.name: x for x in shared_coefficients()}
     for job in (x.job for x in observations):
         for x in by_name.values():
-            if x.serves(x.coefficient.part, owner_of(job, x.coefficient)):
+            if x.prices(job):
                 assert number_of(blind.job(job), x.coefficient).value == pytest.approx(x.prior, rel=1e-3)
 
     assert any(abs(x.fitted / x.prior - 1.0) > 0.02 for x in fitter.whole())
     assert {x.shipped for x in fitter.whole()} <= {
         number_of(job, x.coefficient).value for job in (o.job for o in observations) for x in by_name.values()
     }
+
+
+def test_captured_steps_keep_the_launches_of_their_graph(observations):
+    """What a job's software writes in place of a file's number is no coefficient of that file."""
+    launch = next(x for x in shared_coefficients() if x.coefficient.name == "host_launch")
+    one = next(x for x in observations if launch.prices(x.job))
+    captured = replace(one.job, stack=with_software(one.job.stack, SoftwareSpec(cuda_graphs=True)))
+    fitted = shared_fitter([one, replace(one, job=captured)]).without([0, 1])
+
+    assert fitted.job(captured).stack.host_launch == captured.stack.host_launch
+    assert fitted.job(one.job).stack.host_launch.value == pytest.approx(launch.prior)
 
 
 #: Scores this close are alike: drawing publications anew moves how far analytic's is over the least from

@@ -207,6 +207,7 @@ def fine_tunes(job, layouts):
         {"offload_parameters": True},
         {"compile": True},
         {"attention": "eager"},
+        {"deterministic": True},
     )
     adapted += [replace(job, software=SoftwareSpec(**chosen)) for chosen in software]
     return [(one, (*layouts[:3], "dp=8,mbs=8,zero=3", "dp=8,mbs=8,zero=0")) for one in adapted]

@@ -16,9 +16,9 @@ import numpy as np
 import yaml
 
 from autoplan.calibration import COEFFICIENTS, Estimate, Fit, Observation, Refits
-from autoplan.calibration.coefficients import Coefficient, Part, number_of, owner_of, with_number
-from autoplan.catalog import entry_text, read_stack
-from autoplan.schema.base import NumberKind
+from autoplan.calibration.coefficients import Coefficient, Part, number_at, number_of, owner_of, with_number
+from autoplan.catalog import entry_text, load_entry, read_stack
+from autoplan.schema.base import NumberKind, Sourced
 from autoplan.schema.job import Job
 
 __all__ = ["Refitted", "Shared", "SharedFit", "SharedFitter", "shared_coefficients"]
@@ -42,6 +42,16 @@ class Shared:
         """Return whether the entry ``name`` has it, written in its own file or inherited."""
         return part == self.coefficient.part and _written_in(part, name, self.coefficient.path) in self.files
 
+    def prices(self, job: Job) -> bool:
+        """Return whether ``job`` has it: its entry does, and the job's software wrote no other number there.
+
+        Captured steps take their launches from the graph (``software.cuda_graphs``).
+        """
+        part, name = self.coefficient.part, owner_of(job, self.coefficient)
+        return self.serves(part, name) and _told(number_of(job, self.coefficient)) == _told_in(
+            part, name, self.coefficient
+        )
+
 
 @cache
 def shared_coefficients() -> tuple[Shared, ...]:
@@ -62,11 +72,21 @@ def _written_in(part: Part, name: str, path: tuple[str, ...]) -> str:
     return read_stack(*entry_text("stack", name)).inherited.get(path, name)
 
 
+def _told(number: Sourced) -> tuple[str, str | None]:
+    """Return what a number says of itself, which no fit changes."""
+    return number.source, number.note
+
+
+@cache
+def _told_in(part: Part, name: str, coefficient: Coefficient) -> tuple[str, str | None]:
+    """Return what the number of ``coefficient`` says of itself in the entry ``name``."""
+    return _told(number_at(load_entry(part, name), coefficient.path))
+
+
 def _shared_by(job: Job, coefficient: Coefficient) -> str | None:
     """Return the name under which ``job`` shares ``coefficient``; None where its value is its file's own."""
-    file = owner_of(job, coefficient)
     alike = (x for x in shared_coefficients() if x.coefficient == coefficient)
-    return next((x.name for x in alike if x.serves(coefficient.part, file)), None)
+    return next((x.name for x in alike if x.prices(job)), None)
 
 
 def _at_priors(job: Job) -> Job:
@@ -74,9 +94,11 @@ def _at_priors(job: Job) -> Job:
     stack, kernels = job.stack, job.kernels
     for x in shared_coefficients():
         told = {"value": x.prior, "kind": x.kind}
-        if x.serves("stack", stack.name):
+        if not x.prices(job):
+            continue
+        if x.coefficient.part == "stack":
             stack = with_number(stack, x.coefficient.path, **told)
-        elif x.serves("kernels", kernels.name):
+        else:
             kernels = with_number(kernels, x.coefficient.path, **told)
     return replace(job, stack=stack, kernels=kernels)
 
@@ -106,7 +128,7 @@ class SharedFitter:
             x.name: number_of(observation.job, x.coefficient).value
             for x in shared_coefficients()
             for observation in observations
-            if x.serves(x.coefficient.part, owner_of(observation.job, x.coefficient))
+            if x.prices(observation.job)
         }
         self._fits: dict[tuple[int, ...], SharedFit] = {}
         self._refits = Refits(placed, owner=_shared_by, initial=self._from_prior)

@@ -93,6 +93,7 @@ def test_launches_move_steps_that_the_host_bounds(tmp_path):
     plain = seconds("")
 
     assert seconds("software: {cuda_graphs: true}") < plain
+    assert seconds("software: {deterministic: true}") > plain
     assert seconds("software: {optimizer_kernels: loop, pure_bf16: true}") > seconds(
         "software: {pure_bf16: true}"
     )

@@ -335,6 +335,7 @@ def _refuse_software(job: Job) -> None:
         "torch.compile of the model (software.compile)": software.compile is True,
         "parameters and states in bf16 alone (software.pure_bf16)": software.pure_bf16 is True,
         f"a loss by parts (software.loss: {software.loss})": software.loss in {"chunked", "tiled"},
+        "deterministic kernels (software.deterministic)": software.deterministic is True,
         "16-bit weights in 8-bit formats under fp8 of another precision": (
             bool(software.fp8_weights) and job.precision not in {"fp8", "mxfp8", "nvfp4"}
         ),

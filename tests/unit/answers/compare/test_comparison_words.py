@@ -41,7 +41,7 @@ def test_the_winner_and_what_decides_are_named(both):
     """The fastest layout that fits, the next one, and the part in which that loses most."""
     text = said(both)
 
-    assert text.startswith("Pick tp=2: 37.10 s a step, against ")
+    assert text.startswith("Pick tp=2: 37.14 s a step, against ")
     assert "tensor parallel communication (+" in text
 
 
