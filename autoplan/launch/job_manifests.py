@@ -1,4 +1,4 @@
-"""Scripts that manifests of jobs hold: tasks of dstack and SkyPilot, and jobs of Kubernetes.
+"""Scripts that manifests of jobs hold: tasks of dstack, SkyPilot and Beaker, and jobs of Kubernetes.
 
 What a manifest runs becomes a script whose words have their lines in the manifest, with the environment that
 the manifest sets; nothing is executed. Manifests that serve in containers are read where engines are.
@@ -24,6 +24,7 @@ _DSTACK: Final = (
     re.compile(r"(?m)^commands\s*:"),
 )
 _SKYPILOT: Final = (re.compile(r"(?m)^run\s*:\s*[|>]"), re.compile(r"(?m)^(?:resources|num_nodes|setup)\s*:"))
+_BEAKER: Final = (re.compile(r"(?m)^tasks\s*:"), re.compile(r"(?m)^\s*beaker\s*:"))
 #: Kinds of Kubernetes whose containers train.
 _KINDS: Final = re.compile(r"(?m)^\s*kind\s*:\s*[\"']?(?:\w*Job|Pod|JobSet|TrainingRuntime|ElasticJob)\b")
 _CONTAINERS: Final = re.compile(r"(?m)^\s*(?:-\s+)?containers\s*:")
@@ -72,6 +73,9 @@ def with_script(file: LaunchFile) -> LaunchFile:
             devices = _dstack(mapping_of(root), script)
         elif _fits(_SKYPILOT, file.text):
             devices = _skypilot(mapping_of(root), script)
+        elif _fits(_BEAKER, file.text):
+            for task in items_of(mapping_of(root).get("tasks")):
+                _container(mapping_of(task), script)
         elif not script.text:
             script.variables |= _nodes_of_job(mapping_of(root))
             _kubernetes(root, script, 0)
@@ -101,7 +105,7 @@ def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
 
 def _is_manifest(text: str) -> bool:
     jobs = _KINDS.search(text) is not None and _CONTAINERS.search(text) is not None
-    return _fits(_DSTACK, text) or _fits(_SKYPILOT, text) or jobs
+    return jobs or any(_fits(signs, text) for signs in (_DSTACK, _SKYPILOT, _BEAKER))
 
 
 def _fits(signs: Sequence[re.Pattern[str]], text: str) -> bool:
@@ -184,13 +188,13 @@ def _nodes_of_job(values: Mapping[str, yaml.Node]) -> dict[str, str]:
 
 def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
     """Add the command of a container where it trains."""
-    nodes = [values[key] for key in ("command", "args") if key in values]
+    nodes = [values[key] for key in ("command", "args", "arguments") if key in values]
     words = [
         (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in items_of(node) or [node]
     ]
     if script.text or not _TRAINS.search(" ".join(word for _, word in words)):
         return
-    script.variables |= environment_of(values.get("env"))
+    script.variables |= environment_of(values.get("env") or values.get("envVars"))
     at = next((i for i, (_, word) in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
     if at is not None and _SHELL.fullmatch(words[0][1]) and at + 1 < len(words):
         script.add(*words[at + 1])

@@ -92,12 +92,14 @@ def named_configuration(file: LaunchFile) -> LaunchFile | None:
     sharding: LaunchFile | None = None
     for inner, names, command, at in _named_files(script, file):
         behind = command.words[at + 1 :]
-        if names == ["trainer"]:
+        if names in (["trainer"], ["axolotl"]):
             overriding = import_module(_OVERRIDING).overriding
-            return replace(inner, arguments=(*overriding(file, script, command, behind), *file.arguments))
+            words = overriding(names[0], file, script, (command, behind))
+            return replace(inner, arguments=(*words, *file.arguments))
         if set(names) - _SHARDING:
             return replace(inner, arguments=_overrides(names, behind, file))
-        sharding = sharding or (inner if names == ["deepspeed"] else None)
+        if names == ["deepspeed"]:
+            sharding = sharding or replace(inner, arguments=tuple(_deciding(command.words)))
     if sharding is not None or recognised_by:
         return None if recognised_by else sharding
     _refuse_missing(script, file)
@@ -127,6 +129,15 @@ def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile,
             )
             names = [name for name, recognises in _readers() if recognises(inner)]
             yield inner, names, command, at
+
+
+def _deciding(words: Sequence[Word]) -> Iterator[str]:
+    """Yield the options of a program of its own that may decide a degree or a size."""
+    for at, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        behind = value if equals else words[at + 1].text if at + 1 < len(words) else ""
+        if name.startswith("--") and may_decide(name.lstrip("-"), behind):
+            yield f"{name}={behind}"
 
 
 def _refuse_missing(script: Script, file: LaunchFile) -> None:

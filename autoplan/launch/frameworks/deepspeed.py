@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.deciding_names import fields_named
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
@@ -165,14 +166,25 @@ def is_deepspeed(file: LaunchFile) -> bool:
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 
+#: Degrees that a program of its own has arguments for.
+_DEGREES: Final = frozenset({"tp", "pp", "cp", "ep"})
+
+
 def read_deepspeed(file: LaunchFile) -> Configuration:
-    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems."""
+    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems.
+
+    ``arguments`` of the file are those of the program that is started with it, as ``--name=value``.
+    """
     document = read_yaml(file, _TABLE)
     document.check_sections()
     values = zero_values(document)
     for path, fields in _TABLE.data["undecided"].items():
         if _counts(document, path):
             document.opened |= set(fields)
+    for argument in file.arguments:
+        fields = _DEGREES.intersection(fields_named(argument.partition("=")[0]))
+        document.opened |= fields
+        document.notes += [f"{argument} may decide {', '.join(sorted(fields))}: left open"] if fields else []
     _batches(document, file, values)
     document.stop_at_problems()
     document.notes += [

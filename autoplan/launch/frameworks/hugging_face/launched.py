@@ -58,12 +58,23 @@ def launched_values(
 
 
 _TRAINER: Final = interface("trainer")
-_DECIDING: Final = frozenset({*_TRAINER.data["decides"], *_TRAINER.data["lengths"], _TRAINER.keys["model"]})
+_LENGTHS: Final = frozenset(_TRAINER.data["lengths"])
+#: Arguments that go over keys of a file, and those of them whose value has to be known.
+_OVER: Final = {
+    "trainer": (("trainer", "trl"), {*_TRAINER.data["decides"], *_LENGTHS, _TRAINER.keys["model"]}),
+    "axolotl": (("axolotl",), {*interface("axolotl").keys.values()}),
+}
 
 
-def overriding(file: LaunchFile, script: Script, command: Command, behind: Sequence[Word]) -> tuple[str, ...]:
-    """Return the arguments behind a file of keys; raises SpecError where a deciding one is not known."""
-    names = key_names("trainer") | key_names("trl") | {*_TRAINER.data["lengths"]}
+def overriding(
+    framework: str, file: LaunchFile, script: Script, started: tuple[Command, Sequence[Word]]
+) -> tuple[str, ...]:
+    """Return the arguments behind a file of keys; raises SpecError where a deciding one is not known.
+
+    ``started`` is the command and its words behind the file.
+    """
+    (parts, deciding), (command, behind) = _OVER[framework], started
+    names = frozenset().union(*map(key_names, parts), _LENGTHS)
     words, _ = without_differing(
         script, command, behind, lambda name: name.startswith("--") and name[2:].replace("-", "_") in names
     )
@@ -75,7 +86,7 @@ def overriding(file: LaunchFile, script: Script, command: Command, behind: Seque
         option = word if word.text.startswith("--") else before
         name = option.text.partition("=")[0].lstrip("-").replace("-", "_")
         skipped |= {at} if option is word else {at - 1, at}
-        if name in _DECIDING - given:
+        if name in deciding - given:
             sentence = f"its value depends on {word.unknown.reason}: give the argument with --arg"
             problems.append(Problem(sentence, name, file.name, word.line or None))
     if problems:

@@ -389,6 +389,7 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
+    rename(document)
     return document, None, launcher_of(file)
 
 

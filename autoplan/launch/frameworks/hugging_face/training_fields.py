@@ -460,6 +460,10 @@ _SHORTEST: Final = 10
 _ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 
 
+#: Programs of TRL, and those of its examples and the alignment handbook, whose ModelConfig has the defaults.
+_OF_TRL: Final = re.compile(r"(?:^|/)(?:run_)?(?:sft|dpo|orpo|cpo|kto|grpo|rloo|reward\w*)(?:_\w+)?\.py$")
+
+
 def program_deepspeed(document: WrittenDocument, launcher: Sequence[Word]) -> None:
     """Leave open what a program that DeepSpeed starts without a file of its configures by itself."""
     started = any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)
@@ -503,7 +507,8 @@ def _digits(written: Written) -> bool:
 def program_adapters(document: WrittenDocument, program: str) -> None:
     """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
     switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
-    renamed = switch is not None and not switch.words.startswith("--use_peft ")
+    other = program.endswith(".py") and _OF_TRL.search(program) is None
+    renamed = switch is not None and (other or not switch.words.startswith("--use_peft "))
     tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
     if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
         document.entries["use_peft"] = replace(rank, value="true")
