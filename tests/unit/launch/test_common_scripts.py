@@ -3,6 +3,7 @@
 import pytest
 
 from autoplan.answers.configure.ask import read
+from autoplan.errors import SpecError
 
 ADAPTERS = "adapter: lora\nlora_r: 8\n"
 AXOLOTL = f"base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\nmicro_batch_size: 1\n{ADAPTERS}"
@@ -155,3 +156,39 @@ def test_experiments_of_beaker_are_scripts(reading):
     found = reading({"finetune.yaml": BEAKER})
     assert (found.layout_fields["dp"], found.layout_fields["mbs"], found.job["model"]) == (32, 1, "llama3-8b")
     assert found.job["workload"] == {"sequence_length": 4096, "global_batch_size": 128}
+
+
+COUNTED = """if command -v nvidia-smi; then
+    export NUM_GPU=$(nvidia-smi -L | wc -l)
+else
+    export NUM_GPU=0
+fi
+vllm serve Qwen/Qwen2.5-7B --tensor-parallel-size $NUM_GPU
+"""
+
+
+def test_a_value_of_a_branch_that_is_said_from_outside_holds(reading):
+    """It chooses among the branches, and no other value does."""
+    assert reading({"run.sh": COUNTED}, variables={"NUM_GPU": "2"}).layout.tp == 2
+    with pytest.raises(SpecError, match="depends on the condition in line 1"):
+        reading({"run.sh": COUNTED.replace("$(nvidia-smi -L | wc -l)", "8")}, variables={"NUM_GPU": "2"})
+
+
+PROGRAM = """import fire
+from trl import SFTConfig, SFTTrainer
+
+def main(size: int = 4, steps=2, length: int = 1024):
+    SFTTrainer(m, args=SFTConfig(per_device_train_batch_size=size, max_length=length, bf16=True))
+
+def other(size=8):
+    return size
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "size"),
+    [("fire.Fire(main)", 4), ("main()", 4), ("main(size=2)", None), ("fire.Fire(main)\nsize = 3", None)],
+)
+def test_programs_have_the_defaults_of_the_function_that_they_start(reading, start, size):
+    """Of a function that is called with arguments, and of a name with two values, nothing is known."""
+    assert reading({"sft.py": f"{PROGRAM}\n{start}\n"}).layout_fields["mbs"] == size
