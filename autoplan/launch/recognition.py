@@ -43,6 +43,8 @@ _NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
 _DATA: Final = re.compile(
     r"(?i)^--?(?![\w.-]*config)[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)"
 )
+#: A service of KServe, which names the runtime that has its command.
+_RUNTIME: Final = re.compile(r"(?ms)^kind:\s*InferenceService\b.*^\s+runtime\s*:\s*[\"']?([\w.-]+)")
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
 #: What reads the arguments behind a file of keys of the Trainer.
@@ -63,6 +65,10 @@ def recognised(file: LaunchFile) -> Target:
     candidates = [t for t in candidates if t.name != "accelerate"] or candidates
     if len(candidates) == 1:
         return candidates[0]
+    if (runtime := _RUNTIME.search(file.text)) is not None:
+        line = file.text.count("\n", 0, runtime.end()) + 1
+        sentence = f"its runtime {runtime[1]} is in another file: give both as one, with --- between them"
+        raise SpecError([Problem(sentence, "runtime", file.name, line)])
     targets = ", ".join(target_names(emitted=False))
     names = ", ".join(t.name for t in candidates)
     seen = f"its content may be that of {names}" if names else "its content is that of no framework read here"
