@@ -149,6 +149,8 @@ def test_keys_of_programs_have_other_names_in_files_too(reading):
     text = "model_name: Qwen/Qwen2.5-0.5B\nper_device_train_batch_size: 1\npeft_enabled: true\nlora_r: 4\n"
     found = reading({"sft.yaml": text})
     assert (found.job["model"], found.job["adapters"]["rank"]) == ("qwen2.5-0.5b", 4)
+    found = reading({"sft.yaml": text.replace("peft_enabled: true", "mode: qlora")})
+    assert "adapters" in found.unspecified
 
 
 def test_experiments_of_beaker_are_scripts(reading):

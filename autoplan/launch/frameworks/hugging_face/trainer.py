@@ -390,6 +390,8 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
     rename(document)
+    if "use_peft" not in document.entries:
+        program_adapters(document, "")
     return document, None, launcher_of(file)
 
 
