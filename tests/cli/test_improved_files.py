@@ -63,7 +63,7 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
 
 
 ARGUMENTS = """train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True \\
-    --gradient_accumulation_steps 1 --max_length 2048 --gradient_checkpointing True
+    --gradient_accumulation_steps 1 --max_length 2048 --gradient_checkpointing
 """
 FSDP = """distributed_type: FSDP
 fsdp_config:
@@ -83,10 +83,20 @@ ZERO = """{
 """
 
 
+LAUNCHED = """distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 3
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+
+
 @pytest.mark.parametrize(
     ("start", "name", "text"),
     [
         ("accelerate launch --config_file fsdp.yaml ", "fsdp.yaml", FSDP),
+        ("accelerate launch --config_file zero.yaml ", "zero.yaml", LAUNCHED),
         ("deepspeed --num_gpus 8 --deepspeed ds.json ", "ds.json", ZERO),
     ],
 )

@@ -11,14 +11,18 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
-from autoplan.launch.frameworks.hugging_face.training_fields import OPEN, key_names, stands
+from autoplan.launch.frameworks.accelerate_values import ACCELERATE, accelerate_layout, launcher_document
+from autoplan.launch.frameworks.hugging_face.training_fields import DEEPSPEED, FSDP, OPEN, key_names, stands
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script
 
 #: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
 _SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})
+
+
+#: How a program shards by a section of the launcher's file.
+_WAYS: Final = {"deepspeed": DEEPSPEED, "fsdp": FSDP}
 
 
 def launcher_of(file: LaunchFile) -> list[Word]:
@@ -44,6 +48,9 @@ def launched_values(
         )
         return {}
     launched = accelerate_layout(inner, replace(file, arguments=("",)))
+    kind = inner.given("kind")
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
+    launched |= {"way": _WAYS[section]} if section in _WAYS else {}
     document.problems += inner.problems
     document.notes += inner.notes
     names = [name for name in ("recompute", "earlier_recompute") if name in document.table.keys]

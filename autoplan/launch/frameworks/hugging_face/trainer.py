@@ -494,7 +494,8 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     text = value_word.text if value_word else "true"
     for path in [path for path in document.entries if path.startswith(f"{name}.")]:
         del document.entries[path]
-    document.entries[name] = Written(text, line, f"--{name} {text}"[:200])
+    words = f"--{name} {text}" if value_word else f"--{name}"
+    document.entries[name] = Written(text, line, words[:200])
     if text.startswith("{"):
         _add_mapping(document, name, text, line)
 

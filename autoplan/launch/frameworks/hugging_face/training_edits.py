@@ -25,6 +25,8 @@ _SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
 _SECTIONS: Final = ("deepspeed", "fsdp_config")
 #: Arguments that say how a run is sharded.
 _SHARDING: Final = frozenset(TRAINER.keys[name] for name in ("fsdp", "fsdp_file", "deepspeed"))
+#: How the path of the steps ends in a section of the launcher's file.
+_STEPS: Final = f".{TRAINER.keys['steps']}"
 
 #: Returns the keys that a target emits for a layout; raises InexpressibleError for what it lacks.
 Document = Callable[[Layout], Mapping[str, Any]]
@@ -83,18 +85,19 @@ def edits_beside(
 
     ``beside`` is the name of that file, its edits, and the argument that recomputes in its place.
     TrainingArguments without ``--fsdp`` take the sharding of the launcher, and leave ``--fsdp_config`` aside
-    (transformers/training_args.py).
+    (transformers/training_args.py). They have the batches, which the launcher's file need not have.
     """
     name, made, recompute = beside
 
     def arguments(layout: Layout) -> Mapping[str, Any]:
         return {key: value for key, value in document(layout).items() if key not in _SHARDING}
 
+    keys = (edit for edit in made if edit.path and (edit.before or not edit.path.endswith(_STEPS)))
     inner = (
         FileEdit(recompute.words, "", recompute.line)
         if recompute is not None and "activation_checkpointing" in edit.path
         else replace(edit, file=name)
-        for edit in made
+        for edit in keys
     )
     return (*inner, *script_edits(entries, layouts, arguments))
 

@@ -508,7 +508,7 @@ def program_adapters(document: WrittenDocument, program: str) -> None:
     """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
     switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
     other = program.endswith(".py") and _OF_TRL.search(program) is None
-    renamed = switch is not None and (other or not switch.words.startswith("--use_peft "))
+    renamed = switch is not None and (other or switch.words.split()[0] != "--use_peft")
     tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
     if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
         document.entries["use_peft"] = replace(rank, value="true")
