@@ -71,6 +71,7 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
         "untested_optimizer": True if job.optimizer == "sgd" and layout.zero else None,
         "optimizer_offload": "cpu" if layout.optimizer_offload else None,
         "pinned_offload": layout.optimizer_offload or None,
+        "parameter_offload": "cpu" if job.software.offload_parameters else None,
         # The section of recompute stands in the file where layers are recomputed.
         "partitioned_activations": False if full else None,
         "activation_offload": layout.activation_offload if full else None,
@@ -88,7 +89,8 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
     if tested != job.optimizer and layout.optimizer_offload:
         without = replace(layout, optimizer_offload=False)
         raise InexpressibleError(f"offload of the optimizer states of {job.optimizer}", [without])
-    plain = replace(job, adapters=None, software=SoftwareSpec(), optimizer=tested)
+    software = SoftwareSpec(offload_parameters=job.software.offload_parameters)
+    plain = replace(job, adapters=None, software=software, optimizer=tested)
     document = deepspeed_document(plain, layout)
     document.pop(_TABLE.keys["recompute"], None)
     if tested != job.optimizer:
@@ -100,7 +102,7 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    refuse_software(job, ("gradients",), rl=RL_METHODS)
+    refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
     refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
     refuse_experts(layout)
     refuse_order(layout)
@@ -120,6 +122,8 @@ def refuse_for_zero(job: Job, layout: Layout) -> None:
 
 def _refuse_offload(job: Job, layout: Layout) -> None:
     without = replace(layout, optimizer_offload=False)
+    if job.software.offload_parameters and layout.zero < 3:
+        raise InexpressibleError(f"offload of parameters with zero={layout.zero}", [replace(layout, zero=3)])
     if layout.optimizer_offload and layout.zero == 0:
         part = "offload of optimizer states without ZeRO (zero=0)"
         raise InexpressibleError(part, [replace(layout, zero=1), without])

@@ -1,9 +1,16 @@
 """Scripts as they are commonly written: defaults of launchers, arguments behind files, programs of before."""
 
+from dataclasses import replace
+
 import pytest
 
+import autoplan
 from autoplan.answers.configure.ask import read
+from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
+from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.registry import find_target
+from autoplan.schema.job import Workload
 
 ADAPTERS = "adapter: lora\nlora_r: 8\n"
 AXOLOTL = f"base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\nmicro_batch_size: 1\n{ADAPTERS}"
@@ -194,3 +201,29 @@ def other(size=8):
 def test_programs_have_the_defaults_of_the_function_that_they_start(reading, start, size):
     """Of a function that is called with arguments, and of a name with two values, nothing is known."""
     assert reading({"sft.py": f"{PROGRAM}\n{start}\n"}).layout_fields["mbs"] == size
+
+
+OFFLOADED = """{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"},
+  "offload_param": {"device": "cpu"}}, "train_micro_batch_size_per_gpu": "auto"}
+"""
+
+
+def test_a_script_of_llama_factory_is_edited_beside_its_file_of_deepspeed():
+    """Batches stand in the script, the stage in the file that it names, and parameters stay on the host."""
+    words = "--model_name_or_path meta-llama/Llama-2-7b-hf --finetuning_type full --cutoff_len 1024 --bf16"
+    words += " --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --deepspeed ds.json"
+    file = LaunchFile(
+        "run.sh", f"deepspeed --num_gpus 8 train_bash.py {words}\n", sibling=lambda _: OFFLOADED
+    )
+    target = find_target("llama-factory")
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    software = job.software.model_copy(update={"offload_parameters": True})
+    workload = Workload(sequence_length=1024, global_batch_size=16)
+    job = replace(job, stack=load_entry("stack", "deepspeed"), software=software, workload=workload)
+    old = target.read(file).layout
+    edits = target.edits(file, job, old, replace(old, microbatch=2))
+
+    assert [(edit.before, edit.after, edit.file) for edit in edits] == [
+        ("--per_device_train_batch_size 1", "--per_device_train_batch_size 2", ""),
+        ("--gradient_accumulation_steps 2", "--gradient_accumulation_steps 1", ""),
+    ]

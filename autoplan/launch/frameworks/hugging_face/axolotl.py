@@ -94,7 +94,11 @@ def emit_axolotl(run: PlannedRun) -> Emission:
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
-    more = {"fsdp": ("offload_parameters", "quantized_experts"), "replicas": ("quantized_experts",)}
+    more = {
+        "fsdp": ("offload_parameters", "quantized_experts"),
+        "deepspeed": ("offload_parameters",),
+        "replicas": ("quantized_experts",),
+    }
     refuse_software(
         job, ("compile", "loss", "fused_adapters", *more.get(kind, ())), adapters=True, rl=RL_METHODS
     )

@@ -38,7 +38,12 @@ from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
     read_second_format,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits, script_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import (
+    edits_beside,
+    edits_of_deepspeed,
+    key_file_edits,
+    script_edits,
+)
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapter_values,
@@ -97,18 +102,23 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     if is_second_format(file):
         raise InexpressibleError("edits of files of the second format")
-    entries = _read_document(file)[0].entries
+    document = _read_document(file)[0]
+    entries = document.entries
     if _is_script(file):
+        beside = edits_of_deepspeed(document.given("deepspeed"), file, (job, old, new))
+        if beside is not None:
+            return edits_beside(entries, (old, new), partial(_document, job), (*beside, None))
         return script_edits(entries, (old, new), partial(_document, job))
     return key_file_edits(file, entries, (job, old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_software(job, ("compile", "pure_bf16"), adapters=True, rl=_METHODS)
     refuse_beyond_data(layout)
     _refuse_offload(layout)
     kind = checked_kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "deepspeed" else ()
+    refuse_software(job, ("compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
         **_model(job, kind),

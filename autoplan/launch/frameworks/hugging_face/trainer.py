@@ -23,7 +23,7 @@ from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, W
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.accelerate import accelerate_edits
 from autoplan.launch.frameworks.accelerate_values import launcher_file
-from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -43,7 +43,12 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
     method_of_program,
     program_document,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, key_file_edits, script_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import (
+    edits_beside,
+    edits_of_deepspeed,
+    key_file_edits,
+    script_edits,
+)
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapted_modules,
@@ -145,10 +150,9 @@ def _edits_of_another(
     That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
     None where arguments decide.
     """
-    named = document.given("deepspeed")
-    if named is not None and (text := file.sibling(str(named.value))) is not None:
-        name = str(named.value)
-        return name, edits_beside_arguments(LaunchFile(name, text), *made), None
+    of_deepspeed = edits_of_deepspeed(document.given("deepspeed"), file, made)
+    if of_deepspeed is not None:
+        return (*of_deepspeed, None)
     launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
     decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
     inner = launcher_file(launcher, file) if launched and not decided else None
@@ -161,7 +165,7 @@ def _edits_of_another(
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
-    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
     sections = {
         "fsdp": _fsdp,

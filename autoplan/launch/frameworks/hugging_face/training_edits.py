@@ -75,6 +75,15 @@ def script_edits(
     return tuple(edit for edit in edits if edit is not None)
 
 
+def edits_of_deepspeed(
+    named: Written | None, file: LaunchFile, made: tuple[Job, Layout, Layout]
+) -> tuple[str, Sequence[FileEdit]] | None:
+    """Return the name and the edits of the file of DeepSpeed that an argument names, if it lies there."""
+    name = str(named.value) if named is not None else ""
+    text = file.sibling(name) if name else None
+    return None if text is None else (name, edits_beside_arguments(LaunchFile(name, text), *made))
+
+
 def edits_beside(
     entries: Mapping[str, Written],
     layouts: tuple[Layout, Layout],
