@@ -28,7 +28,7 @@ _SERVE: Final = '"vllm", "serve", '
 
 
 @dataclass(slots=True)
-class _Stage:
+class _BuildStage:
     """What the last stage says so far: its image, its commands with their lines, its variables and files."""
 
     image: tuple[int, str] = (0, "")
@@ -51,10 +51,10 @@ def script_of_dockerfile(text: str, name: str = "") -> tuple[str, Mapping[str, s
     >>> script_of_dockerfile('FROM vllm/vllm-openai:v0.11.0\nENV A=1\nCMD ["--model", "m"]\n')[:2]
     ('# FROM vllm/vllm-openai:v0.11.0\n\nvllm serve --model m\n', {'A': '1'})
     """
-    stage = _Stage()
+    stage = _BuildStage()
     for line, keyword, rest, document in _instructions(text):
         if keyword == "FROM":
-            stage = _Stage((line, rest))
+            stage = _BuildStage((line, rest))
         elif keyword == "ENTRYPOINT":
             # An entry point of its own takes back the command of the image.
             stage.entry, stage.command = (line, rest), None
@@ -96,7 +96,7 @@ def _variables(text: str) -> dict[str, str]:
     return pairs or ({single[1]: single[2]} if single else {})
 
 
-def _script(stage: _Stage, name: str) -> str:
+def _script(stage: _BuildStage, name: str) -> str:
     """Return the script of a stage: its words, each in its line, below its image as a comment."""
     script = ScriptText()
     script.add(stage.image[0], f"# FROM {stage.image[1]}")

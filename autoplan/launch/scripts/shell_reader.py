@@ -25,9 +25,7 @@ from autoplan.launch.scripts.pieces import (
     Word,
     as_text,
     commands_in,
-    plain,
     text_of,
-    unknown_of,
 )
 from autoplan.launch.scripts.script import SHELLS, Command, Script, called_place, script_place
 from autoplan.launch.scripts.shell_builtins import (
@@ -155,14 +153,7 @@ class _ScriptReader(ReaderState):
         self.doubt = doubt
         if not states:
             raise EndedError
-        said: dict[str, Value] = {
-            name: value
-            for name, text in self.scope.outside.items()
-            for state in states
-            if isinstance(value := state.get(name), tuple) and plain(value) == text and not unknown_of(value)
-        }
-        # Which of the values holds is said from outside.
-        self.scope.values = joined(states, f"a value that depends on {reason}", line) | said
+        self.scope.values = joined(states, f"a value that depends on {reason}", line, self.scope.outside)
 
     def statement(self, statement: Statement) -> bool | None:
         """Follow one statement, and return its outcome where that is known."""

@@ -40,7 +40,7 @@ from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
-    edits_of_deepspeed,
+    edits_of_another,
     key_file_edits,
     script_edits,
 )
@@ -102,12 +102,12 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     if is_second_format(file):
         raise InexpressibleError("edits of files of the second format")
-    document = _read_document(file)[0]
+    document, _, launcher = _read_document(file)
     entries = document.entries
     if _is_script(file):
-        beside = edits_of_deepspeed(document.given("deepspeed"), file, (job, old, new))
+        beside = edits_of_another(document, launcher, file, (job, old, new))
         if beside is not None:
-            return edits_beside(entries, (old, new), partial(_document, job), (*beside, None))
+            return edits_beside(entries, (old, new), partial(_document, job), beside)
         return script_edits(entries, (old, new), partial(_document, job))
     return key_file_edits(file, entries, (job, old, new), partial(_document, job))
 

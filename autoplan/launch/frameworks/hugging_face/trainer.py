@@ -21,8 +21,6 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
-from autoplan.launch.frameworks.accelerate import accelerate_edits
-from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
@@ -45,7 +43,7 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
 )
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
-    edits_of_deepspeed,
+    edits_of_another,
     key_file_edits,
     script_edits,
 )
@@ -132,7 +130,7 @@ def emit_trainer(run: PlannedRun) -> Emission:
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     document, _, launcher = read_arguments(file)
-    beside = None if is_key_file(file) else _edits_of_another(document, launcher, file, (job, old, new))
+    beside = None if is_key_file(file) else edits_of_another(document, launcher, file, (job, old, new))
     if beside is not None:
         return edits_beside(document.entries, (old, new), partial(_document, job), beside)
     if not is_key_file(file):
@@ -140,26 +138,6 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
     made = key_file_edits(file, document.entries, (job, old, new), partial(_document, job))
     section = _SECTION if re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
     return tuple(edit if edit.file else replace(edit, path=f"{section}{edit.path}") for edit in made)
-
-
-def _edits_of_another(
-    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, made: tuple[Job, Layout, Layout]
-) -> tuple[str, Sequence[FileEdit], Written | None] | None:
-    """Return the name and the edits of the file beside a script that decides its sharding.
-
-    That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
-    None where arguments decide.
-    """
-    of_deepspeed = edits_of_deepspeed(document.given("deepspeed"), file, made)
-    if of_deepspeed is not None:
-        return (*of_deepspeed, None)
-    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
-    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
-    inner = launcher_file(launcher, file) if launched and not decided else None
-    if inner is None:
-        return None
-    recompute = document.given("recompute") or document.given("earlier_recompute")
-    return inner.name, accelerate_edits(inner, *made), recompute
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:

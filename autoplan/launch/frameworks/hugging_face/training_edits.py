@@ -12,9 +12,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.frameworks.accelerate import accelerate_edits
+from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import edits_beside_arguments
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.frameworks.hugging_face.training_fields import stands
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -75,13 +80,26 @@ def script_edits(
     return tuple(edit for edit in edits if edit is not None)
 
 
-def edits_of_deepspeed(
-    named: Written | None, file: LaunchFile, made: tuple[Job, Layout, Layout]
-) -> tuple[str, Sequence[FileEdit]] | None:
-    """Return the name and the edits of the file of DeepSpeed that an argument names, if it lies there."""
+def edits_of_another(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, made: tuple[Job, Layout, Layout]
+) -> tuple[str, Sequence[FileEdit], Written | None] | None:
+    """Return the name and the edits of the file beside a script that decides its sharding.
+
+    That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
+    None where arguments decide.
+    """
+    named = document.given("deepspeed")
     name = str(named.value) if named is not None else ""
-    text = file.sibling(name) if name else None
-    return None if text is None else (name, edits_beside_arguments(LaunchFile(name, text), *made))
+    if name and (text := file.sibling(name)) is not None:
+        return name, edits_beside_arguments(LaunchFile(name, text), *made), None
+    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
+    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
+    inner = launcher_file(launcher, file) if launched and not decided else None
+    if inner is None:
+        return None
+    names = (TRAINER.keys["recompute"], TRAINER.keys["earlier_recompute"])
+    recompute = next((document.entries[name] for name in names if name in document.entries), None)
+    return inner.name, accelerate_edits(inner, *made), recompute
 
 
 def edits_beside(
