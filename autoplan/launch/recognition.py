@@ -83,15 +83,16 @@ def _recognising(file: LaunchFile) -> list[Target]:
 def named_configuration(file: LaunchFile) -> LaunchFile | None:
     """Return the file that a script of no framework starts a training program with, where it lies there.
 
-    It has the devices that the launcher of the script starts, and the overrides behind it; of a program of
-    its own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would
-    not be read with.
+    A program in Python that has its values itself is such a file, where the script gives it no argument. It
+    has the devices that the launcher of the script starts, and the overrides behind it; of a program of its
+    own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would not
+    be read with.
     """
     whole = replace(file, text=script_text(file))
     recognised_by = {name for name, recognises in _readers() if recognises(whole)}
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
     others = recognised_by - {"accelerate"}
-    if file.values is not None or others or data or not _NAMED.search(whole.text):
+    if file.values is not None or others or data or not (_NAMED.search(whole.text) or ".py" in whole.text):
         return None
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
@@ -116,7 +117,9 @@ def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile,
     """Yield the files that commands name, the last command first, with their targets and their places."""
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
-            text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
+            alone = word is command.words[-1] and word.text.endswith(".py")
+            named = (alone or _NAMED.search(word.text)) and word.unknown is None
+            text = file.sibling(word.text) if named else None
             if text is None:
                 continue
             script_devices = variable_devices(script, command, file.variables)

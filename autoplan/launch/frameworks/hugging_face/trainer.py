@@ -44,6 +44,7 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
     edits_of_another,
+    in_python,
     key_file_edits,
     script_edits,
 )
@@ -131,10 +132,10 @@ def emit_trainer(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     document, _, launcher = read_arguments(file)
     beside = None if is_key_file(file) else edits_of_another(document, launcher, file, (job, old, new))
-    if beside is not None:
-        return edits_beside(document.entries, (old, new), partial(_document, job), beside)
     if not is_key_file(file):
-        return script_edits(document.entries, (old, new), partial(_document, job))
+        of = document.entries, (old, new), partial(_document, job)
+        edits = script_edits(*of) if beside is None else edits_beside(*of, beside)
+        return tuple(map(in_python, edits)) if is_program(file) else edits
     made = key_file_edits(file, document.entries, (job, old, new), partial(_document, job))
     section = _SECTION if re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
     return tuple(edit if edit.file else replace(edit, path=f"{section}{edit.path}") for edit in made)

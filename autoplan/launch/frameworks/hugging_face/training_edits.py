@@ -140,6 +140,25 @@ def _argument_edit(entries: Mapping[str, Written], name: str, value: object) -> 
     return FileEdit(before, after, written.line if before and written else None) if before != after else None
 
 
+def in_python(edit: FileEdit) -> FileEdit:
+    """Return the edit of an argument as one of a call in Python; those of keys are left.
+
+    >>> in_python(FileEdit("bf16=False", "--bf16 True", 3)).after
+    'bf16=True'
+    >>> in_python(FileEdit("", "--optim adafactor")).after
+    "optim='adafactor'"
+    """
+    if not edit.after.startswith("--"):
+        return edit
+    name, _, text = edit.after[2:].partition(" ")
+    plain = {"": True, "True": True, "False": False}
+    try:
+        value = plain[text] if text in plain else json.loads(text.strip("'"))
+    except ValueError:
+        value = text
+    return replace(edit, after=f"{name}={value!r}")
+
+
 def _quoted(text: str) -> str:
     """Return a JSON object as one word of a shell; other values are plain words."""
     return f"'{text}'" if text.startswith("{") else text
