@@ -227,6 +227,13 @@ def test_a_script_of_no_argument_is_read_by_its_program(reading, name, text, dev
         reading({"run.sh": "python train.py --size 2\n", "train.py": PROGRAM})
 
 
+def test_a_mapping_of_a_program_is_read_like_its_file(reading):
+    """DeepSpeed's keys may stand in a dictionary of the program."""
+    sharded = PROGRAM.replace("bf16=True", 'bf16=True, deepspeed={"zero_optimization": {"stage": 3}}')
+    found = reading({"train.py": sharded}, devices=2)
+    assert (found.layout_fields["zero"], found.layout_fields["mbs"]) == (3, 4)
+
+
 def test_a_program_that_starts_an_engine_is_read(reading):
     """Words of its list are constants, f-strings and variables; one that is not known is refused."""
     program = MODAL.replace("N_GPU, FAST = 2, True", "FAST_BOOT = QUICK = True")

@@ -53,6 +53,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapted_parameters,
     adapter_values,
+    add_leaves,
     alone,
     batch_of,
     first_file,
@@ -490,17 +491,7 @@ def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | No
         document.refuse_key("it is no JSON object", name, line)
         return
     document.entries[name] = Written(None, line, f"--{name}")
-    _leaves(document, f"{name}.", root, line)
-
-
-def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], line: int | None) -> None:
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, dict):
-            document.entries[path] = Written(None, line, f"{key}:")
-            _leaves(document, f"{path}.", value, line)
-        else:
-            document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
+    add_leaves(document, f"{name}.", root, line)
 
 
 def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:

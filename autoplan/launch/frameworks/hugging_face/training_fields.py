@@ -73,6 +73,17 @@ def stands(document: WrittenDocument, path: str) -> bool:
     return document.given(path) is not None or any(key.startswith(f"{path}.") for key in document.entries)
 
 
+def add_leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], line: int | None) -> None:
+    """Add what stands below ``prefix`` in a mapping by its path."""
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict):
+            document.entries[path] = Written(None, line, f"{key}:")
+            add_leaves(document, f"{path}.", value, line)
+        else:
+            document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
+
+
 def alone() -> dict[str, Written]:
     """Return the values of data parallelism alone, without sharding and recompute."""
     return {key: Written(value, default=True) for key, value in _ALONE.items()}
