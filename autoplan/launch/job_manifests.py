@@ -1,4 +1,4 @@
-"""Scripts that manifests of jobs hold: tasks of dstack and SkyPilot, and jobs of Kubernetes.
+"""Scripts that manifests of jobs hold: tasks of dstack, SkyPilot and Beaker, and jobs of Kubernetes.
 
 What a manifest runs becomes a script whose words have their lines in the manifest, with the environment that
 the manifest sets; nothing is executed. Manifests that serve in containers are read where engines are.
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.dockerfiles import is_dockerfile, script_of_dockerfile
+from autoplan.launch.script_text import ScriptText
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DSTACK: Final = (
@@ -24,6 +26,7 @@ _DSTACK: Final = (
     re.compile(r"(?m)^commands\s*:"),
 )
 _SKYPILOT: Final = (re.compile(r"(?m)^run\s*:\s*[|>]"), re.compile(r"(?m)^(?:resources|num_nodes|setup)\s*:"))
+_BEAKER: Final = (re.compile(r"(?m)^tasks\s*:"), re.compile(r"(?m)^\s*beaker\s*:"))
 #: Kinds of Kubernetes whose containers train.
 _KINDS: Final = re.compile(r"(?m)^\s*kind\s*:\s*[\"']?(?:\w*Job|Pod|JobSet|TrainingRuntime|ElasticJob)\b")
 _CONTAINERS: Final = re.compile(r"(?m)^\s*(?:-\s+)?containers\s*:")
@@ -36,45 +39,20 @@ _SHELL: Final = re.compile(r"(?:.*/)?(?:ba|z|k|da)?sh")
 _DEEPEST: Final = 60
 
 
-@dataclass(slots=True)
-class _ScriptText:
-    """A script under construction, each part of it in the line that it has in the manifest."""
-
-    text: str = ""
-    variables: dict[str, str] = field(default_factory=dict)
-
-    def add(self, line: int, part: str) -> None:
-        """Add a part that begins in ``line``; what comes before it ends there."""
-        missing = line - 1 - self.text.count("\n")
-        self.text += "\n" * max(missing, 1 if self.text and not self.text.endswith("\n") else 0) + part
-
-    def add_words(self, words: Sequence[tuple[int, str]]) -> None:
-        """Add the words of one command, each in its line."""
-        for at, (line, word) in enumerate(words):
-            missing = line - 1 - self.text.count("\n")
-            between = " \\\n" * missing if at else "\n" * missing
-            self.text += (between or (" " if at else "")) + _quoted(word)
-        self.text += "\n"
-
-
 def with_script(file: LaunchFile) -> LaunchFile:
-    """Return the script that a job's manifest runs, as a file; a file that is no such manifest as it is.
+    """Return the script that a job's manifest or a Dockerfile runs, as a file; any other file as it is.
 
     Raises SpecError for a manifest that is no YAML.
     """
+    if file.values is None and is_dockerfile(file.text):
+        return _of_dockerfile(file)
     if file.values is not None or not _is_manifest(file.text):
         return file
     roots = _roots(file)
-    script = _ScriptText()
+    script = ScriptText()
     devices: int | None = None
     for root in roots:
-        if _fits(_DSTACK, file.text):
-            devices = _dstack(mapping_of(root), script)
-        elif _fits(_SKYPILOT, file.text):
-            devices = _skypilot(mapping_of(root), script)
-        elif not script.text:
-            script.variables |= _nodes_of_job(mapping_of(root))
-            _kubernetes(root, script, 0)
+        devices = _added(root, file.text, script) or devices
     if not script.text.strip():
         return file
     variables = {**script.variables, **file.variables}
@@ -90,6 +68,33 @@ def with_script(file: LaunchFile) -> LaunchFile:
     )
 
 
+def _added(root: yaml.Node, text: str, script: ScriptText) -> int | None:
+    """Add what a document of a manifest runs; return the devices of all nodes, where it says them."""
+    if _fits(_DSTACK, text):
+        return _dstack(mapping_of(root), script)
+    if _fits(_SKYPILOT, text):
+        return _skypilot(mapping_of(root), script)
+    if _fits(_BEAKER, text):
+        for task in items_of(mapping_of(root).get("tasks")):
+            _container(mapping_of(task), script)
+    elif not script.text:
+        script.variables |= _nodes_of_job(mapping_of(root))
+        _kubernetes(root, script, 0)
+    return None
+
+
+def _of_dockerfile(file: LaunchFile) -> LaunchFile:
+    """Return the script that the container of a Dockerfile runs, with the files that it writes."""
+    text, variables, files = script_of_dockerfile(file.text, file.name)
+
+    def sibling_text(name: str) -> str | None:
+        return files.get(name.rpartition("/")[2]) or file.sibling(name)
+
+    return replace(
+        file, text=text, variables={**variables, **file.variables}, script=True, sibling=sibling_text
+    )
+
+
 def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
     """Yield the files of a ConfigMap by name."""
     values = mapping_of(root)
@@ -101,7 +106,7 @@ def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
 
 def _is_manifest(text: str) -> bool:
     jobs = _KINDS.search(text) is not None and _CONTAINERS.search(text) is not None
-    return _fits(_DSTACK, text) or _fits(_SKYPILOT, text) or jobs
+    return jobs or any(_fits(signs, text) for signs in (_DSTACK, _SKYPILOT, _BEAKER))
 
 
 def _fits(signs: Sequence[re.Pattern[str]], text: str) -> bool:
@@ -120,7 +125,7 @@ def _roots(file: LaunchFile) -> list[yaml.Node]:
     return [node for node in nodes if isinstance(node, yaml.MappingNode)]
 
 
-def _dstack(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
+def _dstack(values: Mapping[str, yaml.Node], script: ScriptText) -> int | None:
     """Add the commands of a task or service of dstack; return the devices of all nodes."""
     script.variables |= environment_of(values.get("env"))
     gpus = mapping_of(values.get("resources")).get("gpu")
@@ -143,7 +148,7 @@ def _dstack_count(node: yaml.Node | None) -> int | None:
     return None if several else int(parts[0]) if parts else 1
 
 
-def _skypilot(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | None:
+def _skypilot(values: Mapping[str, yaml.Node], script: ScriptText) -> int | None:
     """Add what a task of SkyPilot runs; return the devices of all nodes."""
     script.variables |= environment_of(values.get("envs"))
     accelerators = mapping_of(values.get("resources")).get("accelerators")
@@ -159,7 +164,7 @@ def _skypilot(values: Mapping[str, yaml.Node], script: _ScriptText) -> int | Non
     return None if each is None else each * nodes
 
 
-def _kubernetes(node: yaml.Node, script: _ScriptText, depth: int) -> None:
+def _kubernetes(node: yaml.Node, script: ScriptText, depth: int) -> None:
     """Add the command of the first container at or below ``node`` that trains."""
     if depth > _DEEPEST or script.text:
         return
@@ -182,15 +187,15 @@ def _nodes_of_job(values: Mapping[str, yaml.Node]) -> dict[str, str]:
     return {"PET_NNODES": str(sum(n for n in counts if n))} if None not in counts else {}
 
 
-def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
+def _container(values: Mapping[str, yaml.Node], script: ScriptText) -> None:
     """Add the command of a container where it trains."""
-    nodes = [values[key] for key in ("command", "args") if key in values]
+    nodes = [values[key] for key in ("command", "args", "arguments") if key in values]
     words = [
         (line_of(item), _filled(scalar_of(item) or "")) for node in nodes for item in items_of(node) or [node]
     ]
     if script.text or not _TRAINS.search(" ".join(word for _, word in words)):
         return
-    script.variables |= environment_of(values.get("env"))
+    script.variables |= environment_of(values.get("env") or values.get("envVars"))
     at = next((i for i, (_, word) in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), None)
     if at is not None and _SHELL.fullmatch(words[0][1]) and at + 1 < len(words):
         script.add(*words[at + 1])
@@ -204,12 +209,6 @@ def _container(values: Mapping[str, yaml.Node], script: _ScriptText) -> None:
 def _filled(text: str) -> str:
     """Return a word with the references of Kubernetes as those of a shell: ``$(NAME)`` is ``${NAME}``."""
     return re.sub(r"\$\((\w+)\)", r"${\1}", text)
-
-
-def _quoted(word: str) -> str:
-    if re.fullmatch(r"[\w@%+=:,./${}-]+", word):
-        return word
-    return '"' + re.sub(r'([\\"`])', r"\\\1", word) + '"'
 
 
 def environment_of(node: yaml.Node | None) -> dict[str, str]:

@@ -43,6 +43,8 @@ _NAMED: Final = re.compile(r"[\w./${}-]+\.(?:ya?ml|toml|json)\b")
 _DATA: Final = re.compile(
     r"(?i)^--?(?![\w.-]*config)[\w.-]*(?:data|file|path|json|corpus|split|prompt|output|save)"
 )
+#: A service of KServe, which names the runtime that has its command.
+_RUNTIME: Final = re.compile(r"(?ms)^kind:\s*InferenceService\b.*^\s+runtime\s*:\s*[\"']?([\w.-]+)")
 #: Targets whose files say how a program is launched or sharded, and not what it trains.
 _SHARDING: Final = frozenset({"accelerate", "deepspeed"})
 #: What reads the arguments behind a file of keys of the Trainer.
@@ -63,6 +65,10 @@ def recognised(file: LaunchFile) -> Target:
     candidates = [t for t in candidates if t.name != "accelerate"] or candidates
     if len(candidates) == 1:
         return candidates[0]
+    if (runtime := _RUNTIME.search(file.text)) is not None:
+        line = file.text.count("\n", 0, runtime.end()) + 1
+        sentence = f"its runtime {runtime[1]} is in another file: give both as one, with --- between them"
+        raise SpecError([Problem(sentence, "runtime", file.name, line)])
     targets = ", ".join(target_names(emitted=False))
     names = ", ".join(t.name for t in candidates)
     seen = f"its content may be that of {names}" if names else "its content is that of no framework read here"
@@ -77,27 +83,30 @@ def _recognising(file: LaunchFile) -> list[Target]:
 def named_configuration(file: LaunchFile) -> LaunchFile | None:
     """Return the file that a script of no framework starts a training program with, where it lies there.
 
-    It has the devices that the launcher of the script starts, and the overrides behind it; of a program of
-    its own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would
-    not be read with.
+    A program in Python that has its values itself is such a file, where the script gives it no argument. It
+    has the devices that the launcher of the script starts, and the overrides behind it; of a program of its
+    own that may be the file of DeepSpeed alone. Raises SpecError for overrides that its framework would not
+    be read with.
     """
     whole = replace(file, text=script_text(file))
     recognised_by = {name for name, recognises in _readers() if recognises(whole)}
     data = file.name.endswith((".yaml", ".yml", ".json", ".toml")) and not file.script
     others = recognised_by - {"accelerate"}
-    if file.values is not None or others or data or not _NAMED.search(whole.text):
+    if file.values is not None or others or data or not (_NAMED.search(whole.text) or ".py" in whole.text):
         return None
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
     sharding: LaunchFile | None = None
     for inner, names, command, at in _named_files(script, file):
         behind = command.words[at + 1 :]
-        if names == ["trainer"]:
+        if names in (["trainer"], ["axolotl"]):
             overriding = import_module(_OVERRIDING).overriding
-            return replace(inner, arguments=(*overriding(file, script, command, behind), *file.arguments))
+            words = overriding(names[0], file, script, (command, behind))
+            return replace(inner, arguments=(*words, *file.arguments))
         if set(names) - _SHARDING:
             return replace(inner, arguments=_overrides(names, behind, file))
-        sharding = sharding or (inner if names == ["deepspeed"] else None)
+        if names == ["deepspeed"]:
+            sharding = sharding or replace(inner, arguments=tuple(_deciding(command.words)))
     if sharding is not None or recognised_by:
         return None if recognised_by else sharding
     _refuse_missing(script, file)
@@ -108,7 +117,9 @@ def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile,
     """Yield the files that commands name, the last command first, with their targets and their places."""
     for command in reversed(script.commands):
         for at, word in enumerate(command.words):
-            text = file.sibling(word.text) if _NAMED.search(word.text) and word.unknown is None else None
+            alone = word is command.words[-1] and word.text.endswith(".py")
+            named = (alone or _NAMED.search(word.text)) and word.unknown is None
+            text = file.sibling(word.text) if named else None
             if text is None:
                 continue
             script_devices = variable_devices(script, command, file.variables)
@@ -127,6 +138,15 @@ def _named_files(script: Script, file: LaunchFile) -> Iterator[tuple[LaunchFile,
             )
             names = [name for name, recognises in _readers() if recognises(inner)]
             yield inner, names, command, at
+
+
+def _deciding(words: Sequence[Word]) -> Iterator[str]:
+    """Yield the options of a program of its own that may decide a degree or a size."""
+    for at, word in enumerate(words):
+        name, equals, value = word.text.partition("=")
+        behind = value if equals else words[at + 1].text if at + 1 < len(words) else ""
+        if name.startswith("--") and may_decide(name.lstrip("-"), behind):
+            yield f"{name}={behind}"
 
 
 def _refuse_missing(script: Script, file: LaunchFile) -> None:

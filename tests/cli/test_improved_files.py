@@ -63,7 +63,7 @@ def test_a_file_with_its_edits_made_is_priced_as_promised(path, run, tmp_path):
 
 
 ARGUMENTS = """train.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 True \\
-    --gradient_accumulation_steps 1 --max_length 2048 --gradient_checkpointing True
+    --gradient_accumulation_steps 1 --max_length 2048 --gradient_checkpointing
 """
 FSDP = """distributed_type: FSDP
 fsdp_config:
@@ -83,10 +83,20 @@ ZERO = """{
 """
 
 
+LAUNCHED = """distributed_type: DEEPSPEED
+deepspeed_config:
+  zero_stage: 3
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+"""
+
+
 @pytest.mark.parametrize(
     ("start", "name", "text"),
     [
         ("accelerate launch --config_file fsdp.yaml ", "fsdp.yaml", FSDP),
+        ("accelerate launch --config_file zero.yaml ", "zero.yaml", LAUNCHED),
         ("deepspeed --num_gpus 8 --deepspeed ds.json ", "ds.json", ZERO),
     ],
 )
@@ -112,6 +122,11 @@ def test_the_sharding_of_a_script_is_edited_in_the_file_that_decides_it(run, tmp
     assert read["layout_string"] == best["layout_string"]
 
 
+PROGRAM = """from transformers import AutoModelForCausalLM, TrainingArguments, Trainer
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen2.5-0.5B")
+args = TrainingArguments(output_dir="out", per_device_train_batch_size=1, gradient_accumulation_steps=16,
+    bf16=True, gradient_checkpointing=True, max_seq_length=1024)
+"""
 KEYS = """model_name_or_path: Qwen/Qwen2.5-7B
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 1
@@ -154,3 +169,20 @@ def test_the_file_of_deepspeed_that_keys_name_is_edited(run, tmp_path, text):
     keys.write_text(edited(text, [edit for edit in best["edits"] if not edit["file"]])[0])
     read = json.loads(run("read", str(keys), "--devices", "8", "--format", "json").stdout)
     assert read["layout_string"] == best["layout_string"]
+
+
+def test_a_program_in_python_is_edited_as_its_calls_are_written(run, tmp_path):
+    """An edit of what a script starts is words of Python, and gives the step that it promises."""
+    script, program = tmp_path / "run.sh", tmp_path / "train.py"
+    script.write_text("torchrun --nproc_per_node 4 train.py\n")
+    program.write_text(PROGRAM)
+    asked = ("evaluate", "--from", str(script), "--hardware", "4x-a100-sxm4-80gb", "--format", "json")
+    best = json.loads(run(*asked).stdout)["comparison"]["improvements"][-1]
+    for edit in best["edits"]:
+        before = edit["before"] or 'output_dir="out"'
+        assert before in program.read_text()
+        after = edit["after"] if edit["before"] else f"{before}, {edit['after']}"
+        program.write_text(program.read_text().replace(before, after))
+    compile(program.read_text(), "train.py", "exec")
+    told = json.loads(run(*asked).stdout)
+    assert told["predicted"]["step_seconds"] == pytest.approx(best["predicted"]["step_seconds"])

@@ -50,7 +50,7 @@ _READ_ENGINES: Final[Later[[LaunchFile, str | None], EngineConfiguration | None]
 _LARGEST_SCRIPT: Final = 2**20
 #: Endings of files that launch files name, and how many folders above they may be named from.
 _SIBLINGS: Final = frozenset(
-    {".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".env", ".conf"}
+    {".json", ".yaml", ".yml", ".toml", ".sh", ".bash", ".slurm", ".sbatch", ".env", ".conf", ".py"}
 )
 _MOST_ABOVE: Final = 4
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,17 +154,17 @@ def compare_file(
         name = configuration.framework
         notes.append(f"no edits are written for files of {name}: change them by hand, where it has the keys")
     improvements, cut = _improvements(job, file, configuration.framework, run, front)
-    improvements = [_in_its_words(file, configuration.framework, each) for each in improvements]
+    improvements = [_in_its_words(job, file, configuration.framework, each) for each in improvements]
     notes += [cut] if cut else []
     more = tuple(improvements), tuple(notes)
     return FileComparison(file.name, configuration.framework, run, best, proven, *more)
 
 
-def _in_its_words(file: LaunchFile, framework: str, improvement: Improvement) -> Improvement:
+def _in_its_words(job: Job, file: LaunchFile, framework: str, improvement: Improvement) -> Improvement:
     """Return an improvement whose edits have the words of the script, where they can be told so."""
     if not improvement.edits or file.values is not None:
         return improvement
-    reads = partial(_has_layout, framework=framework, plan=improvement.plan)
+    reads = partial(_has_layout, file=file, framework=framework, wanted=(job, improvement.plan))
     return replace(improvement, edits=in_words_of_script(file, improvement.edits, reads))
 
 
@@ -296,7 +297,7 @@ def _improvements(
             pricer.price(group)
     if len(wanted) > _MOST_CHANGES:
         pricer.price(tuple(wanted))
-    improvements = _gaining(pricer.priced, file, framework, run)
+    improvements = _gaining(pricer)
     improvements += _expressible(
         job, file, framework, run, front, improvements[-1].plan if improvements else run
     )
@@ -324,22 +325,17 @@ def _ranked(choices: Sequence[_Change], count: int, pricer: _Pricer) -> list[tup
     return sorted(groups, key=lambda group: math.prod(pricer.ratio(change) for change in group))
 
 
-def _gaining(
-    priced: Sequence[tuple[tuple[_Change, ...], Plan, tuple[FileEdit, ...]]],
-    file: LaunchFile,
-    framework: str,
-    run: Plan,
-) -> list[Improvement]:
+def _gaining(pricer: _Pricer) -> list[Improvement]:
     """Return the best of each number of changes that gains over that of fewer ones."""
     improvements: list[Improvement] = []
-    last = run
+    priced, last = pricer.priced, pricer.run
     for count in sorted({len(group) for group, _, _ in priced}):
         alike = sorted((p for p in priced if len(p[0]) == count), key=lambda p: preference(p[1]))
         gaining = [
             p for p in alike if preference(p[1]) < preference(last) and _gain(last, p[1]) > _LEAST_GAIN
         ]
         for group, plan, edits in gaining:
-            if _makes(file, framework, plan, edits):
+            if _makes(pricer.job, pricer.file, pricer.framework, (plan, edits)):
                 improvements.append(Improvement(plan, tuple(change.name for change in group), edits))
                 last = plan
                 break
@@ -358,7 +354,7 @@ def _expressible(
             continue
         with contextlib.suppress(AutoplanError):
             edits = target.edits(file, job, run.layout, plan.layout) if target.edits else ()
-            if _makes(file, framework, plan, edits):
+            if _makes(job, file, framework, (plan, edits)):
                 names = [c.name for c in _changes_towards(plan.layout) if c.apply(run.layout) != run.layout]
                 yield Improvement(plan, tuple(names), edits)
                 return
@@ -399,26 +395,35 @@ class _Pricer:
         self.priced.append((group, plan, edits))
 
 
-def _makes(file: LaunchFile, framework: str, plan: Plan, edits: Sequence[FileEdit]) -> bool:
-    """Return whether a file of keys, or a script beside one, has the layout of ``plan`` after its edits."""
-    target = find_target(framework)
+def _makes(job: Job, file: LaunchFile, framework: str, improved: tuple[Plan, Sequence[FileEdit]]) -> bool:
+    """Return whether a file of keys, or a script beside one, has layout and batch after its edits."""
+    target, (plan, edits) = find_target(framework), improved
     if target.read is None or not any(edit.path for edit in edits):
         return True
     edited = (_edited_beside if any(edit.file for edit in edits) else _edited_keys)(file, edits)
-    return _has_layout(edited, framework, plan)
+    return _has_layout(edited, file, framework, (job, plan))
 
 
-def _has_layout(edited: LaunchFile, framework: str, plan: Plan) -> bool:
-    """Return whether a file has the layout of ``plan``."""
-    target, devices = find_target(framework), plan.layout.devices
+def _has_layout(edited: LaunchFile, file: LaunchFile, framework: str, wanted: tuple[Job, Plan]) -> bool:
+    """Return whether a file has the layout of a plan, and the batch of the job or that of ``file`` before."""
+    target, (job, plan) = find_target(framework), wanted
+    devices = plan.layout.devices
     if target.read is None:
         return False
     try:
         configuration = target.read(replace(edited, devices=devices))
         layout = parse_layout(configuration.layout_string, layers=sum(plan.layout.layers), devices=devices)
+        batch = _batch(configuration)
+        if batch not in {None, job.workload.global_batch_size}:
+            before = target.read(replace(file, devices=devices))
+            return layout == plan.layout and batch == _batch(before)
     except AutoplanError:
         return False
     return layout == plan.layout
+
+
+def _batch(configuration: Configuration) -> object:
+    return (configuration.job.get("workload") or {}).get("global_batch_size")
 
 
 def _edited_keys(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
@@ -436,7 +441,8 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
     else:
         text, words = file.text, list(file.arguments)
         for edit in inside:
-            text = text.replace(edit.before, edit.after, 1) if edit.before else text
+            found = re.search(rf"{re.escape(edit.before)}(?![\w-])", text) if edit.before else None
+            text = f"{text[: found.start()]}{edit.after}{text[found.end() :]}" if found else text
             words += [] if edit.before else edit.after.split()
         edited = replace(file, text=text, arguments=tuple(words))
 

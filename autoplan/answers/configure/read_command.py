@@ -123,9 +123,11 @@ def launch_file(path: Path, variables: list[str] | None, arguments: list[str] | 
     """Return the file that an option names, with the values that others give it."""
     from autoplan.answers.configure.ask import sibling_reader, text_of_file
     from autoplan.launch.configuration import LaunchFile
+    from autoplan.launch.job_manifests import with_script
 
     overrides = variables_of(variables), arguments_of(arguments)
-    return LaunchFile(str(path), text_of_file(path), *overrides, sibling=sibling_reader(path))
+    file = LaunchFile(str(path), text_of_file(path), *overrides, sibling=sibling_reader(path))
+    return with_script(file)
 
 
 def job_of(reference: str, file: LaunchFile | None, framework: str | None) -> AnyJob:

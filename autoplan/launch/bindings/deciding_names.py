@@ -23,7 +23,7 @@ _SPEAKING: Final[tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]] = tuple(
         (r"(context|ring|ulysses|sequence|attention).*parallel|^(cp|sp|ulysses)$", ("cp",)),
         (r"\b(cp|sp|usp|ulysses|ring|context) (size|degree|world|attn)", ("cp",)),
         (r"virtual.*(pipeline|stage|chunk)|\bvpp\b|interleav.*(stage|pipeline)", ("vpp", "stages")),
-        (r"pipeline.*(parallel|size|degree|stage)|\bpp (size|degree|world|stages)|^pp$", ("pp",)),
+        (r"pipe(line)?\b.*(parallel|size|degree|stage)|\bpp (size|degree|world|stages)|^pp$", ("pp",)),
         (r"(num|number of) (pipeline )?stages", ("pp",)),
         (r"(tensor|model).*parallel|\b(tp|mp|autotp) (size|degree|world)|^(tp|mp)$", ("tp",)),
         (r"data.*parallel.*(size|degree|shard|replic)|\bdp (replic\w*|shard\w*)|^dp$", ("dp", "dp_shard")),

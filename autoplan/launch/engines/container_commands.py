@@ -29,6 +29,7 @@ from autoplan.launch.engines.container_words import (
     inner_text,
     option_words,
     served,
+    shell_arguments,
     start_words,
     tokens_of,
 )
@@ -99,6 +100,7 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     ``outside`` are variables that the user sets.
     """
     roots = _roots(text, name)
+    _join_runtimes(roots)
     documents = {key: value for root in roots for key, value in config_files(root)}
     around = Around(outside=outside)
     stated = ray_environment(roots)
@@ -112,6 +114,36 @@ def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[
     if any(c.role == "prefill" for c in served):
         served = [replace(c, role=c.role or "decode") for c in served]
     return served
+
+
+def _join_runtimes(roots: Sequence[yaml.Node]) -> None:
+    """Add what services of KServe say to the runtimes that they name: arguments, which follow, and replicas.
+
+    Source: kserve 0.15, ``inferenceservice/utils/utils.go``, MergeRuntimeContainers.
+    """
+    kinds = [(scalar_of(mapping_of(root).get("kind")) or "", mapping_of(root)) for root in roots]
+    named = {
+        scalar_of(mapping_of(values.get("metadata")).get("name")): values["spec"]
+        for kind, values in kinds
+        if kind.endswith("ServingRuntime") and isinstance(values.get("spec"), yaml.MappingNode)
+    }
+    for kind, values in kinds:
+        predictor = mapping_of(mapping_of(values.get("spec")).get("predictor"))
+        model = mapping_of(predictor.get("model"))
+        runtime = named.get(scalar_of(model.get("runtime"))) if kind == "InferenceService" else None
+        if not isinstance(runtime, yaml.MappingNode):
+            continue
+        if (replicas := predictor.get("minReplicas")) is not None:
+            runtime.value.append((_key(CHARTS["copies"][0]), replicas))
+        for container in items_of(mapping_of(runtime).get("containers"))[:1]:
+            items = [*items_of(mapping_of(container).get("args")), *items_of(model.get("args"))]
+            if items:
+                arguments = yaml.SequenceNode("tag:yaml.org,2002:seq", items)
+                container.value.append((_key("args"), arguments))
+
+
+def _key(text: str) -> yaml.Node:
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text)
 
 
 def _serves(container: ServedContainer) -> bool:
@@ -239,7 +271,7 @@ def container_script(container: ServedContainer, name: str, variables: Mapping[s
     environment = {**container.variables, **variables}
     text = inner_text(container.tokens)
     if text is not None:
-        return read_script(text, name, environment)
+        return read_script(text, name, {**shell_arguments(container.tokens), **environment})
     command = Command(filled_words(container.tokens, environment), container.line)
     return Script(name, (command,), {}, {})
 

@@ -177,6 +177,19 @@ def inner_text(tokens: Sequence[Token]) -> str | None:
     return "\n" * (tokens[0].line - 1) + shown
 
 
+def shell_arguments(tokens: Sequence[Token]) -> dict[str, str]:
+    """Return the arguments, by number, of a script that a shell runs: the words behind it and its name.
+
+    >>> words = ("bash", "-c", 'vllm serve "$@"', "--", "m/x", "-tp=2")
+    >>> shell_arguments([Token(word, 1) for word in words])
+    {'1': 'm/x', '2': '-tp=2'}
+    """
+    texts = [token.text for token in tokens]
+    at = next((i for i, text in enumerate(texts) if re.fullmatch(r"-[a-z]*c", text)), len(texts))
+    shell = bool(texts) and texts[0].rsplit("/", 1)[-1] in SHELLS
+    return {str(n): text for n, text in enumerate(texts[at + 3 :], 1)} if shell else {}
+
+
 def _engine_words(
     tokens: Sequence[Token], variables: Mapping[str, str]
 ) -> tuple[list[Token], str | None, dict[str, str]]:

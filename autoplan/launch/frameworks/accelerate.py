@@ -60,10 +60,10 @@ def emit_accelerate(run: PlannedRun) -> Emission:
     plain data parallelism for ZeRO-0. Raises InexpressibleError for the first part that it has no key for.
     """
     job, layout = run.job, run.layout
-    refuse_software(job, rl=RL_METHODS)
+    kind = _kind(job, layout)
+    refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
     if job.precision not in ACCELERATE["precision"].names:
         raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
-    kind = _kind(job, layout)
     document = nested(ACCELERATE, _machines(job, layout) | _SECTIONS[kind](job, layout))
     arguments = _arguments(job, layout, kind)
     usage = f"usage: accelerate launch --config_file {_FILE} train.py {' '.join(arguments)}"
@@ -135,7 +135,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
         "zero": layout.zero,
         "deepspeed_steps": microbatches(job, layout),
         "optimizer_offload": "cpu" if layout.optimizer_offload else "none",
-        "parameter_offload": "none",
+        "parameter_offload": "cpu" if job.software.offload_parameters else "none",
         "zero3_init": layout.zero == 3,
     }
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
+from autoplan.launch.bindings.deciding_names import fields_named
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
@@ -70,6 +71,7 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
         "untested_optimizer": True if job.optimizer == "sgd" and layout.zero else None,
         "optimizer_offload": "cpu" if layout.optimizer_offload else None,
         "pinned_offload": layout.optimizer_offload or None,
+        "parameter_offload": "cpu" if job.software.offload_parameters else None,
         # The section of recompute stands in the file where layers are recomputed.
         "partitioned_activations": False if full else None,
         "activation_offload": layout.activation_offload if full else None,
@@ -87,7 +89,8 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
     if tested != job.optimizer and layout.optimizer_offload:
         without = replace(layout, optimizer_offload=False)
         raise InexpressibleError(f"offload of the optimizer states of {job.optimizer}", [without])
-    plain = replace(job, adapters=None, software=SoftwareSpec(), optimizer=tested)
+    software = SoftwareSpec(offload_parameters=job.software.offload_parameters)
+    plain = replace(job, adapters=None, software=software, optimizer=tested)
     document = deepspeed_document(plain, layout)
     document.pop(_TABLE.keys["recompute"], None)
     if tested != job.optimizer:
@@ -99,7 +102,7 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    refuse_software(job, ("gradients",), rl=RL_METHODS)
+    refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
     refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
     refuse_experts(layout)
     refuse_order(layout)
@@ -119,6 +122,8 @@ def refuse_for_zero(job: Job, layout: Layout) -> None:
 
 def _refuse_offload(job: Job, layout: Layout) -> None:
     without = replace(layout, optimizer_offload=False)
+    if job.software.offload_parameters and layout.zero < 3:
+        raise InexpressibleError(f"offload of parameters with zero={layout.zero}", [replace(layout, zero=3)])
     if layout.optimizer_offload and layout.zero == 0:
         part = "offload of optimizer states without ZeRO (zero=0)"
         raise InexpressibleError(part, [replace(layout, zero=1), without])
@@ -165,14 +170,25 @@ def is_deepspeed(file: LaunchFile) -> bool:
     return file.text.lstrip().startswith("{") and any(f'"{sign}"' in file.text for sign in signs)
 
 
+#: Degrees that a program of its own has arguments for.
+_DEGREES: Final = frozenset({"tp", "pp", "cp", "ep"})
+
+
 def read_deepspeed(file: LaunchFile) -> Configuration:
-    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems."""
+    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems.
+
+    ``arguments`` of the file are those of the program that is started with it, as ``--name=value``.
+    """
     document = read_yaml(file, _TABLE)
     document.check_sections()
     values = zero_values(document)
     for path, fields in _TABLE.data["undecided"].items():
         if _counts(document, path):
             document.opened |= set(fields)
+    for argument in file.arguments:
+        fields = _DEGREES.intersection(fields_named(argument.partition("=")[0]))
+        document.opened |= fields
+        document.notes += [f"{argument} may decide {', '.join(sorted(fields))}: left open"] if fields else []
     _batches(document, file, values)
     document.stop_at_problems()
     document.notes += [

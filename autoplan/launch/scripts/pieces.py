@@ -35,7 +35,7 @@ class Piece:
 #: A value of a variable, or a word before it is split.
 Text = tuple[Piece, ...]
 
-_SIGN: Final = re.compile(r"\\[\s\S]|&&|\|\||[;|&\n'\"]|[^\\;|&\n'\"]+|\\")
+_SIGN: Final = re.compile(r"\\[\s\S]|\$\([^()]*\)|`[^`]*`|&&|\|\||[;|&\n'\"]|[^\\;|&\n'\"$`]+|[\\$`]")
 
 #: What stands between the items of an array, each of which begins a word.
 BREAK: Final = Piece("", 0, quoted=True)
@@ -134,6 +134,8 @@ def commands_in(pieces: Sequence[Piece]) -> list[list[Word]]:
 
     >>> [[word.text for word in words] for words in commands_in([Piece(r"cd a; run 'b c' d\|e", 1)])]
     [['cd', 'a'], ['run', 'b c', 'd|e']]
+    >>> [[word.text for word in words] for words in commands_in([Piece("run --rank $(a|b -c): --tp 2", 1)])]
+    [['run', '--rank', '$(a|b -c):', '--tp', '2']]
     """
     commands: list[list[Piece]] = [[]]
     quote = ""
@@ -152,5 +154,6 @@ def commands_in(pieces: Sequence[Piece]) -> list[list[Word]]:
             elif sign != "\\\n":
                 escaped = sign[0] == "\\" and quote != "'" and len(sign) > 1
                 text = sign[1:] if escaped else sign
-                commands[-1].append(Piece(text, piece.line, bool(quote) or escaped, piece.unknown))
+                whole = bool(quote) or escaped or (len(sign) > 1 and sign[0] in "$`")
+                commands[-1].append(Piece(text, piece.line, whole, piece.unknown))
     return [words for command in commands if (words := fields_of(command))]

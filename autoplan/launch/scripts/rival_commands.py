@@ -14,7 +14,7 @@ from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.training_command import SHOWING
 
 _PROGRAM: Final = re.compile(r"(?:.*/)?[\w.-]+\.py")
-#: A command with fewer of the arguments than this share does something else, such as an evaluation.
+#: A command with fewer of the arguments, and no batch, does something else, such as an evaluation.
 _SHARE: Final = 0.7
 _NUMBER: Final = re.compile(r"[1-9]\d*")
 #: Fields whose values are whole numbers.
@@ -35,7 +35,7 @@ def without_differing(
         options
         for other in script.commands
         if other is not command and _program(other.words) == _program(command.words)
-        if len(options := _options(other.words, recognises)) >= max(_SHARE * len(own), 1)
+        if len(options := _options(other.words, recognises)) >= max(_SHARE * len(own), 1) or _trains(options)
     ]
     different = {
         name for options in others for name in {*own, *options} if _text(options, name) != _text(own, name)
@@ -52,6 +52,11 @@ def without_differing(
     ]
     note = f"{len(others) + 1} commands start the program: what they differ in is left open"
     return changed + added, [note]
+
+
+def _trains(options: Iterable[str]) -> bool:
+    """Return whether options have a batch of training, which no evaluation has."""
+    return any("mbs" in fields_named(name.lstrip("-")) for name in options)
 
 
 def _program(words: Sequence[Word]) -> tuple[str, ...]:
@@ -106,7 +111,7 @@ def _value(words: Sequence[Word], at: int) -> Word:
     inside = word.text.partition("=")[2]
     behind = list(takewhile(lambda further: not further.text.startswith("--"), words[at + 1 :]))
     unknown = next((further.unknown for further in (word, *behind) if further.unknown), None)
-    return Word(inside or " ".join(further.text for further in behind), word.line, unknown)
+    return Word(inside or " ".join(further.text for further in behind).strip(), word.line, unknown)
 
 
 def _left(words: Sequence[Word], at: int, different: set[str], unknown: Unknown) -> list[Word]:

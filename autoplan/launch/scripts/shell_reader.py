@@ -153,7 +153,7 @@ class _ScriptReader(ReaderState):
         self.doubt = doubt
         if not states:
             raise EndedError
-        self.scope.values = joined(states, f"a value that depends on {reason}", line)
+        self.scope.values = joined(states, f"a value that depends on {reason}", line, self.scope.outside)
 
     def statement(self, statement: Statement) -> bool | None:
         """Follow one statement, and return its outcome where that is known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from autoplan.launch.bindings.interface import interface
@@ -26,7 +26,10 @@ _LAUNCHERS: Final = (
     "deepspeed",
     "accelerate",
 )
+#: Launchers that start one process where they are not told how many (``torch/distributed/run.py``).
+_OF_TORCH: Final = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch"})
 _PER_NODE: Final = frozenset({"--nproc_per_node", "--nproc-per-node", "--num_gpus"})
+_MACHINES: Final = frozenset({"--config_file", "--config-file", "--num_machines", "--num-machines", "--cpu"})
 _NODES: Final = frozenset({"--nnodes", "--num_nodes", "--nodes"})
 
 
@@ -74,12 +77,14 @@ def launched_devices(script: Script, command: Command | None) -> tuple[Written |
         return None, ""
     before = launcher_words(command.words)
     if any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in before):
-        return _accelerated(before)
+        return _accelerated(before, script, command)
     said = _included(before) or _seen_by_deepspeed(before, script, command) or _ranks_of_mpi(before)
     if said is not None:
         return said, ""
-    if any(word.text.rsplit("/", 1)[-1] in _LAUNCHERS for word in before):
-        return _product(_option(before, _PER_NODE), _option(before, _NODES) or Word("1", 0), script)
+    names = {word.text.rsplit("/", 1)[-1] for word in before}
+    if names.intersection(_LAUNCHERS):
+        each = _option(before, _PER_NODE) or _processes(names, script)
+        return _product(each, _option(before, _NODES) or Word("1", 0))
     return _slurm_tasks(script, command)
 
 
@@ -129,9 +134,15 @@ def launcher_words(words: Sequence[Word]) -> Sequence[Word]:
     return words[: places[0]] if places else words
 
 
-def _accelerated(before: Sequence[Word]) -> tuple[Written | None, str]:
-    """Return the processes of all machines that ``accelerate launch`` is told, where it is told."""
+def _accelerated(before: Sequence[Word], script: Script, command: Command) -> tuple[Written | None, str]:
+    """Return the processes of all machines that ``accelerate launch`` is told, where it is told.
+
+    Without a file it starts one on each device that it sees (accelerate 1.15, ``commands/launch.py``).
+    """
     total = _option(before, frozenset({"--num_processes", "--num-processes"}))
+    seen = visible_devices(script.variables, command)
+    if total is None and seen is not None and _option(before, _MACHINES) is None:
+        return Written(seen, command.line, f"{seen} of CUDA_VISIBLE_DEVICES"), ""
     if total is None or total.unknown is not None or not re.fullmatch(r"0*[1-9]\d{0,5}", total.text):
         return None, _why(
             total.unknown
@@ -177,12 +188,22 @@ def _variable(name: str, script: Script, command: Command, outside: Mapping[str,
     return Written(int(value), None, f"{name}={value}") if counted else None
 
 
-def _product(per_node: Word | None, nodes: Word, script: Script) -> tuple[Written | None, str]:
+def _processes(launchers: Collection[str], script: Script) -> Word | None:
+    """Return the processes of a node that no option says: Slurm's devices, or one of PyTorch's launchers.
+
+    Operators of Kubernetes set PET_NNODES and the number of processes, which is not known then.
+    """
+    gpus = script.directives.get("gpus-per-node") or script.directives.get("gres")
+    if gpus is not None and gpus_in(gpus.value):
+        return Word(gpus_in(gpus.value), gpus.line)
+    return (
+        Word("1", 0) if _OF_TORCH.intersection(launchers) and "PET_NNODES" not in script.variables else None
+    )
+
+
+def _product(per_node: Word | None, nodes: Word) -> tuple[Written | None, str]:
     if per_node is None:
-        gpus = script.directives.get("gpus-per-node") or script.directives.get("gres")
-        if gpus is None or not gpus_in(gpus.value):
-            return None, "the launcher is not told the processes of a node"
-        per_node = Word(gpus_in(gpus.value), gpus.line)
+        return None, "the launcher is not told the processes of a node"
     for word in (per_node, nodes):
         if word.unknown is not None:
             return None, _why(word.unknown)
@@ -210,11 +231,11 @@ def _slurm_tasks(script: Script, started: Command) -> tuple[Written | None, str]
     tasks, nodes = options.get("ntasks"), options.get("nodes")
     per_node = options.get("ntasks-per-node") or options.get("gpus-per-node")
     if tasks is not None:
-        return _product(tasks, Word("1", 0), script)
+        return _product(tasks, Word("1", 0))
     if nodes is None or per_node is None:
         return _world_size(script.variables)
     gpus = gpus_in(per_node.text)
-    return _product(Word(gpus or per_node.text, per_node.line, per_node.unknown), nodes, script)
+    return _product(Word(gpus or per_node.text, per_node.line, per_node.unknown), nodes)
 
 
 def _sruns(script: Script, started: Command) -> Sequence[Command]:

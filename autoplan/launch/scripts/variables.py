@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeGuard
 
-from autoplan.launch.scripts.pieces import Piece, Text, Unknown
+from autoplan.launch.scripts.pieces import Piece, Text, Unknown, text_of, unknown_of
 from autoplan.launch.scripts.syntax.syntax_tree import Statement
 
 #: Files that set up a shell, and no arguments of a program.
@@ -105,10 +105,29 @@ def _doubtful(text: Text, reason: str, line: int) -> Text:
     )
 
 
-def joined(states: Sequence[dict[str, Value]], reason: str, line: int) -> dict[str, Value]:
-    """Return the variables where one of several states holds: what they agree in is known."""
+def joined(
+    states: Sequence[dict[str, Value]], reason: str, line: int, outside: Mapping[str, str] | None = None
+) -> dict[str, Value]:
+    """Return the variables where one of several states holds: what they agree in is known.
+
+    So is a value of one of them that is said from ``outside``.
+    """
     names = list(dict.fromkeys(name for state in states for name in state))
-    return {name: _joined([state.get(name) for state in states], reason, line) for name in names}
+    said = outside or {}
+    return {
+        name: next(
+            (value for state in states if _is(value := state.get(name), said.get(name))),
+            _joined([state.get(name) for state in states], reason, line),
+        )
+        for name in names
+    }
+
+
+def _is(value: Value | None, text: str | None) -> TypeGuard[Value]:
+    """Return whether a value is known, and this text."""
+    if text is None or not isinstance(value, tuple):
+        return False
+    return text_of(value) == text and unknown_of(value) is None
 
 
 def _joined(values: Sequence[Value | None], reason: str, line: int) -> Value:

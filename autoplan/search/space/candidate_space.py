@@ -127,25 +127,23 @@ def _splits_of(layers: int, pp: int, vpp: int, ways: list[int], *, even: bool) -
 
 
 def _power_coefficient(series: list[int], power: int) -> int:
-    """Return the last coefficient of ``series`` (as a polynomial, truncated) to ``power``."""
-    size = len(series)
-    result: list[int] | None = None
-    base = series
-    while power:
-        if power & 1:
-            result = base if result is None else _product(result, base, size)
-        base = _product(base, base, size) if power > 1 else base
-        power >>= 1
-    return result[-1] if result else 0
+    """Return the last coefficient of ``series`` (as a polynomial, truncated) to ``power``.
 
+    Euler's recurrence (Knuth, The Art of Computer Programming 2, 4.7): of A = a0 + a1 x + ... to the power n,
+    k a0 b_k = sum over i from 1 to k of (i (n + 1) - k) a_i b_(k - i).
 
-def _product(a: list[int], b: list[int], size: int) -> list[int]:
-    out = [0] * size
-    for i, x in enumerate(a):
-        if x:
-            for j in range(size - i):
-                out[i + j] += x * b[j]
-    return out
+    >>> _power_coefficient([0, 1, 1, 1], 2), _power_coefficient([2, 1], 3), _power_coefficient([0, 0, 5], 2)
+    (2, 12, 0)
+    """
+    first = next((i for i, x in enumerate(series) if x), len(series))
+    most, a = len(series) - 1 - power * first, series[first:]
+    if most < 0:
+        return 0
+    b: list[int] = [a[0] ** power]
+    for k in range(1, most + 1):
+        total = sum((i * (power + 1) - k) * a[i] * b[k - i] for i in range(1, k + 1))
+        b.append(total // (k * a[0]))
+    return b[-1]
 
 
 _DOMINATED_RINGS = (

@@ -66,6 +66,7 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
         [(vpp, schedule, *checkpoint_and_host) for (schedule, vpp), checkpoint_and_host in combinations]
     )
     tables: list[Table] = []
+    rows = 0
     for tp, cp in product(divisors(devices // pp), repeat=2):
         dp, remainder = divmod(devices // pp, tp * cp)
         if remainder or (cp > 1 and job.stack.context_parallel is None):
@@ -78,9 +79,10 @@ def candidate_blocks(job: Job, pp: int) -> Iterator[Candidates]:
         for some_experts in _parts(experts, len(sizes) * len(zero_and_sp) * len(other_choices) * len(shards)):
             choices = ([(tp, dp, cp)], some_experts, sizes, zero_and_sp, other_choices, shards)
             tables.append(_distinct_shards(_combined(choices), len(shards)))
-            if sum(table.shape[1] for table in tables) >= _BLOCK:
+            rows += tables[-1].shape[1]
+            if rows >= _BLOCK:
                 yield _candidates(pp, tables)
-                tables = []
+                tables, rows = [], 0
     if tables:
         yield _candidates(pp, tables)
 

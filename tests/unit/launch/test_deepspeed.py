@@ -10,6 +10,7 @@ from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.deepspeed import TARGET
+from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun
 from autoplan.schema.layout import parse_layout
 
@@ -155,3 +156,29 @@ def test_the_prediction_is_in_a_note():
     assert json.loads(emission.files[0].text)["zero_optimization"] == {"stage": 2}
     assert any("predicted step time" in note for note in emission.notes)
     assert any("deepspeed.checkpointing" in note for note in emission.notes)
+
+
+@pytest.mark.parametrize(
+    ("target", "stack"),
+    [
+        ("deepspeed", "deepspeed"),
+        ("accelerate", "deepspeed"),
+        ("trainer", "deepspeed"),
+        ("llama-factory", "deepspeed"),
+        ("axolotl", "deepspeed"),
+    ],
+)
+def test_offload_of_parameters_is_written_and_read(target, stack):
+    """It is a key of ZeRO-3, which other stages lack."""
+    job = autoplan.load_job("llama3-8b-8x-a100")
+    software = job.software.model_copy(update={"offload_parameters": True})
+    job = replace(job, stack=load_entry("stack", stack), software=software)
+    layout = parse_layout("dp=8,zero=3,recompute=full,offload=optimizer", layers=32, devices=8)
+    found, emission = find_target(target), find_target(target).emit(PlannedRun(job, layout))
+    back = found.read(LaunchFile(emission.files[0].name, emission.files[0].text, devices=8))
+
+    assert back.job["software"]["offload_parameters"] is True
+    assert (back.layout_fields["zero"], back.layout_fields["offload"]) == (3, "optimizer")
+    with pytest.raises(InexpressibleError, match="offload of parameters with zero=2") as caught:
+        found.emit(PlannedRun(job, replace(layout, zero=2)))
+    assert caught.value.nearest[0].zero == 3

@@ -115,3 +115,65 @@ def test_a_manifest_that_is_no_yaml_is_refused_with_its_line():
     """A bracket that is not closed has a line."""
     with pytest.raises(SpecError, match=r"task\.yaml:3: "):
         with_script(LaunchFile("task.yaml", "type: task\ncommands: [a, b\nname: c\n"))
+
+
+DOCKERFILE = """FROM python:3.12 AS build
+ENTRYPOINT ["python", "other.py"]
+FROM vllm/vllm-openai:v0.11.0
+ARG UTILIZATION=0.8
+ENV MODEL=Qwen/Qwen2.5-7B-Instruct \\
+    LENGTH="8192"
+RUN pip install x && \\
+    # a comment
+    echo done
+"""
+
+
+STARTED = 'COPY <<EOF /start.sh\nexec vllm serve $MODEL -tp 2 "\\$@"\nEOF\n'
+LIMITED = '"--tensor-parallel-size", "2", "--max-model-len", "$LENGTH"]'
+
+
+@pytest.mark.parametrize(
+    ("commands", "line"),
+    [
+        (f'CMD ["--model", "$MODEL", \\\n  {LIMITED}\n', 11),
+        (f'ENTRYPOINT ["vllm", "serve"]\nCMD ["$MODEL", {LIMITED}\n', 11),
+        ("CMD vllm serve $MODEL \\\n  --tensor-parallel-size 2 --max-model-len $LENGTH\n", 11),
+        ('CMD ["sh", "-c", "vllm serve $MODEL -tp 2 --max-model-len ${LENGTH}"]\n', 10),
+        (f'{STARTED}ENTRYPOINT ["/start.sh"]\nCMD ["--max-model-len", "8192"]\n', 13),
+    ],
+)
+def test_a_dockerfile_is_what_its_container_runs(tmp_path, commands, line):
+    """The entry point of the last stage and the words behind it, with what the stage sets."""
+    path = tmp_path / "Dockerfile"
+    path.write_text(DOCKERFILE + commands, encoding="utf-8")
+    found = autoplan.read(path)
+
+    assert (found.engine, found.layout.tp, found.job["model"]) == ("vllm@0.11", 2, "qwen2.5-7b")
+    assert found.job["workload"]["longest_request"] == 8192
+    assert found.values["longest_request"].line == line
+
+
+def test_a_dockerfile_that_trains_is_a_script(tmp_path):
+    """Its command has a launcher and a program, as a script has."""
+    command = 'CMD ["accelerate", "launch", "--num_processes", "4", "sft.py", "--bf16", \\\n'
+    command += ' "--per_device_train_batch_size", "2", "--model_name_or_path", "Qwen/Qwen2.5-7B"]\n'
+    path = tmp_path / "Dockerfile.train"
+    path.write_text(f"FROM python:3.12\n{command}", encoding="utf-8")
+    assert (autoplan.read(path).layout_fields["dp"], autoplan.read(path).layout_fields["mbs"]) == (4, 2)
+
+
+def test_a_list_of_words_that_is_not_closed_has_its_line(tmp_path):
+    """Docker would hand it to a shell, which can do nothing with it."""
+    path = tmp_path / "Dockerfile"
+    path.write_text('FROM vllm/vllm-openai:latest\nCMD ["--model", "m/x"\n', encoding="utf-8")
+    with pytest.raises(SpecError, match=r"Dockerfile:2: CMD: its list of words"):
+        autoplan.read(path)
+
+
+def test_a_dockerfile_without_a_command_is_refused(tmp_path):
+    """Nothing says what its container runs."""
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM vllm/vllm-openai:latest\nRUN pip install x\n", encoding="utf-8")
+    with pytest.raises(SpecError):
+        autoplan.read(path)

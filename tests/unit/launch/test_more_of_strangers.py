@@ -266,3 +266,39 @@ def test_edits_that_would_make_another_layout_keep_their_words():
     assert in_words_of_script(file, [tp], lambda _: False) == (tp,)
     beyond = FileEdit("--seq-length 8", "--seq-length 16", 99)
     assert in_words_of_script(file, [beyond], lambda _: True) == (beyond,)
+
+
+SERVICE = """kind: InferenceService
+metadata: {name: llm}
+spec:
+  predictor:
+    minReplicas: 2
+    model:
+      runtime: own
+      args: [--max-model-len, "2048"]
+"""
+RUNTIME = """kind: ServingRuntime
+metadata: {name: own}
+spec:
+  containers:
+    - name: kserve-container
+      image: vllm/vllm-openai:v0.11.0
+      args: [--model, Qwen/Qwen2.5-7B, --tensor-parallel-size, "2"]
+      resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+def test_a_service_of_kserve_adds_to_its_runtime(reading):
+    """Its arguments follow, its replicas are those that run, and a runtime elsewhere is named."""
+    found = reading({"both.yaml": f"{RUNTIME}---\n{SERVICE}"})
+    assert (found.layout.tp, found.layout.replicas, found.job["model"]) == (2, 2, "qwen2.5-7b")
+    assert found.job["workload"]["longest_request"] == 2048
+    with pytest.raises(SpecError, match=r"llm\.yaml:7: runtime: its runtime own is in another file"):
+        reading({"llm.yaml": SERVICE})
+
+
+def test_a_shell_of_a_container_gets_the_arguments_behind_its_script(reading):
+    """The first word behind it is its name."""
+    script = "command: [bash, -c, 'vllm serve Qwen/Qwen2.5-7B \"$@\"', --]"
+    words = f"containers:\n    - image: vllm/vllm-openai:v0.11.0\n      {script}\n      args: [-tp, '2']\n"
+    assert reading({"pod.yaml": f"kind: Pod\nspec:\n  {words}"}).layout.tp == 2

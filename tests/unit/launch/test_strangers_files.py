@@ -205,6 +205,35 @@ def test_a_program_around_the_trainer_is_read_by_its_constants(reading):
         reading({"train.py": f"{PROGRAM})"})
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "devices"),
+    [
+        ("run.sh", "torchrun --nproc_per_node 4 train.py 2>&1 | tee log.txt\n", 4),
+        ("run.sh", "accelerate launch --multi_gpu --num_processes 4 train.py\n", 4),
+        ("run.sh", "python train.py\n", None),
+        ("Dockerfile", 'FROM python:3.12\nENTRYPOINT ["python", "train.py"]\n', None),
+    ],
+)
+def test_a_script_of_no_argument_is_read_by_its_program(reading, name, text, devices):
+    """What a program of the Trainer says itself holds where nothing is behind it."""
+    found = reading({name: text, "train.py": PROGRAM})
+    assert (found.framework, found.layout_fields["mbs"], found.layout_fields["recompute"]) == (
+        "trainer",
+        4,
+        "full",
+    )
+    assert found.job.get("devices") == devices
+    with pytest.raises(SpecError):
+        reading({"run.sh": "python train.py --size 2\n", "train.py": PROGRAM})
+
+
+def test_a_mapping_of_a_program_is_read_like_its_file(reading):
+    """DeepSpeed's keys may stand in a dictionary of the program."""
+    sharded = PROGRAM.replace("bf16=True", 'bf16=True, deepspeed={"zero_optimization": {"stage": 3}}')
+    found = reading({"train.py": sharded}, devices=2)
+    assert (found.layout_fields["zero"], found.layout_fields["mbs"]) == (3, 4)
+
+
 def test_a_program_that_starts_an_engine_is_read(reading):
     """Words of its list are constants, f-strings and variables; one that is not known is refused."""
     program = MODAL.replace("N_GPU, FAST = 2, True", "FAST_BOOT = QUICK = True")

@@ -12,6 +12,7 @@ from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.frameworks.torchtitan.torchtitan import TARGET
 from autoplan.launch.recognition import recognised
 from autoplan.launch.target import InexpressibleError, PlannedRun
+from autoplan.schema.job import Workload
 from autoplan.schema.layout import parse_layout
 
 P, LOCAL = "--parallelism.", "--training.local_batch_size"
@@ -245,7 +246,7 @@ def edited(text, edits, *, toml):
 )
 @pytest.mark.parametrize("kind", ["script", "toml"])
 def test_edits_make_the_other_layout(kind, new):
-    """A file in which the edits were made has the layout that they are for."""
+    """A file in which the edits were made has the layout that they are for, and the batch of the job."""
     job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "fsdp2"))
     text = RUN.format(f"{P}tensor_parallel_degree 2 {LOCAL} 1 --training.global_batch_size 128")
     text = (
@@ -256,7 +257,32 @@ def test_edits_make_the_other_layout(kind, new):
     edits = TARGET.edits(file, job, old, layout)
 
     assert all(edit.line for edit in edits if edit.before)
-    assert read(edited(text, edits, toml=kind == "toml"), devices=8).layout == layout
+    found = read(edited(text, edits, toml=kind == "toml"), devices=8)
+    assert found.layout == layout
+    assert found.job["workload"]["global_batch_size"] == job.workload.global_batch_size
+
+
+@pytest.mark.parametrize(
+    ("new", "batch", "said"),
+    [
+        ("tp=2,dp=4,mbs=2,zero=3,recompute=full", 8, "[training] tensor_parallel_degree = 2"),
+        ("pp=2,dp=4,mbs=2,zero=3,recompute=full", 8, "which the version of the file has not"),
+        ("dp=8,mbs=2,zero=3,recompute=full", 64, "accumulated gradients (batches of 16 follow)"),
+    ],
+)
+def test_edits_of_an_earlier_file_have_its_tables(new, batch, said):
+    """Its degrees are in other tables, and it accumulates no gradients."""
+    job = replace(autoplan.load_job("llama3-8b-8x-a100"), stack=load_entry("stack", "fsdp2"))
+    job = replace(job, workload=Workload(sequence_length=8192, global_batch_size=batch))
+    text = toml().replace("local_batch_size = 2", "batch_size = 1").replace("[parallelism]", "[experimental]")
+    text = text.replace("data_parallel_shard_degree = -1\ntensor_parallel_degree = 2  # inside a node\n", "")
+    file = LaunchFile("run_train", text, devices=8)
+    old, layout = TARGET.read(file).layout, parse_layout(new, layers=32, devices=8)
+    try:
+        edits = [edit.after for edit in TARGET.edits(file, job, old, layout)]
+    except InexpressibleError as error:
+        edits = [error.part]
+    assert any(said in edit for edit in edits), edits
 
 
 def test_stages_alone_run_without_sharding():

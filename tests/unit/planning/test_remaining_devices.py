@@ -1,5 +1,6 @@
 """Jobs on the nodes that are left: their devices, their batch, and what is refused."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -71,3 +72,15 @@ def test_a_restart_waits_for_the_fastest_alone():
     assert {choice.objectives for choice in left.choices or (left,)} == {("step_time",)}
     assert len(numbers(autoplan.remaining(job_of(8, 56), 1))) == 1
     assert autoplan.remaining(named, 1).objectives == ("peak_memory",)
+
+
+@pytest.mark.slow
+def test_1024_devices_are_planned_anew_within_a_second_of_search():
+    """Of 128 nodes of which one is lost, three numbers of devices are searched in a second of one core."""
+    autoplan.plan(autoplan.remaining(job_of(4, 1024), 1))  # Modules are imported.
+
+    started = time.process_time()
+    front = autoplan.plan(autoplan.remaining(job_of(128, 1024), 1))
+
+    assert time.process_time() - started < 1
+    assert front.certificate.status == "optimal"

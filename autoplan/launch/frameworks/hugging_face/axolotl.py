@@ -33,6 +33,7 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_beyond_data,
     refuse_sharded_integers,
 )
+from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     DEEPSPEED,
@@ -58,6 +59,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -92,7 +94,11 @@ def emit_axolotl(run: PlannedRun) -> Emission:
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
     kind = _kind(job, layout)
-    more = {"fsdp": ("offload_parameters", "quantized_experts"), "replicas": ("quantized_experts",)}
+    more = {
+        "fsdp": ("offload_parameters", "quantized_experts"),
+        "deepspeed": ("offload_parameters",),
+        "replicas": ("quantized_experts",),
+    }
     refuse_software(
         job, ("compile", "loss", "fused_adapters", *more.get(kind, ())), adapters=True, rl=RL_METHODS
     )
@@ -240,6 +246,8 @@ def is_axolotl(file: LaunchFile) -> bool:
 def read_axolotl(file: LaunchFile) -> Configuration:
     """Return what a YAML file of axolotl says; raises SpecError with all problems."""
     document = read_yaml(file, AXOLOTL)
+    # Options of axolotl's programs go over the keys of the file (axolotl 0.19, cli/config.py, load_cfg).
+    add_options(document, [Word(text, 0) for text in file.arguments])
     document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
     listed = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
     document.check_names("fsdp_config", listed | {f"fsdp_{name}" for name in listed} | {"version"}, "axolotl")

@@ -11,14 +11,18 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.accelerate_values import accelerate_layout, launcher_document
-from autoplan.launch.frameworks.hugging_face.training_fields import OPEN, key_names, stands
+from autoplan.launch.frameworks.accelerate_values import ACCELERATE, accelerate_layout, launcher_document
+from autoplan.launch.frameworks.hugging_face.training_fields import DEEPSPEED, FSDP, OPEN, key_names, stands
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script
 
 #: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
 _SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})
+
+
+#: How a program shards by a section of the launcher's file.
+_WAYS: Final = {"deepspeed": DEEPSPEED, "fsdp": FSDP}
 
 
 def launcher_of(file: LaunchFile) -> list[Word]:
@@ -44,6 +48,9 @@ def launched_values(
         )
         return {}
     launched = accelerate_layout(inner, replace(file, arguments=("",)))
+    kind = inner.given("kind")
+    section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
+    launched |= {"way": _WAYS[section]} if section in _WAYS else {}
     document.problems += inner.problems
     document.notes += inner.notes
     names = [name for name in ("recompute", "earlier_recompute") if name in document.table.keys]
@@ -58,12 +65,23 @@ def launched_values(
 
 
 _TRAINER: Final = interface("trainer")
-_DECIDING: Final = frozenset({*_TRAINER.data["decides"], *_TRAINER.data["lengths"], _TRAINER.keys["model"]})
+_LENGTHS: Final = frozenset(_TRAINER.data["lengths"])
+#: Arguments that go over keys of a file, and those of them whose value has to be known.
+_OVER: Final = {
+    "trainer": (("trainer", "trl"), {*_TRAINER.data["decides"], *_LENGTHS, _TRAINER.keys["model"]}),
+    "axolotl": (("axolotl",), {*interface("axolotl").keys.values()}),
+}
 
 
-def overriding(file: LaunchFile, script: Script, command: Command, behind: Sequence[Word]) -> tuple[str, ...]:
-    """Return the arguments behind a file of keys; raises SpecError where a deciding one is not known."""
-    names = key_names("trainer") | key_names("trl") | {*_TRAINER.data["lengths"]}
+def overriding(
+    framework: str, file: LaunchFile, script: Script, started: tuple[Command, Sequence[Word]]
+) -> tuple[str, ...]:
+    """Return the arguments behind a file of keys; raises SpecError where a deciding one is not known.
+
+    ``started`` is the command and its words behind the file.
+    """
+    (parts, deciding), (command, behind) = _OVER[framework], started
+    names = frozenset().union(*map(key_names, parts), _LENGTHS)
     words, _ = without_differing(
         script, command, behind, lambda name: name.startswith("--") and name[2:].replace("-", "_") in names
     )
@@ -75,7 +93,7 @@ def overriding(file: LaunchFile, script: Script, command: Command, behind: Seque
         option = word if word.text.startswith("--") else before
         name = option.text.partition("=")[0].lstrip("-").replace("-", "_")
         skipped |= {at} if option is word else {at - 1, at}
-        if name in _DECIDING - given:
+        if name in deciding - given:
             sentence = f"its value depends on {word.unknown.reason}: give the argument with --arg"
             problems.append(Problem(sentence, name, file.name, word.line or None))
     if problems:

@@ -38,7 +38,12 @@ from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
     read_second_format,
 )
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits, script_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import (
+    edits_beside,
+    edits_of_another,
+    key_file_edits,
+    script_edits,
+)
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapter_values,
@@ -63,7 +68,13 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script, script_text
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.scripts.training_command import training_command, variable_devices, visible_devices
+from autoplan.launch.scripts.training_command import (
+    launched_devices,
+    launcher_words,
+    training_command,
+    variable_devices,
+    visible_devices,
+)
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
@@ -72,7 +83,8 @@ from autoplan.schema.post_training import RLSpec
 
 LLAMA_FACTORY: Final = interface("llama-factory")
 _FILE: Final = "llama_factory.yaml"
-_COMMAND: Final = re.compile(r"(?m)^[^#\n]*\bllamafactory-cli\s+train\s+(?:\\\n\s*)?--")
+#: Commands with arguments; versions before 0.7 have a program, ``src/train_bash.py``.
+_COMMAND: Final = re.compile(r"(?m)^[^#\n]*\b(?:llamafactory-cli\s+train|train_bash\.py)\s+(?:\\\n\s*)?--")
 #: Stage and loss of each method.
 _METHODS: Final[Mapping[str, Sequence[str | None]]] = LLAMA_FACTORY.data["methods"]
 _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
@@ -90,18 +102,23 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     if is_second_format(file):
         raise InexpressibleError("edits of files of the second format")
-    entries = _read_document(file)[0].entries
+    document, _, launcher = _read_document(file)
+    entries = document.entries
     if _is_script(file):
+        beside = edits_of_another(document, launcher, file, (job, old, new))
+        if beside is not None:
+            return edits_beside(entries, (old, new), partial(_document, job), beside)
         return script_edits(entries, (old, new), partial(_document, job))
     return key_file_edits(file, entries, (job, old, new), partial(_document, job))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_software(job, ("compile", "pure_bf16"), adapters=True, rl=_METHODS)
     refuse_beyond_data(layout)
     _refuse_offload(layout)
     kind = checked_kind(job, layout)
+    offloads = ("offload_parameters",) if kind == "deepspeed" else ()
+    refuse_software(job, ("compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
         **_model(job, kind),
@@ -245,15 +262,18 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
     if command is None:
         return document, None, ()
-    devices = variable_devices(script, command, file.variables) or _seen(script, command)
+    devices = _started(script, command, file.variables)
     return document, devices, accelerate_words(command.words)
 
 
-def _seen(script: Script, command: Command) -> Written | None:
-    """Return the devices that the command sees, each of which it starts a process on.
+def _started(script: Script, command: Command, outside: Mapping[str, str]) -> Written | None:
+    """Return the processes that a launcher before the program starts, or those of the devices that it sees.
 
     Source: LLaMA-Factory 0.9.5, ``launcher.py``, which calls torchrun where there are several.
     """
+    devices = variable_devices(script, command, outside)
+    if devices is not None or len(launcher_words(command.words)) < len(command.words):
+        return devices or launched_devices(script, command)[0]
     count = visible_devices(script.variables, command)
     words = f"{count} of CUDA_VISIBLE_DEVICES"
     return None if count is None else Written(count, command.line, words)

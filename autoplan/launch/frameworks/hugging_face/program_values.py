@@ -1,8 +1,8 @@
 """Values of names in a program in Python: constants, and the defaults of its arguments. It is never run.
 
-A program that is started without arguments has their defaults, as ``argparse`` and data classes that
-``HfArgumentParser`` or ``tyro`` fill say them. A name with two values, and one of two parsers that differ, is
-not known.
+A program that is started without arguments has their defaults, as ``argparse``, functions that are started
+and data classes that ``HfArgumentParser`` or ``tyro`` fill say them. A name with two values, and one of two
+parsers that differ, is not known.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _DEEPEST: Final = 12
 _SWITCHES: Final = {"store_true": False, "store_false": True}
 #: What programs usually call the arguments that they got, besides the names that a parser's result has.
 _PARSED: Final = frozenset({"args", "script_args", "cli_args"})
+#: Functions that call another one with the words of a command, and else with its defaults.
+_STARTING: Final = frozenset({"fire.Fire", "Fire", "typer.run", "tyro.cli"})
 #: Functions that fill the fields of a data class with the words of a command.
 _FILLING: Final = frozenset({"HfArgumentParser", "TrlParser", "cli"})
 
@@ -86,7 +88,7 @@ class ProgramValues:
 def program_values(tree: ast.Module, variables: Mapping[str, str]) -> ProgramValues:
     """Return the values of a program's names and arguments; ``variables`` are set from outside."""
     outside = {name: ast.Constant(text) for name, text in variables.items()}
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = dict(_parameters(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -95,6 +97,19 @@ def program_values(tree: ast.Module, variables: Mapping[str, str]) -> ProgramVal
         elif isinstance(node, ast.AugAssign | ast.For) and isinstance(node.target, ast.Name):
             names[node.target.id] = UNKNOWN
     return ProgramValues({**names, **outside}, {**_arguments(tree), **outside}, _PARSED | set(_results(tree)))
+
+
+def _parameters(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the defaults of the functions that a program starts: ``main()``, ``fire.Fire(main)``."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    started = [c.func for c in calls if not c.args and not c.keywords]
+    started += [c.args[0] for c in calls if c.args and ast.unparse(c.func) in _STARTING]
+    called = {node.id for node in started if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in called:
+            own = node.args
+            given = own.args[len(own.args) - len(own.defaults) :]
+            yield from ((arg.arg, value) for arg, value in zip(given, own.defaults, strict=True))
 
 
 def _results(tree: ast.Module) -> Iterator[str]:

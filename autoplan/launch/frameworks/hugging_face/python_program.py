@@ -17,6 +17,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.frameworks.hugging_face.program_values import UNKNOWN, ProgramValues, program_values
+from autoplan.launch.frameworks.hugging_face.training_fields import add_leaves
 
 #: Calls that have TrainingArguments, and what TRL's learn by.
 _METHODS: Final = {"DPOConfig": "dpo", "KTOConfig": "kto", "ORPOConfig": "orpo", "GRPOConfig": "grpo"}
@@ -147,14 +148,16 @@ def _add(document: WrittenDocument, name: str, node: ast.expr, values: ProgramVa
     value = values.of(node)
     line, text = getattr(node, "lineno", None), f"{name}={ast.unparse(node)}"[:80]
     before = document.entries.get(name)
-    if value is UNKNOWN or (before is not None and before.value != value):
+    if value is UNKNOWN or (before is not None and (before.value != value or isinstance(value, Mapping))):
         document.entries.pop(name, None)
         fields = _decided(name)
         document.opened |= fields
         if fields:
             document.notes.append(f"{text} (line {line}) is no one constant: left open")
     elif before is not None or not (TRAINER.data["decides"].get(name) and name in document.opened):
-        document.entries[name] = Written(value, line, text)
+        section = isinstance(value, Mapping)
+        document.entries[name] = Written(None if section else value, line, text)
+        add_leaves(document, f"{name}.", value if section else {}, line)
         if values.is_argument(node) and _decided(name):
             document.notes.append(f"{text} (line {line}): read as the default of this argument")
 

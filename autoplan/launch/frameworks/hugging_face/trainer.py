@@ -21,9 +21,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
-from autoplan.launch.frameworks.accelerate import accelerate_edits
-from autoplan.launch.frameworks.accelerate_values import launcher_file
-from autoplan.launch.frameworks.deepspeed import deepspeed_section, edits_beside_arguments, with_software
+from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     TRAINER,
     checked_kind,
@@ -43,12 +41,19 @@ from autoplan.launch.frameworks.hugging_face.python_program import (
     method_of_program,
     program_document,
 )
-from autoplan.launch.frameworks.hugging_face.training_edits import edits_beside, key_file_edits, script_edits
+from autoplan.launch.frameworks.hugging_face.training_edits import (
+    edits_beside,
+    edits_of_another,
+    in_python,
+    key_file_edits,
+    script_edits,
+)
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     OPEN,
     adapted_modules,
     adapted_parameters,
     adapter_values,
+    add_leaves,
     alone,
     batch_of,
     first_file,
@@ -127,41 +132,20 @@ def emit_trainer(run: PlannedRun) -> Emission:
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
     document, _, launcher = read_arguments(file)
-    beside = None if is_key_file(file) else _edits_of_another(document, launcher, file, (job, old, new))
-    if beside is not None:
-        return edits_beside(document.entries, (old, new), partial(_document, job), beside)
+    beside = None if is_key_file(file) else edits_of_another(document, launcher, file, (job, old, new))
     if not is_key_file(file):
-        return script_edits(document.entries, (old, new), partial(_document, job))
+        of = document.entries, (old, new), partial(_document, job)
+        edits = script_edits(*of) if beside is None else edits_beside(*of, beside)
+        return tuple(map(in_python, edits)) if is_program(file) else edits
     made = key_file_edits(file, document.entries, (job, old, new), partial(_document, job))
     section = _SECTION if re.search(rf"(?m)^{_SECTION[:-1]}\s*:", file.text) else ""
     return tuple(edit if edit.file else replace(edit, path=f"{section}{edit.path}") for edit in made)
 
 
-def _edits_of_another(
-    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, made: tuple[Job, Layout, Layout]
-) -> tuple[str, Sequence[FileEdit], Written | None] | None:
-    """Return the name and the edits of the file beside a script that decides its sharding.
-
-    That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
-    None where arguments decide.
-    """
-    named = document.given("deepspeed")
-    if named is not None and (text := file.sibling(str(named.value))) is not None:
-        name = str(named.value)
-        return name, edits_beside_arguments(LaunchFile(name, text), *made), None
-    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
-    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
-    inner = launcher_file(launcher, file) if launched and not decided else None
-    if inner is None:
-        return None
-    recompute = document.given("recompute") or document.given("earlier_recompute")
-    return inner.name, accelerate_edits(inner, *made), recompute
-
-
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
-    offloads = ("offload_parameters",) if kind == "fsdp" else ()
+    offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
     sections = {
         "fsdp": _fsdp,
@@ -389,6 +373,9 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
     document = read_yaml(file, TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
+    rename(document)
+    if "use_peft" not in document.entries:
+        program_adapters(document, "")
     return document, None, launcher_of(file)
 
 
@@ -491,7 +478,8 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     text = value_word.text if value_word else "true"
     for path in [path for path in document.entries if path.startswith(f"{name}.")]:
         del document.entries[path]
-    document.entries[name] = Written(text, line, f"--{name} {text}"[:200])
+    words = f"--{name} {text}" if value_word else f"--{name}"
+    document.entries[name] = Written(text, line, words[:200])
     if text.startswith("{"):
         _add_mapping(document, name, text, line)
 
@@ -503,17 +491,7 @@ def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | No
         document.refuse_key("it is no JSON object", name, line)
         return
     document.entries[name] = Written(None, line, f"--{name}")
-    _leaves(document, f"{name}.", root, line)
-
-
-def _leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], line: int | None) -> None:
-    for key, value in node.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, dict):
-            document.entries[path] = Written(None, line, f"{key}:")
-            _leaves(document, f"{path}.", value, line)
-        else:
-            document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
+    add_leaves(document, f"{name}.", root, line)
 
 
 def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:

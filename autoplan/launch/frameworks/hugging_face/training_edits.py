@@ -12,9 +12,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.frameworks.accelerate import accelerate_edits
+from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import edits_beside_arguments
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
+from autoplan.launch.frameworks.hugging_face.training_fields import stands
+from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -25,6 +30,8 @@ _SYNONYMS: Final[Mapping[str, Sequence[str]]] = TRAINER.data["synonyms"]
 _SECTIONS: Final = ("deepspeed", "fsdp_config")
 #: Arguments that say how a run is sharded.
 _SHARDING: Final = frozenset(TRAINER.keys[name] for name in ("fsdp", "fsdp_file", "deepspeed"))
+#: How the path of the steps ends in a section of the launcher's file.
+_STEPS: Final = f".{TRAINER.keys['steps']}"
 
 #: Returns the keys that a target emits for a layout; raises InexpressibleError for what it lacks.
 Document = Callable[[Layout], Mapping[str, Any]]
@@ -73,6 +80,28 @@ def script_edits(
     return tuple(edit for edit in edits if edit is not None)
 
 
+def edits_of_another(
+    document: WrittenDocument, launcher: Sequence[Word], file: LaunchFile, made: tuple[Job, Layout, Layout]
+) -> tuple[str, Sequence[FileEdit], Written | None] | None:
+    """Return the name and the edits of the file beside a script that decides its sharding.
+
+    That of ``--deepspeed``, or that of ``accelerate launch`` with the argument that recomputes in its place;
+    None where arguments decide.
+    """
+    named = document.given("deepspeed")
+    name = str(named.value) if named is not None else ""
+    if name and (text := file.sibling(name)) is not None:
+        return name, edits_beside_arguments(LaunchFile(name, text), *made), None
+    launched = any(word.text.rsplit("/", 1)[-1] == "accelerate" for word in launcher)
+    decided = any(stands(document, name) for name in ("fsdp", "deepspeed"))
+    inner = launcher_file(launcher, file) if launched and not decided else None
+    if inner is None:
+        return None
+    names = (TRAINER.keys["recompute"], TRAINER.keys["earlier_recompute"])
+    recompute = next((document.entries[name] for name in names if name in document.entries), None)
+    return inner.name, accelerate_edits(inner, *made), recompute
+
+
 def edits_beside(
     entries: Mapping[str, Written],
     layouts: tuple[Layout, Layout],
@@ -83,18 +112,19 @@ def edits_beside(
 
     ``beside`` is the name of that file, its edits, and the argument that recomputes in its place.
     TrainingArguments without ``--fsdp`` take the sharding of the launcher, and leave ``--fsdp_config`` aside
-    (transformers/training_args.py).
+    (transformers/training_args.py). They have the batches, which the launcher's file need not have.
     """
     name, made, recompute = beside
 
     def arguments(layout: Layout) -> Mapping[str, Any]:
         return {key: value for key, value in document(layout).items() if key not in _SHARDING}
 
+    keys = (edit for edit in made if edit.path and (edit.before or not edit.path.endswith(_STEPS)))
     inner = (
         FileEdit(recompute.words, "", recompute.line)
         if recompute is not None and "activation_checkpointing" in edit.path
         else replace(edit, file=name)
-        for edit in made
+        for edit in keys
     )
     return (*inner, *script_edits(entries, layouts, arguments))
 
@@ -108,6 +138,25 @@ def _argument_edit(entries: Mapping[str, Written], name: str, value: object) -> 
     )
     before = written.words if written is not None and not written.default else ""
     return FileEdit(before, after, written.line if before and written else None) if before != after else None
+
+
+def in_python(edit: FileEdit) -> FileEdit:
+    """Return the edit of an argument as one of a call in Python; those of keys are left.
+
+    >>> in_python(FileEdit("bf16=False", "--bf16 True", 3)).after
+    'bf16=True'
+    >>> in_python(FileEdit("", "--optim adafactor")).after
+    "optim='adafactor'"
+    """
+    if not edit.after.startswith("--"):
+        return edit
+    name, _, text = edit.after[2:].partition(" ")
+    plain = {"": True, "True": True, "False": False}
+    try:
+        value = plain[text] if text in plain else json.loads(text.strip("'"))
+    except ValueError:
+        value = text
+    return replace(edit, after=f"{name}={value!r}")
 
 
 def _quoted(text: str) -> str:

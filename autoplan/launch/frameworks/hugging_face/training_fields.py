@@ -73,6 +73,17 @@ def stands(document: WrittenDocument, path: str) -> bool:
     return document.given(path) is not None or any(key.startswith(f"{path}.") for key in document.entries)
 
 
+def add_leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], line: int | None) -> None:
+    """Add what stands below ``prefix`` in a mapping by its path."""
+    for key, value in node.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict):
+            document.entries[path] = Written(None, line, f"{key}:")
+            add_leaves(document, f"{path}.", value, line)
+        else:
+            document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
+
+
 def alone() -> dict[str, Written]:
     """Return the values of data parallelism alone, without sharding and recompute."""
     return {key: Written(value, default=True) for key, value in _ALONE.items()}
@@ -460,6 +471,10 @@ _SHORTEST: Final = 10
 _ADAPTING: Final = re.compile(r"(?i)(?:^|[^a-z])q?lora(?![a-z])|peft")
 
 
+#: Programs of TRL, and those of its examples and the alignment handbook, whose ModelConfig has the defaults.
+_OF_TRL: Final = re.compile(r"(?:^|/)(?:run_)?(?:sft|dpo|orpo|cpo|kto|grpo|rloo|reward\w*)(?:_\w+)?\.py$")
+
+
 def program_deepspeed(document: WrittenDocument, launcher: Sequence[Word]) -> None:
     """Leave open what a program that DeepSpeed starts without a file of its configures by itself."""
     started = any(word.text.rsplit("/", 1)[-1] == "deepspeed" for word in launcher)
@@ -503,7 +518,8 @@ def _digits(written: Written) -> bool:
 def program_adapters(document: WrittenDocument, program: str) -> None:
     """Read the adapters of a program of its own, whose switch and rank may be its defaults: open then."""
     switch, rank = document.entries.get("use_peft"), document.entries.get("lora_r")
-    renamed = switch is not None and not switch.words.startswith("--use_peft ")
+    other = program.endswith(".py") and _OF_TRL.search(program) is None
+    renamed = switch is not None and (other or switch.words.split()[0] != "--use_peft")
     tuned = str(getattr(document.entries.get("finetuning_type"), "value", "")) == "lora"
     if switch is None and rank is not None and (_ADAPTING.search(program) or tuned):
         document.entries["use_peft"] = replace(rank, value="true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -43,6 +44,8 @@ from autoplan.schema.stage_layers import chunks_of
 _FILE: Final = "torchtitan_args.sh"
 #: Most layers that embedding or head are tried as.
 _MOST_COUNTED: Final = 4
+#: The table of degrees, which versions before 0.1 have not.
+_PARALLELISM: Final = "[parallelism]"
 _Values = dict[str, Any]
 _Overrides = Mapping[str, tuple[str, ...]]
 
@@ -260,7 +263,8 @@ def torchtitan_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tu
         if new.tp > 1 and not new.sequence_parallel:
             raise InexpressibleError("tensor parallelism without sequence parallelism in a TOML file")
         entries = read_toml(file).entries
-        return tuple(_toml_edits(entries, _changed(entries, before, after, old, new)))
+        changed = _changed(entries, before, after, old, new)
+        return tuple(_in_its_tables(file, edit) for edit in _toml_edits(entries, changed))
     entries = read_overrides(file)[0].entries
     return tuple(_script_edits(entries, _changed(entries, before, after, old, new)))
 
@@ -279,7 +283,22 @@ def _changed(
     if (old.pp > 1) != (new.pp > 1) and KEYS["resharded"] in after and KEYS["resharded"] not in entries:
         # Where a file leaves it open, pipelines decide it.
         paths = [*dict.fromkeys((KEYS["resharded"], *paths))]
-    return {path: after.get(path, ()) for path in paths}
+    return {path: after.get(path, ()) for path in (*paths, *_batch(entries, after, new))}
+
+
+def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> Iterator[str]:
+    """Yield the path of the batch where a file leaves it to follow, and it would follow otherwise.
+
+    Raises InexpressibleError for a file of a version that accumulates no gradients.
+    """
+    path, local = KEYS["global_batch_size"], KEYS["local_batch_size"]
+    stated = entries.get(path)
+    follows = str(int(after[local][1]) * new.dp)
+    if follows == after[path][1] or (stated is not None and str(stated.value) != "-1"):
+        return
+    if local in entries and entries[local].words.startswith("batch_size"):
+        raise InexpressibleError(f"accumulated gradients (batches of {follows} follow)")
+    yield path
 
 
 def _script_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator[FileEdit]:
@@ -301,6 +320,24 @@ def _toml_edits(entries: Mapping[str, Written], changed: _Overrides) -> Iterator
         if path == KEYS["recompute"] and value == '"selective"':
             # One of so many layers is what "selective" means there without this.
             yield from _line(entries, KEYS["recompute_option"], '"op"')
+
+
+def _in_its_tables(file: LaunchFile, edit: FileEdit) -> FileEdit:
+    """Return an edit that adds a key as a file of an earlier version calls it; raises InexpressibleError.
+
+    Such a file has degrees in other tables and no table of parallelism.
+    """
+    table, _, line = edit.after.partition(" ")
+    earlier = TABLE.data["earlier_keys"]
+    used = any(re.search(rf"(?m)^{name.rpartition('.')[2]}\s*=", file.text) for name in earlier)
+    if edit.before or table != _PARALLELISM or _PARALLELISM in file.text or not used:
+        return edit
+    path = f"{_PARALLELISM[1:-1]}.{line.partition(' ')[0]}"
+    names = [name.rpartition(".") for name, now in earlier.items() if now == path]
+    named = next((x for x in names if f"[{x[0]}]" in file.text), None)
+    if named is None:
+        raise InexpressibleError(f"{path}, which the version of the file has not")
+    return FileEdit("", f"[{named[0]}] {named[2]} = {line.partition(' = ')[2]}")
 
 
 def _line(entries: Mapping[str, Written], path: str, value: str) -> Iterator[FileEdit]:
