@@ -632,7 +632,7 @@ def test_activations_of_a_step_are_what_the_closed_form_says():
 
 
 def test_graphs_free_small_layers_from_the_host():
-    """18 kernels and two reductions, as 26 launches of 20 us, pace a tiny layer; as a graph it takes C."""
+    """25 kernels and two reductions, as 33 launches of 20 us, pace a tiny layer; as a graph it takes C."""
     layout = parse_layout("tp=8,mbs=1,sp=off", layers=12, devices=8)
     one = Candidates.of([layout])
     by_stack = {}
@@ -644,7 +644,7 @@ def test_graphs_free_small_layers_from_the_host():
         by_stack[software] = float(layer_times(job, one, machine).forward[0])
 
     computed = by_stack["megatron-core-graphs"]
-    launches = (18 + 2 * 4) * 20e-6
+    launches = (25 + 2 * 4) * 20e-6
     together = (computed**1.75 + launches**1.75) ** (1 / 1.75)
     assert by_stack["megatron-core"] == pytest.approx(together, rel=1e-3)
     assert computed < launches / 4

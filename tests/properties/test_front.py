@@ -424,4 +424,4 @@ def test_a_front_that_ends_where_others_dominate_lacks_nothing_on_the_front_of_b
 
 def test_some_fronts_end_where_others_dominate():
     """Among the instances above are such, and others that go on."""
-    assert {_cut(seed)[2].cut_by_others for seed in range(3)} == {True, False}
+    assert {_cut(seed)[2].cut_by_others for seed in (0, 10)} == {True, False}

@@ -189,10 +189,13 @@ class _PooledLoad:
         """Tokens of an answer after its first [1]."""
         return max(1e-9, self.output - 1)
 
+    def between(self, times: _Times) -> float:
+        """Return the time from a request of a client to its next one [s]."""
+        return self.first_token(times) + self.answered(times) + CLIENT_SECONDS
+
     def clients_at(self, rate: float, requests: float | None = None) -> float:
         """Return the requests in the pools and at clients at a rate [1]: X times their latency (Little)."""
-        times = self.times(rate, requests)
-        return rate * (self.first_token(times) + self.answered(times) + CLIENT_SECONDS)
+        return rate * self.between(self.times(rate, requests))
 
 
 def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPrediction:
@@ -225,29 +228,34 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     if load.kind == "open loop" and load.amount < most:
         return _prediction(state, load, load.amount, waiting=0.0)
     if load.kind == "closed loop":
-        rate = _closed(state, most)
-        waiting = max(0.0, load.amount / rate - state.clients_at(rate) / rate) if rate >= most else 0.0
-        return _prediction(state, load, rate, waiting=waiting)
+        rate, times = _closed(state, most)
+        waiting = max(0.0, load.amount / rate - state.between(times))
+        return _prediction(state, load, rate, waiting=waiting, times=times)
     return _prediction(state, load, most, waiting=inf)
 
 
-def _closed(state: _PooledLoad, most: float) -> float:
+def _closed(state: _PooledLoad, most: float) -> tuple[float, _Times]:
     """Return the rate at which the pools have as many requests as clients [1/s], at most their maximum.
 
-    The unknown is the requests of an iteration, from which the rate follows; where a client is alone with a
-    decode engine, it is the rate itself.
+    Its times, too. The unknown is the requests of an iteration, from which the rate follows; where a client
+    is alone with a decode engine, it is the rate itself. Where a captured graph ends, the time of an
+    iteration jumps between less and more requests than clients: the rate there is that of Little's law.
     """
     # At the most itself a wait for links or front ends has no end.
     top = most * (1 - _CLOSE)
-    if state.clients_at(top) <= state.clients:
-        return most
+    full = state.times(top)
+    if top * state.between(full) <= state.clients:
+        return most, full
     if state.others <= 0.0:
-        return _where(lambda rate: state.clients_at(rate, 1.0) - state.clients, (0.0, top))
+        alone = _where(lambda rate: state.clients_at(rate, 1.0) - state.clients, (0.0, top))
+        return alone, state.times(alone)
 
     def excess(requests: float) -> float:
         return state.clients_at(min(top, state.rate_of(requests)), requests) - state.clients
 
-    return min(top, state.rate_of(_where(excess, (1.0, state.times(top).requests))))
+    requests = _where(excess, (1.0, full.requests))
+    times = state.times(min(top, state.rate_of(requests)), requests)
+    return min(top, state.clients / state.between(times)), times
 
 
 def _where(excess: Callable[[float], float], ends: tuple[float, float]) -> float:
@@ -271,11 +279,13 @@ def _where(excess: Callable[[float], float], ends: tuple[float, float]) -> float
     return middle
 
 
-def _prediction(state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: float) -> PooledPrediction:
+def _prediction(
+    state: _PooledLoad, load: EngineLoad, rate: float, *, waiting: float, times: _Times | None = None
+) -> PooledPrediction:
     """Return the pools at a rate; ``waiting``: the wait for the bottleneck pool, beyond its queue."""
     pair, most = state.pair, state.most
     saturated = rate >= min(most) * (1 - _CLOSE)
-    times = state.times(rate * (1 - _CLOSE) if saturated else rate)
+    times = times or state.times(rate * (1 - _CLOSE) if saturated else rate)
     if saturated and load.kind != "closed loop":
         times = replace(times, front=state.busy, prefill=pair.prefill.prompt_seconds, link=0.0)
     first = state.first_token(times) + waiting
