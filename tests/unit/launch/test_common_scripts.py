@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import autoplan
-from autoplan.answers.configure.ask import read
 from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
@@ -55,18 +54,6 @@ tasks:
       - name: WANDB_PROJECT
         value: x
 """
-
-
-@pytest.fixture
-def reading(tmp_path):
-    """Return what writes files into a folder, and reads the first of them."""
-
-    def found(files, **options):
-        for name, text in files.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
-        return read(tmp_path / next(iter(files)), **options)
-
-    return found
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """Further files that others start their jobs with: arguments of scripts and programs, and recipes."""
 
-from pathlib import Path
-
 import pytest
 
-from autoplan.answers.configure.ask import read
 from autoplan.answers.configure.words_of_scripts import in_words_of_script
 from autoplan.catalog.programs import stack_of_way
 from autoplan.errors import SpecError
@@ -66,18 +63,6 @@ command: |
     --speculative-config '{{{{"method": "ngram", "num_speculative_tokens": 2}}}}' \\
     -tp {{tensor_parallel}} --max-model-len {{max_model_len}}
 """
-
-
-@pytest.fixture
-def reading(tmp_path):
-    """Return what reads the first of some files, which are written beside each other."""
-
-    def of(files, **options):
-        for name, text in files.items():
-            Path(tmp_path, name).write_text(text)
-        return read(Path(tmp_path, next(iter(files))), **options)
-
-    return of
 
 
 @pytest.mark.parametrize("words", ["$*", '"$@"'])

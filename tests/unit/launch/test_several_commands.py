@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from autoplan.answers.configure.ask import read
 from autoplan.errors import SpecError
 from autoplan.launch.scripts.shell_reader import read_script
 
@@ -26,18 +25,6 @@ OWN_VERL = """python -m mine.main_grpo algorithm.adv_estimator=grpo \\
     actor_rollout_ref.model.path=Qwen/Qwen2.5-7B actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 \\
     actor_rollout_ref.actor.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8 trainer.nnodes=1
 """
-
-
-@pytest.fixture
-def reading(tmp_path):
-    """Return what writes files into a folder, and reads the first of them."""
-
-    def found(files, **options):
-        for name, text in files.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
-        return read(tmp_path / next(iter(files)), **options)
-
-    return found
 
 
 def test_what_commands_of_one_program_differ_in_is_open(reading):

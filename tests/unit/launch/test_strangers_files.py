@@ -1,11 +1,9 @@
 """What small repositories start their jobs with: scripts of scripts, programs in Python, and other names."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from autoplan.answers.configure.ask import read
 from autoplan.errors import SpecError
 from autoplan.launch.scripts.shell_reader import read_script
 
@@ -59,20 +57,6 @@ def serve():
     subprocess.Popen(cmd)
 FAST_BOOT = QUICK = True
 """
-
-
-@pytest.fixture
-def reading(tmp_path: Path):
-    """Return what writes files and reads the first of them."""
-
-    def written(files: dict[str, str], **options):
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        return read(tmp_path / next(iter(files)), **options)
-
-    return written
 
 
 def words_of(text: str, **options) -> list[list[str]]:
