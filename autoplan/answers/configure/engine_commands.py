@@ -129,14 +129,20 @@ def _compared(better: BetterPlan | None, *, proven: bool) -> str:
         return "No better plan was found before the search ended: a longer --deadline may find one.\n"
     if better is None:
         return "No plan has as many tokens/s a device in as short a time per token.\n"
-    gains = (better.throughput_per_device_gain, better.time_per_output_token_gain)
-    each = "shorter" if gains[1] >= 0 else "longer"
-    lines = [
-        f"Better: {better.plan.layout_string}",
-        f"{gains[0] * 100:+.0f} % tokens/s a device, time per token {abs(gains[1]) * 100:.0f} % {each}",
-        *better.changes,
-    ]
+    lines = [f"Better: {better.plan.layout_string}", _gains(better), *better.changes]
     return "\n- ".join(escaped(line) for line in lines) + "\n"
+
+
+def _gains(better: BetterPlan) -> str:
+    """Return by how much a plan is better, or what it serves where the engines of a file serve nothing."""
+    rate, each = better.throughput_per_device_gain, better.time_per_output_token_gain
+    if rate is None:
+        served = better.plan.output_tokens_per_second_per_device
+        return f"{served:,.0f} tokens/s a device, where the engines of the file serve none"
+    said = f"{rate:+.0%} tokens/s a device".replace("%", " %")
+    if each is None:
+        return said
+    return f"{said}, time per token {abs(each) * 100:.0f} % {'shorter' if each >= 0 else 'longer'}"
 
 
 def _better_document(better: BetterPlan) -> dict[str, object]:

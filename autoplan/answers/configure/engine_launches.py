@@ -49,6 +49,8 @@ _OPTIONS: Final = (".yaml", ".yml", ".json")
 _TEMPLATES: Final = "templates"
 _MOST_TEMPLATES: Final = 100
 _MOST_TRIED: Final = 100
+#: The argument of vLLM for its longest request, in options, keys and Python.
+_LENGTH_ARGUMENT: Final = re.compile(r"max[-_]?model[-_]?len", re.IGNORECASE)
 #: A key of YAML in a line.
 _KEY: Final = re.compile(r"\s*(?:- )?([\w-]+)\s*:\s*\S")
 #: By how much a plan must be better to be named, as fronts are thinned.
@@ -59,12 +61,13 @@ _BETTER: Final = 1.01
 class BetterPlan:
     """A plan of the front that is no worse than a file's engines, and what of the file it changes.
 
-    ``changes`` are keys of the layout with both values, and the line of the file where it says one.
+    ``changes`` are keys of the layout with both values, and the line of the file where it says one. Gains are
+    None where the file's engines serve nothing.
     """
 
     plan: ServingPlan
-    throughput_per_device_gain: float
-    time_per_output_token_gain: float
+    throughput_per_device_gain: float | None
+    time_per_output_token_gain: float | None
     changes: tuple[str, ...]
 
 
@@ -333,9 +336,35 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     name, _, version = configuration.engine.partition("@")
     if written_as(name, version) != written_as(job.engine.name, job.engine.version):
         raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
-    priced = replace(job, search=_told(job.search, configuration.search))
+    longest = _longest_admitted(job, configuration, whole)
+    workload = job.workload.model_copy(update={"longest_request": longest} if longest else {})
+    priced = replace(job, search=_told(job.search, configuration.search), workload=workload)
     file_job, plan = evaluate_serving(priced, configuration.layout)
-    return ReadEngines(file_job, configuration, plan, tuple(_differences(job, configuration)))
+    differences = [*_differences(job, configuration)]
+    if longest and not plan.starts:
+        differences.append(
+            f"vLLM starts where its cache holds a request of --max-model-len, here {longest:,} tokens; left"
+            " out it is the longest context of the model"
+        )
+    return ReadEngines(file_job, configuration, plan, tuple(differences))
+
+
+def _longest_admitted(job: ServingJob, configuration: EngineConfiguration, file: LaunchFile) -> int | None:
+    """Return the tokens of the longest request for which an engine must have room to start.
+
+    None where the job has longer ones, or the engine starts with less. vLLM asks for its
+    ``--max-model-len``, by default the longest context of the model; ``auto`` is what fits (vLLM 0.33.0,
+    v1/core/kv_cache_utils.py, _check_enough_kv_cache_memory). SGLang and TensorRT-LLM start, and refuse
+    longer requests.
+    """
+    from autoplan.launch.engines.serve_commands import PROGRAM_OF
+
+    if PROGRAM_OF.get(job.engine.name, job.engine.name) != "vllm":
+        return None
+    said = configuration.job.get("workload", {}).get("longest_request")
+    if said is None and _LENGTH_ARGUMENT.search(file.text) is None:
+        said = job.model.max_positions
+    return said if said is not None and said > job.longest_request else None
 
 
 def _told(search: ServingSearchSpec, told: Mapping[str, Any]) -> ServingSearchSpec:
@@ -364,10 +393,17 @@ def better_plan(read: ReadEngines, front: ServingFront) -> BetterPlan | None:
     faster = best.time_per_output_token
     return BetterPlan(
         best,
-        best.output_tokens_per_second_per_device / rate - 1 if rate else float("inf"),
-        1 - faster / each if faster is not None and each else 0.0,
-        tuple(_changes(read.configuration, best)),
+        best.output_tokens_per_second_per_device / rate - 1 if rate else None,
+        1 - faster / each if faster is not None and each else None,
+        (*_changes(read.configuration, best), *_shorter_requests(read, front.job)),
     )
+
+
+def _shorter_requests(read: ReadEngines, job: ServingJob) -> Iterator[str]:
+    """Yield the change of the longest request with which the engines of a file start."""
+    longest = read.job.longest_request
+    if not read.plan.starts and longest > job.longest_request:
+        yield f"longest_request (--max-model-len): {longest} to {job.longest_request}"
 
 
 def _no_worse(plan: ServingPlan, rate: float, each: float) -> bool:
