@@ -146,7 +146,7 @@ def test_every_plan_of_a_random_job_is_written_by_its_program(run, seed, tmp_pat
     assert_every_plan_is_started(run, random_job(seed).changed(stack=None).written(tmp_path))
 
 
-@pytest.mark.parametrize("seed", slow_after(4, range(200)))
+@pytest.mark.parametrize("seed", slow_after(4, range(100)))
 def test_every_plan_of_a_random_question_is_written_by_its_program(run, seed, tmp_path):
     """Models, cards, tasks and options that people name: plans and changes that help are written.
 

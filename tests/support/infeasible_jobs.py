@@ -264,6 +264,11 @@ JOBS = {
         None,
         ["shorter packed sequences"],
     ),
+    "a small card": (
+        job("stack: hf-trainer", devices=None, hardware="1x-rtx4090", model="qwen2.5-72b", length=512),
+        ["memory: 1 device of 23.6 GiB (NVIDIA GeForce RTX 4090)"],
+        ["larger devices, and low-rank adapters on a quantised base"],
+    ),
     "a reference": (
         job("stack: hf-trainer\nrl: dpo\nlimits: {peak_memory: 31 GiB}", model="llama3.2-1b", length=512),
         None,

@@ -286,7 +286,7 @@ class _InfeasibleJob:
             if (kind.name == OPEN_SEARCH and wider) or (kind.last and found):
                 continue
             sufficient, slow = self._smallest(kind)
-            if sufficient is not None and self._shorter_alone(sufficient):
+            if sufficient is not None and self._workload_alone(sufficient):
                 continue
             if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
                 wider, found = wider or kind.widens_search, True
@@ -298,10 +298,10 @@ class _InfeasibleJob:
             if suggestion := self._with_longer_step(name, relaxed.changes, fastest):
                 yield suggestion
 
-    def _shorter_alone(self, relaxed: _Relaxed) -> bool:
-        """Return whether shorter sequences, one of the changes of ``relaxed``, are enough by themselves."""
-        shorter = tuple(change for change in relaxed.changes if change[0] == "workload.sequence_length")
-        alone = self._relaxed(shorter) if len(shorter) < len(relaxed.changes) else None
+    def _workload_alone(self, relaxed: _Relaxed) -> bool:
+        """Return whether the changes of the workload are enough without the others of ``relaxed``."""
+        workload = tuple(change for change in relaxed.changes if change[0].startswith("workload."))
+        alone = self._relaxed(workload) if len(workload) < len(relaxed.changes) else None
         return alone is not None and self.feasibility.fits_memory(alone.job)
 
     def _suggestion(self, name: str, relaxed: _Relaxed) -> Suggestion | None:
