@@ -80,7 +80,7 @@ def found_devices() -> FoundDevices:
             why.append(f"{name}: no devices")
         except CatalogError:
             raise
-        except Exception as error:  # noqa: BLE001 - each version of a driver's library has others
+        except Exception as error:  # noqa: BLE001 - each version of a driver's library raises others
             why.append(f"{name}: {_reason(error)}")
     raise CatalogError(
         f"hardware: auto found no devices ({'; '.join(why)}): install nvidia-ml-py or amdsmi on a machine"

@@ -43,17 +43,21 @@ def test_what_is_emitted_is_read_and_priced(run, tmp_path):
     assert any(change.startswith("seqs: 4 to ") and "(line " in change for change in better["changes"])
 
 
+#: What fits is what vLLM takes.
+AUTO = (" --max-model-len auto",)
+
+
 def test_vllm_starts_where_its_cache_holds_the_longest_context(run, tmp_path):
     """Llama 3.1 has 131,072 tokens, of which an L4 holds a quarter; SGLang starts with less."""
     script = tmp_path / "serve.sh"
     started = {}
-    for said in ("", " --max-model-len 65536", " --max-model-len 16384", " --max-model-len auto"):
+    for said in ("", "  # no --max-model-len", " --max-model-len 65536", " --max-model-len 16384", *AUTO):
         script.write_text(f"vllm serve meta-llama/Llama-3.1-8B-Instruct{said}\n", encoding="utf-8")
         done = run("evaluate", "--from", str(script), "--hardware", "1x-l4", "--format", "json")
         started[said] = json.loads(done.stdout)
 
     shortages = [answer["predicted"]["shortage"] for answer in started.values()]
-    assert shortages == ["longest request", "longest request", None, None]
+    assert shortages == [*["longest request"] * 3, None, None]
     better = started[""]["comparison"]
     assert better["throughput_per_device_gain"] is None
     assert "longest_request (--max-model-len): 131072 to 2456" in better["changes"]

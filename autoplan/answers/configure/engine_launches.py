@@ -49,8 +49,8 @@ _OPTIONS: Final = (".yaml", ".yml", ".json")
 _TEMPLATES: Final = "templates"
 _MOST_TEMPLATES: Final = 100
 _MOST_TRIED: Final = 100
-#: The argument of vLLM for its longest request, in options, keys and Python.
-_LENGTH_ARGUMENT: Final = re.compile(r"max[-_]?model[-_]?len", re.IGNORECASE)
+#: The argument of vLLM for its longest request, in options, keys and Python, but not in a comment.
+_LENGTH_ARGUMENT: Final = re.compile(r"^[^#\n]*max[-_]?model[-_]?len", re.IGNORECASE | re.MULTILINE)
 #: A key of YAML in a line.
 _KEY: Final = re.compile(r"\s*(?:- )?([\w-]+)\s*:\s*\S")
 #: By how much a plan must be better to be named, as fronts are thinned.
