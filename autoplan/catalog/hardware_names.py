@@ -39,6 +39,24 @@ def nodes_like(name: str) -> list[str]:
     return [derived_name(most, d) for d in _usual_first(devices_called(part)) or _spelt_like(part)]
 
 
+def nodes_meant(name: str, devices: int | None = None) -> list[str]:
+    """Return nodes of the devices that ``name`` may stand for, the most usual first; none for no device.
+
+    ``8x-h100`` says how many; a device alone is ``devices`` of them in one node, or nodes of eight.
+
+    >>> nodes_meant("4xH200"), nodes_meant("MI300X", 16), nodes_meant("h100")
+    (['4x-h200-sxm-141gb', '4x-h200-nvl-141gb'], ['8x-mi300x'], [])
+    """
+    said, part = counted_devices(name)
+    most = COUNTS[-1]
+    count = said or (most if devices and devices > most and devices % most == 0 else devices)
+    return (
+        [derived_name(count, d) for d in _usual_first(devices_called(part))]
+        if count and count <= most
+        else []
+    )
+
+
 def machine_called(words: str) -> str | None:
     """Return the node or cluster whose name has these words, but for its provider and DGX for HGX.
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import yaml
 
-from autoplan.catalog.entries import device, engine_entry, hardware, model
+from autoplan.catalog.entries import device, engine_entry, hardware, is_hardware, model
+from autoplan.catalog.hardware_names import machine_called, nodes_meant
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
 from autoplan.catalog.look_ups import clusters_of
 from autoplan.catalog.model_names import model_called, published_format
+from autoplan.catalog.roots import is_path
 from autoplan.errors import AutoplanError, Problem, SpecError
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
@@ -45,6 +47,8 @@ _ASSUMED_TOKENS: Final = 1024
 _ASSUMED_CLIENTS: Final = 32
 #: What a front of engines trades here: with a load, the time per token alone would leave clients waiting.
 _SERVED_OBJECTIVES: Final[tuple[ServingObjective, ...]] = ("request_latency", "throughput_per_device")
+#: Devices beside the usual one that words may stand for, as an answer lists them.
+_MOST_OTHERS: Final = 2
 #: Engines that are assumed, by the maker of the devices.
 _ENGINES: Final = {"amd": "vllm-rocm"}
 _ENGINE: Final = "vllm"
@@ -60,6 +64,7 @@ _CALLED: Final = {
 J = TypeVar("J", Job, "ServingJob")
 
 _SWITCHES: Final = frozenset({"adapters.experts"})
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,6}")
 _NUMBERS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _NODES: Final = re.compile(r"[1-9][0-9]{0,6}(,[1-9][0-9]{0,6})*")
 
@@ -90,7 +95,7 @@ def option_job(reference: str) -> OptionJob:
     options = _options(reference)
     task = _task(options)
     _refuse_unfit(options, task)
-    writer = _JobWriter(_values(options), task)
+    writer = _JobWriter(options, task)
     writer.assume()
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
 
@@ -105,7 +110,7 @@ def option_job_beside(reference: str, said: Mapping[str, Any]) -> OptionJob:
     options = _options(reference, said)
     task = _task(options) if "--task" in options else _task_of(said)
     _refuse_unfit(options, task)
-    writer = _JobWriter(_values(options), task)
+    writer = _JobWriter(options, task)
     writer.take(said)
     if isinstance(said.get("model"), Mapping) and "--model" not in options:
         missing = [key for key in _NEEDED[:2] if key not in writer.values]
@@ -145,6 +150,25 @@ def _refuse_unfit(options: Mapping[str, str], task: str) -> None:
     ]
     if unfit:
         raise SpecError(unfit)
+
+
+def usual_node(name: str, devices: int | None) -> tuple[str, list[str]]:
+    """Return the node that ``8x-h100``, or ``h100`` of so many devices, means most often, and so in words.
+
+    What is the name of hardware, of a file, or of nothing, is returned as it is.
+
+    >>> usual_node("h100", 16)
+    ('8x-h100-sxm5-80gb', ['h100-sxm5-80gb, not h100-nvl-94gb or h100-pcie-80gb (--hardware)'])
+    >>> usual_node("dgx-h100", None)
+    ('dgx-h100', [])
+    """
+    named = is_path(name) or is_hardware(name) or machine_called(name) is not None
+    nodes = [] if named else nodes_meant(name, devices)
+    if not nodes:
+        return name, []
+    usual, *rest = (node.partition("-")[2] for node in nodes)
+    others = f", not {' or '.join(rest[:_MOST_OTHERS])}" if rest else ""
+    return nodes[0], [f"{usual}{others} (--hardware)"]
 
 
 def _values(options: Mapping[str, str]) -> dict[str, str]:
@@ -254,10 +278,15 @@ _NEEDED: Final = (
 class _JobWriter:
     """The keys of a job file by their paths, to which what is left out is added."""
 
-    def __init__(self, values: Mapping[str, str], task: str) -> None:
-        self.values: dict[str, str] = dict(values)
-        self.task = task
+    def __init__(self, options: Mapping[str, str], task: str) -> None:
+        devices = options.get("--devices", "")
+        count = int(devices) if _NUMBER.fullmatch(devices) else None
         self.assumed: list[str] = []
+        if "--hardware" in options:
+            meant, self.assumed = usual_node(options["--hardware"], count)
+            options = {**options, "--hardware": meant}
+        self.values: dict[str, str] = _values(options)
+        self.task = task
         self.said: frozenset[str] = frozenset()
 
     def take(self, said: Mapping[str, Any]) -> None:

@@ -65,6 +65,26 @@ def test_nodes_are_all_of_their_devices():
     assert job.source.reference == f"{LORA} --nodes 2"
 
 
+@pytest.mark.parametrize(
+    ("written", "node", "devices"),
+    [
+        ("--hardware '8 x H100'", "dgx-h100", 8),
+        ("--hardware 2xA100-40GB", "2x-a100-sxm4-40gb", 2),
+        ("--hardware h200 --devices 4", "4x-h200-sxm-141gb", 4),
+        ("--hardware h100 --devices 16", "dgx-h100", 16),
+        ("--hardware l40s --devices 2", "2x-l40s", 2),
+    ],
+)
+def test_a_device_of_several_forms_is_the_most_usual_one(run, written, node, devices):
+    """The answer says which form is assumed; the line it ends with means the same node."""
+    line = f"--model llama3.1-8b --task lora {written}"
+    job = autoplan.load_job(line)
+    assert (job.cluster.node.name, job.cluster.devices) == (node, devices)
+    assert job.source.assumed[0].endswith(" (--hardware)")
+    next_line = run("plan", *shlex.split(line)).stdout.rpartition("next: autoplan ")[2]
+    assert run(*shlex.split(next_line)).exit_code == 0
+
+
 @pytest.mark.parametrize("task", ["train", "lora", "serve"])
 def test_devices_without_bf16_take_fp16(run, task):
     """On V100 and T4 vLLM and PyTorch's matrix products refuse bf16."""

@@ -26,7 +26,7 @@ from autoplan.answers.guide.value import (
 from autoplan.catalog.entries import model
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.look_ups import clusters_of
-from autoplan.catalog.option_jobs import assumed_batch, assumed_sequence
+from autoplan.catalog.option_jobs import assumed_batch, assumed_sequence, usual_node
 from autoplan.costs.core.prediction import Prediction, StageMemory, TimePrediction
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline
@@ -58,7 +58,8 @@ def guided_job(
     ``keys`` are further keys of a job file: stack, precision, optimizer. Raises SpecError or CatalogError for
     what cannot be read or found.
     """
-    spec, base, assumed = model(model_name, Path()), Path(), []
+    spec, base = model(model_name, Path()), Path()
+    hardware, assumed = usual_node(hardware, devices)
     (cluster,) = clusters_of(hardware, devices, base)
     if sequence_length is None:
         sequence_length = assumed_sequence(spec)
