@@ -20,7 +20,7 @@ from autoplan.catalog.derived_nodes import (
     split_name,
 )
 from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
-from autoplan.catalog.machines import as_rented, rented_machines
+from autoplan.catalog.machines import as_rented, provider_of, rented_machines
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -373,15 +373,31 @@ def hardware(reference: str, base: Path) -> tuple[NodeSpec, int]:
 
 
 def fuller_nodes(of_node: NodeSpec) -> tuple[NodeSpec, ...]:
-    """Return machines with more of the devices of one that is called by their number, the fewest first.
+    """Return machines with more of the devices of one that is called by their number, or of its provider.
+
+    Those with the fewest come first.
 
     >>> [one.name for one in fuller_nodes(node("2x-rtx4090"))], fuller_nodes(node("dgx-h100"))
     (['4x-rtx4090', '8x-rtx4090'], ())
+    >>> [one.name for one in fuller_nodes(node("aws-g5-xlarge"))]
+    ['aws-g5-12xlarge', 'aws-g5-48xlarge']
     """
+    if of_node.name in rented_machines():
+        return _fuller_rented(of_node)
     if split_name(of_node.name) is None:
         return ()
     counts = [count for count in COUNTS if count > of_node.devices]
     return tuple(hardware(derived_name(count, of_node.device), Path())[0] for count in counts)
+
+
+def _fuller_rented(of_node: NodeSpec) -> tuple[NodeSpec, ...]:
+    provider, fuller = provider_of(of_node.name), dict[int, NodeSpec]()
+    for name, machine in rented_machines().items():
+        if provider_of(name) == provider and (machine.devices or 0) > of_node.devices:
+            rented = node(name)
+            if rented.device == of_node.device:
+                fuller.setdefault(rented.devices, rented)
+    return tuple(fuller[count] for count in sorted(fuller))
 
 
 def detected() -> DetectedHardware:

@@ -11,6 +11,8 @@ from autoplan.schema.hardware import MachinesSpec, NodeSpec, RentedMachine
 from autoplan.schema.yaml.loader import load_model
 
 _FILE: Final = ("hardware", "machines.yaml")
+#: Words that names of their machines begin with.
+_PROVIDERS: Final = frozenset({"aws", "azure", "gcp", "lambda", "oci"})
 #: Key of their file in the sources of a node.
 _SOURCE: Final = "machines"
 
@@ -19,6 +21,16 @@ _SOURCE: Final = "machines"
 def rented_machines() -> Mapping[str, RentedMachine]:
     """Return the machines that providers rent, by names such as ``aws-g5-12xlarge``."""
     return _listed().machines
+
+
+def provider_of(name: str) -> str | None:
+    """Return who rents the machine ``name`` out; None for a node that anybody may have.
+
+    >>> provider_of("aws-g5-12xlarge"), provider_of("dgx-h100")
+    ('aws', None)
+    """
+    provider = name.partition("-")[0]
+    return provider if provider in _PROVIDERS else None
 
 
 def as_rented(derived: NodeSpec, name: str) -> NodeSpec:

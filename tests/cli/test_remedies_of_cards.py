@@ -13,12 +13,17 @@ def suggestion_of(reference, kind):
     return {edit.key: edit.after for edit in found.edits}, found.plan
 
 
-def test_larger_devices_are_cards_rather_than_a_rack():
-    """As many cards of the smallest kind that is large enough, whether or not a file describes their node."""
-    edits, plan = suggestion_of("--model mistral-7b-v0.3 --hardware 4x-rtx3090 --task full", "larger devices")
+@pytest.mark.parametrize(
+    ("hardware", "larger", "devices"),
+    [("4x-rtx3090", "4x-a100-pcie-40gb", 4), ("g5.12xlarge", "aws-g6e-12xlarge", 4)],
+)
+def test_larger_devices_are_cards_rather_than_a_rack(hardware, larger, devices):
+    """As many cards of the smallest kind that is large enough, of the provider whose machine it is."""
+    line = f"--model mistral-7b-v0.3 --hardware {hardware} --task full"
+    edits, plan = suggestion_of(line, "larger devices")
 
-    assert edits == {"hardware": "4x-a100-pcie-40gb"}
-    assert plan.layout.devices == 4
+    assert edits == {"hardware": larger}
+    assert plan.layout.devices == devices
 
 
 @pytest.mark.parametrize(

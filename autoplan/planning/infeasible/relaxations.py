@@ -10,6 +10,7 @@ from typing import Final
 
 from autoplan.catalog.derived_nodes import derived_name, split_name
 from autoplan.catalog.entries import device, fuller_nodes, node
+from autoplan.catalog.machines import provider_of, rented_machines
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
@@ -228,16 +229,18 @@ def _fuller_nodes(job: Job, least: float) -> Iterator[Changes]:
 
 
 def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
-    """Yield nodes whose devices have more memory: same vendor first, then the smallest.
+    """Yield nodes whose devices have more memory: of one vendor and provider first, then the smallest.
 
-    Beside those that files describe they are of any device, where the job's are so many cards of one kind.
-    None where the cost is limited: the price of other devices is not known.
+    Beside those that files describe they are of any device, where the job's are so many cards of one kind,
+    and machines that the provider of the job's rents. None where the cost is limited: the price of other
+    devices is not known.
     """
     cluster = job.cluster
     current = cluster.device
     larger = []
     count = cluster.node.devices
-    names = list(entry_names("node"))
+    provider = provider_of(cluster.node.name)
+    names = [*entry_names("node"), *(name for name in rented_machines() if provider_of(name) == provider)]
     if split_name(cluster.node.name) is not None:
         names += [node(derived_name(count, name)).name for name in entry_names("device")]
     for name in names if job.limits.cost is None else ():
@@ -246,17 +249,14 @@ def _larger_devices(job: Job, needed: float | None) -> Iterator[Changes]:
         usable = candidate.memory.usable.value
         has_more_memory = usable > max(current.memory.usable.value, needed or 0.0)
         if has_more_memory and other.devices == count and candidate.peak_flops(job.precision):
-            of_cloud = "-" in name and name.split("-")[0] in _CLOUDS
-            larger.append((candidate.vendor != current.vendor, usable, of_cloud, name))
+            others = candidate.vendor != current.vendor, provider_of(name) != provider
+            alike = len({*candidate.name.split("-")} & {*current.name.split("-")})
+            larger.append((*others, usable, -alike, len(name), name))
     seen = set()
     for *_, name in sorted(larger):
         if node(name).device not in seen:
             seen.add(node(name).device)
             yield _with_hardware(job, name)
-
-
-#: Nodes of cloud providers come after the same node of its vendor.
-_CLOUDS: Final = frozenset({"aws", "azure", "gcp", "lambda"})
 
 
 def _with_hardware(job: Job, name: str, devices: int | None = None) -> Changes:
