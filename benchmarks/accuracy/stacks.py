@@ -102,10 +102,12 @@ def _uncompiled(layout: RunLayout, of: StackSpec) -> bool | None:
 def _generation(kernel: str) -> str | None:
     """Return the generation of FlashAttention that a row names as the package is called, else None.
 
+    cuDNN's attention is the device's best, as FlashAttention-3 on Hopper.
+
     >>> _generation("flash_attention_3, Liger kernels"), _generation("flash_attn 2"), _generation("flash")
     ('flash', 'flash2', None)
     """
-    if re.search(r"flash_att(entio)?n[ _]3", kernel):
+    if re.search(r"flash_att(entio)?n[ _]3|cuDNN", kernel):
         return "flash"
     return "flash2" if re.search(r"flash_att(entio)?n[ _]2", kernel) else None
 
