@@ -21,6 +21,9 @@ from benchmarks.skips import skipped_by
 
 __all__ = ["stack_of", "told_stack"]
 
+#: The release of PyTorch from which cuDNN's attention comes first on Hopper (``attention_kernels``).
+_CUDNN_FIRST = (2, 11)
+
 
 def stack_of(run: Run) -> StackSpec:
     """Return the stack that prices ``run``, with what is known of the run's own."""
@@ -67,7 +70,7 @@ def _software(run: Run, of: StackSpec) -> SoftwareSpec:
     layout, notes, kernel = run.layout, run.notes or "", run.layout.kernel or ""
     liger = "Liger" in kernel
     said: dict[str, Any] = {
-        "attention": _generation(kernel),
+        "attention": _generation(kernel) or _before_cudnn(run, of),
         "compile": layout.compile or _uncompiled(layout, of),
         "pure_bf16": layout.precision == "bf16-pure" or None,
         "fused_kernels": liger or "fused RMSNorm" in kernel or None,
@@ -110,6 +113,13 @@ def _generation(kernel: str) -> str | None:
     if re.search(r"flash_att(entio)?n[ _]3|cuDNN", kernel):
         return "flash"
     return "flash2" if re.search(r"flash_att(entio)?n[ _]2", kernel) else None
+
+
+def _before_cudnn(run: Run, of: StackSpec) -> str | None:
+    """Return FlashAttention-2 for runs of PyTorch before 2.11, which are all that do not say a later one."""
+    told = re.search(r"(?:PyTorch|torch) (\d+)\.(\d+)", run.notes or "")
+    later = told is not None and (int(told[1]), int(told[2])) >= _CUDNN_FIRST
+    return "flash2" if of.block.attention == "sdpa" and not later else None
 
 
 def _attention(kernel: str | None) -> str | None:

@@ -156,7 +156,7 @@ def machine_of(job: Job) -> Machine:
     # Attention runs in 16 bits: only GEMMs with weights are in 8 bits.
     attention_peak = peak_flops(job.cluster, "bf16") if job.precision in NARROW else peak
     share = _attention_share(job) * sustained_share(kernels, job.cluster.device)
-    older = job.stack.block.attention != "flash"
+    older = attention_kernels(job) != "flash"
     return Machine(
         peak_flops=peak,
         vector_flops=job.cluster.device.peak_flops("fp32") if job.cluster.device.vendor == "nvidia" else None,
@@ -192,13 +192,38 @@ def _host_optimizer_bandwidth(stack: StackSpec) -> float:
     return _EFFECTIVELY_FREE if offload is None else offload.cpu_optimizer_bandwidth.value
 
 
+def attention_kernels(job: Job) -> str:
+    """Return the attention kernels of ``job``, one of ``BlockPolicy.attention`` but ``sdpa``.
+
+    PyTorch takes cuDNN's attention on compute capability 9.0, 10.0 and 10.3, and FlashAttention-2 elsewhere;
+    documents packed into sequences, which it cannot tell apart, are left to FlashAttention-2.
+
+    >>> job = load_job("llama3-8b-8x-h100")
+    >>> attention_kernels(replace(job, stack=stack("hf-trainer"))), attention_kernels(job)
+    ('flash', 'flash')
+    >>> attention_kernels(replace(load_job("llama3-8b-8x-a100"), stack=stack("hf-trainer")))
+    'flash2'
+
+    Leaves out: sizes of heads that cuDNN refuses.
+    Source: pytorch/pytorch v2.13.0, aten/src/ATen/native/transformers/cuda/sdp_utils.cpp,
+    check_prefer_cudnn_attention, where cuDNN is later than 9.15, as in the wheels from 2.11 on.
+    """
+    kernels = job.stack.block.attention
+    if kernels != "sdpa":
+        return kernels
+    device = job.cluster.device
+    of_data_centers = device.architecture == "blackwell" and device.memory.technology.startswith("HBM")
+    packed = job.workload.documents is not None
+    return "flash" if not packed and (of_data_centers or device.architecture == "hopper") else "flash2"
+
+
 def _attention_share(job: Job) -> float:
     """Return the rate of the stack's attention over that of the measured kernels, at the same clock [1]."""
     block, measured = job.stack.block, job.kernels.attention
-    table = job.kernels.attention_table
-    as_measured = block.attention == "flash" or (table is not None and table.flash2 is not None)
+    kernels, table = attention_kernels(job), job.kernels.attention_table
+    as_measured = kernels == "flash" or (table is not None and table.flash2 is not None)
     flash2 = 1.0 if as_measured else measured.flash2_share.value
-    flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
+    flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(kernels)
     older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
     return block.attention_share.value * flash2 * older
 

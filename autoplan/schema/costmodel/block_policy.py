@@ -12,9 +12,10 @@ from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare, Source
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "flash2", "flash1", "flash1-triton", "eager"] = Field(
-        description="the device's best fused attention, FlashAttention-2, the first one in CUDA or in Triton,"
-        " or scores in memory"
+    attention: Literal["flash", "sdpa", "flash2", "flash1", "flash1-triton", "eager"] = Field(
+        description="the device's best fused attention, what PyTorch's function takes (cuDNN's on Hopper and"
+        " on Blackwell of data centers, else FlashAttention-2), FlashAttention-2, the first one in CUDA or in"
+        " Triton, or scores in memory"
     )
     attention_share: PositiveShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"

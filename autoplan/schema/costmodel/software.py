@@ -34,10 +34,11 @@ class SoftwareSpec(Frozen):
         default=None,
         description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
     )
-    attention: Literal["eager", "flash1", "flash1-triton", "flash2", "flash"] | None = Field(
+    attention: Literal["eager", "flash1", "flash1-triton", "flash2", "sdpa", "flash"] | None = Field(
         default=None,
         description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
-        " the first one in Triton, as llm-foundry had it)",
+        " the first one in Triton, as llm-foundry had it), what PyTorch from 2.11 on takes (sdpa), or the"
+        " device's best",
     )
     fused_kernels: bool | None = Field(
         default=None, description="one kernel each for norms, RoPE and the activation (Liger, Apex, Unsloth)"
