@@ -39,12 +39,13 @@ from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
 from autoplan.results.front import Front
 from autoplan.results.plan import Plan, layout_fields, preference
 from autoplan.rules.layout_rules import broken_rules
-from autoplan.schema.costmodel.software import with_software
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
 from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
+from autoplan.units import format_seconds
 
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
@@ -170,7 +171,17 @@ def _in_its_words(job: Job, file: LaunchFile, framework: str, improvement: Impro
 
 def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
     """Return notes on a file whose layout is compared: its open fields, and differences to the job."""
-    return [*configuration.warnings, *_left_open(configuration, run), *_unlike(job, configuration)]
+    notes = [*_left_open(configuration, run), *_unlike(job, configuration), _slow_attention(job, run)]
+    return [*configuration.warnings, *filter(None, notes)]
+
+
+def _slow_attention(job: Job, run: Plan) -> str | None:
+    """Return what the step takes with PyTorch's attention, where a file has that of plain products."""
+    if job.software.attention != "eager" or job.model.attention_sinks:
+        return None
+    fused = with_software(job.stack, SoftwareSpec(attention="sdpa"))
+    step = format_seconds(predict(replace(job, stack=fused), run.layout).step_seconds)
+    return f"eager attention has its scores in memory: with PyTorch's (sdpa in the file) a step takes {step}"
 
 
 def _missing(job: Job, file: LaunchFile, framework: str, run: Plan, best: Plan) -> str | None:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import Problem, SpecError
@@ -29,6 +29,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     model_of,
     optimizer_of,
     precision_of,
+    read_attention,
     recompute_of,
     sharding_values,
     with_defaults,
@@ -219,7 +220,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
     compiled, liger = document.flag("compiled"), document.flag("liger")
-    values: dict[str, Any] = {}
+    values = read_attention(document)
     if compiled is not None:
         values["compile"] = compiled.value
     if liger is not None and liger.value:

@@ -20,6 +20,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     alone,
     model_of,
+    read_attention,
     without_open,
 )
 from autoplan.launch.frameworks.reinforcement import (
@@ -122,9 +123,10 @@ def _memory(document: WrittenDocument) -> dict[str, Written]:
     if states is not None and states.value:
         values["offload"] = Written("optimizer", states.line, states.words)
     liger = document.flag("liger")
+    software = read_attention(document) or {"attention": "flash2"}
     if liger is not None and liger.value:
-        values["software"] = Written({"loss": "chunked", "fused_kernels": True}, liger.line, liger.words)
-    return values
+        software |= {"loss": "chunked", "fused_kernels": True}
+    return {**values, "software": Written(software, default=True)}
 
 
 def _adapters(document: WrittenDocument) -> dict[str, Written]:

@@ -122,9 +122,8 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
         document.notes.append(f"{document.path('earlier_mbs')} counts otherwise by version: left open")
     values |= _trained() | _recompute(document)
     offloaded, moved = document.flag("offloaded"), document.flag("moved")
-    if offloaded is not None and offloaded.value and moved is not None and moved.value:
-        values["software"] = Written({"offload_parameters": True})
-    return values
+    both = offloaded is not None and bool(offloaded.value) and moved is not None and bool(moved.value)
+    return values | _software(offloaded=both)
 
 
 def _trained() -> dict[str, Written]:
@@ -211,9 +210,17 @@ def _sharding(document: WrittenDocument) -> dict[str, Written]:
         if size is not None and devices is not None and size.value < devices.value:
             values["dp_shard"] = size
     policy = document.flag("offloaded")
-    if policy is not None and policy.value:
-        values["software"] = Written({"offload_parameters": True}, policy.line, policy.words)
-    return values
+    return values | _software(offloaded=policy is not None and bool(policy.value))
+
+
+def _software(*, offloaded: bool) -> dict[str, Written]:
+    """Return the attention that models load with, and whether parameters stay in host memory.
+
+    Source: verl b178a3c, ``workers/fsdp_workers.py`` and ``trainer/fsdp_sft_trainer.py``: attn_implementation
+    is flash_attention_2.
+    """
+    moved = {"offload_parameters": True} if offloaded else {}
+    return {"software": Written({"attention": "flash2", **moved}, default=not offloaded)}
 
 
 def _megatron(document: WrittenDocument) -> dict[str, Written]:

@@ -9,13 +9,21 @@ from autoplan.catalog import load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.registry import find_target
+from autoplan.launch.target import PlannedRun
+from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Workload
+from autoplan.schema.layout import parse_layout
 
 ADAPTERS = "adapter: lora\nlora_r: 8\n"
 AXOLOTL = f"base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\nmicro_batch_size: 1\n{ADAPTERS}"
 ZERO3 = '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'
 SIZES = '{"train_micro_batch_size_per_gpu": 8, "train_batch_size": 32, "zero_optimization": {"stage": 0}}'
 TRAINER = "--model_name_or_path m/x --per_device_train_batch_size 2 --max_length 1024 --bf16"
+PRETRAINING = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --micro-batch-size 1"
+    " --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000"
+)
 SLURM = """#!/bin/bash
 #SBATCH --nodes=8
 #SBATCH --gpus-per-node=8
@@ -214,3 +222,56 @@ def test_a_script_of_llama_factory_is_edited_beside_its_file_of_deepspeed():
         ("--per_device_train_batch_size 1", "--per_device_train_batch_size 2", ""),
         ("--gradient_accumulation_steps 2", "--gradient_accumulation_steps 1", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kernels"),
+    [
+        ("a.yaml", f"{AXOLOTL}attn_implementation: eager\n", "eager"),
+        ("a.yaml", f"{AXOLOTL}flash_attention: true\n", "flash2"),
+        ("a.yaml", f"{AXOLOTL}sdp_attention: true\nflash_attention: false\n", "sdpa"),
+        ("a.yaml", AXOLOTL, None),
+        ("a.yaml", f"{KEYS}attn_implementation: kernels-community/vllm-flash-attn3\n", "sdpa"),
+        (
+            "a.sh",
+            f"torchrun --nproc_per_node 2 a.py {TRAINER} --attn_implementation flash_attention_2\n",
+            "flash2",
+        ),
+        ("a.sh", f"torchrun --nproc_per_node 2 a.py {TRAINER} --attn_implementation flex_attention\n", None),
+        ("a.sh", "swift sft --model Qwen/Qwen2.5-7B --max_length 4096 --attn_impl eager\n", "eager"),
+        (
+            "a.sh",
+            f"{PRETRAINING} --attention-backend unfused\n",
+            "eager",
+        ),
+    ],
+)
+def test_the_attention_that_a_file_names_is_priced(reading, name, text, kernels):
+    """Eager attention takes three times as long and its scores memory: it is no detail of a file."""
+    read = reading({name: text})
+    assert (read.job.get("software") or {}).get("attention") == kernels
+    assert any("flex_attention" in warning for warning in read.warnings) is ("flex" in text)
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "words"),
+    [
+        ("trainer", "dp=8,zero=0", {"eager": '"eager"', "sdpa": '"sdpa"', "flash2": '"flash_attention_2"'}),
+        ("axolotl", "dp=8,zero=0", {"eager": ": eager", "sdpa": ": sdpa", "flash2": ": flash_attention_2"}),
+        ("llama-factory", "dp=8,zero=0", {"eager": ": disabled", "sdpa": ": sdpa", "flash2": ": fa2"}),
+        ("megatron-lm", "tp=8,zero=0", {"eager": " unfused", "flash": " fused", "flash2": " flash"}),
+    ],
+)
+def test_the_attention_of_a_job_is_written_and_read_again(target, layout, words, reading):
+    """In the program's words; a job without a choice leaves it to the program."""
+    stack = "megatron-core" if target == "megatron-lm" else "hf-trainer"
+    job = replace(autoplan.load_job("llama3-8b-8x-h100"), stack=load_entry("stack", stack), program=None)
+    parsed = parse_layout(layout, layers=job.model.layers, devices=8)
+    for kernels in (None, *words):
+        adapters = AdapterSpec(rank=8) if target == "trainer" else None
+        chosen = replace(job, software=SoftwareSpec(attention=kernels), adapters=adapters)
+        file = find_target(target).emit(PlannedRun(chosen, parsed)).files[0]
+        lines = [line for line in file.text.splitlines() if "attn" in line or "attention-backend" in line]
+        assert [words[kernels] in line for line in lines] == ([True] if kernels else [])
+        read = reading({file.name: file.text})
+        assert (read.job.get("software") or {}).get("attention") == kernels

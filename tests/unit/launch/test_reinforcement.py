@@ -68,7 +68,7 @@ def test_the_actor_of_verl_is_a_job_with_rollouts(script):
         "vllm_gpu_memory_utilization": 0.6,
         "vllm_enable_sleep_mode": True,
     }
-    assert "software" not in found.job
+    assert found.job["software"] == {"attention": "flash2"}
     assert any("rollouts with tensor parallelism 2" in warning for warning in found.warnings)
 
 

@@ -43,6 +43,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_parameters,
     adapter_values,
     alone,
+    attention_value,
     batch_of,
     deepspeed_or_shipped,
     key_names,
@@ -52,6 +53,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     packing,
     precision_of,
     quantized_base,
+    read_attention,
     rl_of,
     rollouts,
     stands,
@@ -100,7 +102,10 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "replicas": ("quantized_experts",),
     }
     refuse_software(
-        job, ("compile", "loss", "fused_adapters", *more.get(kind, ())), adapters=True, rl=RL_METHODS
+        job,
+        ("attention", "compile", "loss", "fused_adapters", *more.get(kind, ())),
+        adapters=True,
+        rl=RL_METHODS,
     )
     values = {
         **plan_values(AXOLOTL, "written", job, layout),
@@ -108,6 +113,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **(_rl(job, job.rl, kind) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
         **formats(job),
+        "attention": attention_value(job),
         **_optimizer(job, kind),
         "recompute": layout.mode == "full",
         "activation_offload": "hidden_states" if layout.activation_offload else None,
@@ -215,7 +221,7 @@ def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
         "shards": shard,
         "tp": layout.tp,
         "cp": layout.cp,
-        "attention": "flash_attention_2" if layout.cp > 1 else None,
+        **({"attention": "flash_attention_2"} if layout.cp > 1 else {}),
     }
 
 
@@ -414,7 +420,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
-    values: dict[str, Any] = {}
+    values = read_attention(document) or _earlier_attention(document)
     compiled = document.flag("compiled")
     if compiled is not None:
         values["compile"] = compiled.value
@@ -429,6 +435,14 @@ def _software(document: WrittenDocument) -> dict[str, Written]:
     if offloaded is not None and offloaded.value:
         values["offload_parameters"] = True
     return {"software": Written(values)} if values else {}
+
+
+def _earlier_attention(document: WrittenDocument) -> dict[str, Any]:
+    """Return the attention of axolotl's switches before ``attn_implementation``."""
+    names = {"eager_attention": "eager", "sdp_attention": "sdpa", "flash_attention": "flash2"}
+    flags = {name: document.flag(name) for name in names}
+    chosen = [kernels for name, kernels in names.items() if (flag := flags[name]) is not None and flag.value]
+    return {"attention": chosen[-1]} if chosen else {}
 
 
 def _read_fused(document: WrittenDocument) -> dict[str, Any]:

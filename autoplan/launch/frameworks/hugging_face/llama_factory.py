@@ -57,6 +57,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     optimizer_of,
     packing,
     precision_of,
+    read_attention,
     rl_of,
     sharding_values,
     with_defaults,
@@ -87,6 +88,8 @@ _FILE: Final = "llama_factory.yaml"
 _COMMAND: Final = re.compile(r"(?m)^[^#\n]*\b(?:llamafactory-cli\s+train|train_bash\.py)\s+(?:\\\n\s*)?--")
 #: Stage and loss of each method.
 _METHODS: Final[Mapping[str, Sequence[str | None]]] = LLAMA_FACTORY.data["methods"]
+#: Its names of attention kernels.
+_ATTENTION: Final = {"eager": "disabled", "sdpa": "sdpa", "flash2": "fa2"}
 _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
 
 
@@ -118,7 +121,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     _refuse_offload(layout)
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "deepspeed" else ()
-    refuse_software(job, ("compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
+    refuse_software(job, ("attention", "compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
     values = {
         **plan_values(LLAMA_FACTORY, "written", job, layout),
         **_model(job, kind),
@@ -131,6 +134,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         # Reentrant recompute is none of FSDP2.
         **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
+        "attention": _ATTENTION.get(job.software.attention or ""),
         "compiled": job.software.compile,
         "packed": packing(job).get("packed"),
         "liger": True if job.stack.name.endswith("-liger") else None,
@@ -336,7 +340,7 @@ def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
-    values: dict[str, Any] = {}
+    values = read_attention(document)
     for name, key in (("compiled", "compile"), ("pure_bf16", "pure_bf16")):
         flag = document.flag(name)
         if flag is not None:

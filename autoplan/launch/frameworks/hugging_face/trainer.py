@@ -55,6 +55,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     add_leaves,
     alone,
+    attention_value,
     batch_of,
     first_file,
     key_names,
@@ -67,6 +68,7 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     program_adapters,
     program_deepspeed,
     quantized_base,
+    read_attention,
     recompute_of,
     rename,
     rl_of,
@@ -146,7 +148,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     refuse_beyond_data(layout)
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
-    refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
+    refuse_software(job, ("attention", "compile", *offloads), adapters=True, rl=_METHODS)
     sections = {
         "fsdp": _fsdp,
         "deepspeed": _deepspeed,
@@ -200,7 +202,7 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
 def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
     """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
     recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
-    return {"model": hub_name(job.model), **recompute, **packing(job)}
+    return {"model": hub_name(job.model), **recompute, "attention": attention_value(job), **packing(job)}
 
 
 def _rl(rl: RLSpec) -> dict[str, Any]:
@@ -271,7 +273,9 @@ def _start(job: Job) -> tuple[str, ...]:
     """Return how to start the program: one of the user's, or TRL's with adapters or a method of it."""
     if job.adapters is None and job.rl is None:
         length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
-        return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
+        kernels = attention_value(job)
+        loaded = (f"load the model with attn_implementation={kernels!r}",) if kernels else ()
+        return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length, *loaded
     script = TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
     start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
     model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
@@ -521,7 +525,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
 def _software(document: WrittenDocument) -> dict[str, Written]:
     """Return choices of the software that arguments make."""
     compiled, liger = document.flag("compiled"), document.flag("liger")
-    values: dict[str, Any] = {}
+    values = read_attention(document)
     if compiled is not None:
         values["compile"] = compiled.value
     if offloads_parameters(document):

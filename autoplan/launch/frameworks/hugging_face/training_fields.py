@@ -37,6 +37,14 @@ _PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?b
 _QUERIES: Final = ("q_proj",)
 _LATENT_QUERIES: Final = ("q_a_proj", "q_b_proj")
 _LATENT_MODULES: Final = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+#: Kernels of attention by the names of transformers, its kernels' hub, LLaMA-Factory and ms-swift.
+_ATTENTION: Final[Mapping[str, str]] = {
+    "eager|disabled": "eager",
+    "sdpa|auto": "sdpa",
+    r"(?:kernels-community/|paged\|)?flash[-_]attn2?|flash_attention(?:_2)?|fa2|xformers": "flash2",
+    # On Hopper and Blackwell of data centers alone, where PyTorch's is as fast.
+    r".*flash[-_]attn[-_]?[34](?:@.*)?|flash_attention_[34]|fa[34]": "sdpa",
+}
 #: What holds where a file says nothing else.
 _ALONE: Final[Mapping[str, Any]] = {
     "tp": 1,
@@ -326,7 +334,35 @@ def packing(job: Job) -> dict[str, Any]:
         return {}
     if job.rl is not None:
         raise InexpressibleError(f"documents packed into the sequences of {job.rl.method}")
+    if job.software.attention not in {None, "flash2"}:
+        raise InexpressibleError(f"documents packed beside software.attention: {job.software.attention}")
     return {"packed": True, "attention": "flash_attention_2"}
+
+
+def attention_value(job: Job) -> str | None:
+    """Return transformers' name of the attention that the job chooses, None where it leaves it to the rest.
+
+    >>> job = load_job("llama3-8b-8x-h100")
+    >>> attention_value(replace(job, software=job.software.model_copy(update={"attention": "flash2"})))
+    'flash_attention_2'
+    """
+    return {"eager": "eager", "sdpa": "sdpa", "flash2": "flash_attention_2"}.get(job.software.attention or "")
+
+
+def read_attention(document: WrittenDocument) -> dict[str, Any]:
+    """Return the attention kernels of a file's ``attention``, by the names of transformers and its users.
+
+    What is not priced, such as flex_attention, is noted.
+    """
+    written = document.given("attention")
+    if written is None:
+        return {}
+    name = str(written.value).lower()
+    for words, kernels in _ATTENTION.items():
+        if re.fullmatch(words, name):
+            return {"attention": kernels}
+    document.notes.append(f"{written.words}: priced as PyTorch's attention")
+    return {}
 
 
 def note_packing(document: WrittenDocument) -> None:

@@ -305,6 +305,7 @@ def _formats(job: Job) -> _Values:
         "bf16_gradients": mixed and memory.gradient_bytes == 2,
         "fp32_gradients": mixed and memory.gradient_bytes == 4,
         "fused_loss": software.loss == "fused",
+        "attention_kernels": TABLE["attention_kernels"].names.get(software.attention or ""),
     }
 
 

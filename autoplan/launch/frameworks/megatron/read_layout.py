@@ -28,6 +28,11 @@ _SOFTWARE: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
+#: Attention kernels by ``--attention-backend``: TransformerEngine's flash is FlashAttention-2 where the third
+#: is not installed, its fused one cuDNN's; local is Megatron-LM's products.
+_ATTENTION: Final = {"unfused": "eager", "local": "eager", "flash": "flash2", "fused": "flash"}
+
+
 def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> dict[str, Written]:
     """Return the values of all fields that the arguments or Megatron-LM's defaults give.
 
@@ -238,6 +243,9 @@ def _training(arguments: Arguments) -> dict[str, Written]:
     dispatcher = arguments.text("dispatcher")
     if dispatcher is not None and dispatcher.value == "flex":
         software["dispatcher"] = "flex"
+    kernels = arguments.text("attention_kernels")
+    if kernels is not None and kernels.value in _ATTENTION:
+        software["attention"] = _ATTENTION[kernels.value]
     gradients = arguments.text("main_gradients")
     if gradients is not None and gradients.value == "bf16":
         # In place of fp32 ones, which --bf16 alone has (megatron/training/arguments.py, validate_args).
