@@ -141,9 +141,22 @@ def stack_of_way(target: str, way: str | None) -> str | None:
     >>> stack_of_way("trainer", "DeepSpeed"), stack_of_way("ms-swift", "Megatron-Core")
     ('deepspeed', 'megatron-core')
     """
+    return next((one.stack for one in _ways_of(target) if one.title == way), None)
+
+
+def stacks_of_target(target: str) -> tuple[str, ...]:
+    """Return the stacks of all ways in which programs run what ``target`` writes.
+
+    >>> stacks_of_target("trainer")
+    ('hf-trainer', 'hf-fsdp2', 'deepspeed')
+    """
+    return tuple(dict.fromkeys(one.stack for one in _ways_of(target)))
+
+
+def _ways_of(target: str) -> Iterator[ProgramWay]:
     targets = (target, *_BUILT_ON.get(target, ()))
     ways = (one for name in entry_names("program") for one in program(name).ways)
-    return next((one.stack for one in ways if one.target in targets and one.title == way), None)
+    return (one for one in ways if one.target in targets)
 
 
 def _usual(job: Job) -> tuple[str, ...]:

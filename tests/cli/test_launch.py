@@ -213,3 +213,24 @@ def test_plan_names_the_fastest_plan_that_its_framework_can_express(run, tmp_pat
     target = words[words.index("--for") + 1]
     assert run("emit", job, "--for", target, "--plan", "1").exit_code == 2
     assert f"the fastest that {target} can express" in run("emit", job, "--for", target).stderr
+
+
+def test_eager_weights_in_bf16_are_priced_as_the_trainer_runs_them(run, tmp_path):
+    """By DDP, the way of the layout, though no program writes the choice; PyTorch's attention is told."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+name = "meta-llama/Llama-3.2-3B"
+kernels = "eager"
+model = AutoModelForCausalLM.from_pretrained(name, dtype="bfloat16", attn_implementation=kernels)
+args = TrainingArguments("out", per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)
+Trainer(model=model, args=args).train()
+""",
+        encoding="utf-8",
+    )
+    asked = ("evaluate", "--from", str(path), "--hardware", "1x-a100-sxm4-80gb", "--sequence-length", "2048")
+    document = json.loads(run(*asked, "--format", "json").stdout)
+    assert document["layout"]["zero"] == 0
+    # 8 bytes of each of 3.2 G parameters, and the logits of 8,192 tokens; 16 bytes would be 51 GB.
+    assert 26e9 < document["predicted"]["peak_memory_bytes_per_device"] < 42e9
+    assert "eager attention has its scores in memory" in run(*asked).stdout

@@ -18,7 +18,7 @@ from autoplan.answers.configure.words_of_scripts import in_words_of_script
 from autoplan.catalog import stack as stack_named
 from autoplan.catalog.job_files import job_of_text
 from autoplan.catalog.option_jobs import read_options
-from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, written_for
+from autoplan.catalog.programs import USUAL, any_layout, stack_of_way, stacks_of_target, written_for
 from autoplan.costs.predict import predict
 from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.document_edits import edited_values
@@ -53,7 +53,7 @@ _MOST_CHANGES: Final = 3
 _MOST_PRICED: Final = 400
 #: Layers of a virtual stage that full recompute is tried of.
 _BLOCKS: Final = (1, 2, 4, 8, 16)
-#: The field of a model that arguments of Megatron-LM leave to the tokenizer.
+#: What arguments of Megatron-LM leave to the tokenizer.
 _VOCABULARY: Final = "model.vocabulary"
 #: Gains below this share of a step are not told.
 _LEAST_GAIN: Final = 0.005
@@ -107,10 +107,11 @@ def _started_by(job: Job, configuration: Configuration) -> Job:
     """
     framework, layout, way = configuration.framework, configuration.layout_string, configuration.way
     try:
-        written = _by_way(written_for(job, framework), way)
+        written = written_for(job, framework)
+        of_way = tuple(x for x in written.choices if x.program is not None and x.program.way == way)
+        written = replace(written, choices=of_way) if of_way else written
     except UnsupportedError:
-        # What its program is not written files for is still priced.
-        written = any_layout(job)
+        written = any_layout(job)  # What its program is not written files for is still priced.
     if job.programs != USUAL:
         return chosen(job, layout)
     one = chosen(written, layout)
@@ -118,15 +119,14 @@ def _started_by(job: Job, configuration: Configuration) -> Job:
     of_file = one.program is not None and way in {None, one.program.way}
     if name is None or (of_file and not broken_rules(one, read_layout(one, layout))):
         return one
-    free = any_layout(job)
+    ways = stacks_of_target(framework) if way is None else ()
+    free = [_under(any_layout(job), each, layout) for each in dict.fromkeys((*ways, name))]
+    return next((x for x in free if not broken_rules(x, read_layout(x, layout))), free[0])
+
+
+def _under(job: Job, name: str, layout: str) -> Job:
     priced_by = with_software(stack_named(name), job.software)
-    return chosen(on_all(free, lambda x: replace(x, stack=priced_by, stack_assumed=False)), layout)
-
-
-def _by_way(job: Job, way: str | None) -> Job:
-    """Return ``job`` with the choices of one way alone, where it has such."""
-    choices = tuple(one for one in job.choices if one.program is not None and one.program.way == way)
-    return replace(job, choices=choices) if choices else job
+    return chosen(on_all(job, lambda x: replace(x, stack=priced_by, stack_assumed=False)), layout)
 
 
 def _other_stack(job: Job, framework: str) -> Iterator[str]:

@@ -275,3 +275,36 @@ def test_the_attention_of_a_job_is_written_and_read_again(target, layout, words,
         assert [words[kernels] in line for line in lines] == ([True] if kernels else [])
         read = reading({file.name: file.text})
         assert (read.job.get("software") or {}).get("attention") == kernels
+
+
+LOADED = """from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.2-3B", torch_dtype=torch.bfloat16{more})
+args = TrainingArguments("out", per_device_train_batch_size=4, bf16={autocast}, gradient_checkpointing=True)
+Trainer(model=model, args=args).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "autocast", "software"),
+    [
+        ("", True, {"pure_bf16": True}),
+        (', attn_implementation="eager"', True, {"attention": "eager", "pure_bf16": True}),
+        ("", False, {}),
+    ],
+)
+def test_weights_that_a_program_loads_in_bf16_are_trained_in_bf16(reading, more, autocast, software):
+    """The Trainer casts none: 8 bytes a parameter, not 16. Without autocast the precision is open."""
+    read = reading({"train.py": LOADED.format(more=more, autocast=autocast)}, devices=1)
+    assert read.job.get("software", {}) == software
+    assert read.job.get("precision") == ("bf16" if autocast else None)
+
+
+def test_a_call_of_unsloth_names_its_model_first_and_trains_in_its_type(reading):
+    """The model may be the first argument; mixed precision is that of the weights where none is told."""
+    text = """from unsloth import FastLanguageModel
+model, tokenizer = FastLanguageModel.from_pretrained("unsloth/Qwen3-14B", load_in_4bit=True)
+model = FastLanguageModel.get_peft_model(model, r=32)
+SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2)).train()
+"""
+    read = reading({"train.py": text})
+    assert (read.job["model"], read.job["precision"]) == ("qwen3-14b", "bf16")

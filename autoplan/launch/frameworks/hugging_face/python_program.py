@@ -32,7 +32,10 @@ _RANK: Final = 8
 _LENGTHS: Final = frozenset({"max_seq_length", "max_length"})
 #: Arguments of a call that loads a model.
 _LOADING: Final = frozenset(
-    {*TRAINER.data["weight_types"], *(TRAINER.keys[name] for name in ("four_bits", "eight_bits"))}
+    {
+        *TRAINER.data["weight_types"],
+        *(TRAINER.keys[name] for name in ("attention", "four_bits", "eight_bits")),
+    }
 )
 _LOADED: Final = re.compile(r"(?:AutoModel\w*|\w+ForCausalLM)\.from_pretrained")
 #: Calls of a model that recompute, whatever the arguments say.

@@ -49,6 +49,8 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     script_edits,
 )
 from autoplan.launch.frameworks.hugging_face.training_fields import (
+    DEEPSPEED,
+    FSDP,
     OPEN,
     adapted_modules,
     adapted_parameters,
@@ -315,7 +317,7 @@ def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
     batch = alpaca_batch(document)
-    names = key_names("trainer").union(_PROGRAM)
+    names = key_names("trainer").union(_PROGRAM, TRAINER.data["weight_types"])
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **({"devices": devices} if devices else {})}
@@ -343,7 +345,9 @@ def read_trainer(file: LaunchFile) -> Configuration:
     values |= batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= {"sequence_length": length} if length else {}
-    values = with_software(values, _software(document), _read_adapters(document), _read_rl(document, file))
+    adapters = _read_adapters(document)
+    software = _software(document, pure_bf16=not adapters and _all_in_bf16(document, values))
+    values = with_software(values, software, adapters, _read_rl(document, file))
     note_packing(document)
     document.stop_at_problems()
     model = model_of(document)
@@ -522,12 +526,26 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
     return fields
 
 
-def _software(document: WrittenDocument) -> dict[str, Written]:
+def _all_in_bf16(document: WrittenDocument, values: Mapping[str, Written]) -> bool:
+    """Return whether weights that were loaded in bf16 are what is trained, without fp32 ones.
+
+    The Trainer casts none, so that autocast finds them in bf16, and gradients and Adam's states are alike;
+    accelerate's FSDP casts them to fp32, and DeepSpeed keeps fp32 ones beside them.
+    """
+    loaded = (document.given(name) for name in TRAINER.data["weight_types"])
+    in_bf16 = any(one is not None and one.value in {"bf16", "bfloat16"} for one in loaded)
+    sharded = values.get("way") in {DEEPSPEED, FSDP} or values.get("zero", OPEN).value != 0
+    return in_bf16 and not sharded and values.get("precision", OPEN).value == "bf16"
+
+
+def _software(document: WrittenDocument, *, pure_bf16: bool) -> dict[str, Written]:
     """Return choices of the software that arguments make."""
     compiled, liger = document.flag("compiled"), document.flag("liger")
     values = read_attention(document)
     if compiled is not None:
         values["compile"] = compiled.value
+    if pure_bf16:
+        values["pure_bf16"] = True
     if offloads_parameters(document):
         values["offload_parameters"] = True
     if liger is not None and liger.value:

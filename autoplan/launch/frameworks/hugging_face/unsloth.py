@@ -211,7 +211,7 @@ def read_unsloth(file: LaunchFile) -> Configuration:
     values = {key: Written(value, default=True) for key, value in _ALONE.items()}
     values |= {"devices": Written(file.devices)} if file.devices is not None else {}
     values |= batch_of(document, file, values)
-    values |= precision_of(document) | _checkpointing_of(document)
+    values |= _precision_of(document) | _checkpointing_of(document)
     named = document.text("model")
     model = checkpoint_model(str(named.value)) if named is not None else None
     values |= {"optimizer": optimizer_of(document)} | _adapters_of(document, model)
@@ -221,6 +221,19 @@ def read_unsloth(file: LaunchFile) -> Configuration:
     values, opened = without_open(values), document.opened
     values = known_alone(values, opened)
     return assembled("unsloth", file, values, model=model, opened=opened, warnings=document.notes)
+
+
+def _precision_of(document: WrittenDocument) -> dict[str, Written]:
+    """Return the precision, which Unsloth takes from the weights where the arguments say none.
+
+    Source: unslothai/unsloth unsloth/models/rl.py, mixed_precision: args.bf16 = not float16.
+    """
+    values = precision_of(document)
+    if "precision" not in values or not values["precision"].default:
+        return values
+    loaded = document.given("dtype")
+    half = loaded is not None and loaded.value in {"float16", "half", "fp16"}
+    return {"precision": Written("fp16" if half else "bf16", default=True)}
 
 
 def _calls(file: LaunchFile) -> WrittenDocument:
@@ -238,6 +251,8 @@ def _calls(file: LaunchFile) -> WrittenDocument:
             section = UNSLOTH.data["calls"].get(called) or UNSLOTH.data["calls"].get(called.split(".")[-1])
             for name, value in keywords_of(node, values.names) if section is not None else ():
                 _add(document, f"{section}.{name}", value, values)
+            if section == "model" and node.args:
+                _add(document, UNSLOTH.keys["model"], node.args[0], values)
     return document
 
 
