@@ -78,6 +78,7 @@ def runs(draw):
         update={
             "gpu_memory_utilization": draw(st.sampled_from([None, 0.85])),
             "block_tokens": draw(st.sampled_from([None, 32, 64])),
+            "enforce_eager": draw(st.booleans()),
         }
     )
     job = replace(
@@ -128,6 +129,7 @@ def test_what_is_emitted_is_read_back(run):
     for key in ("gpu_memory_utilization", "block_tokens"):
         wanted = getattr(job.search, key)
         assert wanted is None or read.search[key] == wanted
+    assert read.search.get("enforce_eager", False) is job.search.enforce_eager
     if layout.spec:
         assert read.job["speculation"] == {"method": job.speculation.method, "tokens": layout.spec}
 

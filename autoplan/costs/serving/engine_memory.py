@@ -118,7 +118,7 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
 
 
 def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
-    """Return the memory of CUDA graphs [byte], 0 where a reserve covers them.
+    """Return the memory of CUDA graphs [byte], 0 where a reserve covers them or none are captured.
 
     >>> round(graph_bytes(load_serving_job("llama3.1-8b-1x-h100"), 256, 8192) / 2**30, 2)  # 86 of 8.7 MiB
     0.73
@@ -127,7 +127,9 @@ def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
     Source: the engine's file.
     """
     facts = job.engine.facts.graphs
-    return 0.0 if facts is None else captured_graphs(job, facts, seqs, tokens) * facts.bytes_each.value
+    if facts is None or job.search.enforce_eager:
+        return 0.0
+    return captured_graphs(job, facts, seqs, tokens) * facts.bytes_each.value
 
 
 def reserve_bytes(scope: EngineScope, facts: ReserveFacts, chunk: int) -> float:

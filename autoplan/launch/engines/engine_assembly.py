@@ -10,7 +10,7 @@ from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.engines.arguments.given_arguments import GivenArguments, refuse_undecided
+from autoplan.launch.engines.arguments.given_arguments import GivenArguments, note_unpriced, refuse_undecided
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_values
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_values
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vllm_values
@@ -32,7 +32,7 @@ _LAYOUT: Final = ("tp", "pp", "replicas", "ep", "adp", "dcp", "weights", "kv", "
 #: Fields that a file of options decides, where it lies nowhere.
 OF_OPTIONS: Final = frozenset({"tp", "pp", "ep", "adp", "dcp"})
 #: Settings of an engine by key of the section ``search`` of a job.
-_SEARCH: Final = ("gpu_memory_utilization", "block_tokens", "cache_tokens")
+_SEARCH: Final = ("gpu_memory_utilization", "block_tokens", "cache_tokens", "enforce_eager")
 #: Those of them that each pool has for itself.
 _OF_POOLS: Final = ("cache_tokens",)
 _SIXTEEN: Final = frozenset({"bf16", "fp16"})
@@ -202,6 +202,7 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     """Return what one command starts; problems are added to its arguments."""
     arguments = one.given
     refuse_undecided(arguments)
+    note_unpriced(arguments)
     checkpoint = _checkpoint(arguments)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
     spec = load_entry("model", model) if model else None

@@ -169,6 +169,7 @@ def _settings(run: ServedRun, group: EngineGroupToServe) -> EngineSettings:
         draft_checkpoint=_draft(run) if layout.spec else None,
         role=group.role,
         nodes=nodes,
+        enforce_eager=job.search.enforce_eager,
     )
 
 

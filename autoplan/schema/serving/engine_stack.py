@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from autoplan.errors import UnsupportedError
-from autoplan.schema.base import Frozen, Sourced
+from autoplan.schema.base import Frozen, Sourced, SourcedSeconds
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.serving.engine_facts import (
     BudgetFacts,
@@ -49,6 +49,11 @@ class EngineFacts(Frozen):
         default=(), description="largest captured batch of decodes, by memory of a device"
     )
     step: StepFacts | None = Field(default=None, description="time of a step; left out: not known")
+    eager_launch: SourcedSeconds | None = Field(
+        default=None,
+        description="host time to launch one kernel of an engine that neither compiles nor captures"
+        " (search.enforce_eager); left out: step.eager_kernel",
+    )
     handoff: HandoffFacts | None = Field(
         default=None, description="between pools for prefill and decode; left out: it has none"
     )

@@ -164,6 +164,11 @@ class ServingSearchSpec(PoolSearchSpec):
         description="whether FlashInfer samples, which takes less memory than sorting: vLLM up to 0.11 where"
         " it is installed, as in its image, later with VLLM_USE_FLASHINFER_SAMPLER=1",
     )
+    enforce_eager: bool = Field(
+        default=False,
+        description="whether no step runs as a captured CUDA graph (vLLM enforce_eager, SGLang"
+        " disable_cuda_graph)",
+    )
     block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="tokens of a block of the cache; default: the engine's"
     )

@@ -19,7 +19,11 @@ from autoplan.answers.configure.engine_launches import (
 )
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import engine
+from autoplan.catalog.relatives import engine_kernels_for, kernels_for
 from autoplan.catalog.serving_jobs import serving_job_of_text
+from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.errors import AutoplanError, LayoutError, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
 from autoplan.launch.engines.arguments.argument_list import argument_list
@@ -27,7 +31,7 @@ from autoplan.launch.engines.engine_reading import read_engines
 from autoplan.launch.engines.served_run import EngineFile
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.report.serving.serving_document import serving_front_document
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, parse_serving_layout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingSpec
 from autoplan.schema.yaml.loader import load_model
 
@@ -493,3 +497,43 @@ spec:
     found = read_serve(text, "engines.yaml")
     assert (found.layout.replicas, found.layout.devices) == (2, 32)
     assert "ep" in found.unspecified
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--cpu-offload-gb 10", "not priced: --cpu-offload-gb 10 (weights in host memory)"),
+        ("--cpu-offload-gb 0", None),
+        ("--dtype float32", "not priced: --dtype float32 (weights of 4 bytes)"),
+        ("--no-async-scheduling", "not priced: --no-async-scheduling (the host's part beside the device)"),
+        ("--async-scheduling", None),
+    ],
+)
+def test_arguments_that_nothing_is_priced_for_are_said(words, said):
+    """What an argument turns off, or leaves as it is by default, is no note."""
+    warnings = read(f"vllm serve meta-llama/Llama-3.1-8B {words}").warnings
+    assert [warning for warning in warnings if warning.startswith("not priced")] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm serve meta-llama/Llama-3.1-8B --enforce-eager",
+        "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --disable-cuda-graph",
+    ],
+)
+def test_an_engine_without_graphs_is_priced_so(command):
+    """One decode of 8B on an H100 waits for its launches: 288 kernels of 58.4 us are 16.8 ms, of 6 ms."""
+    assert read(command).search == {"enforce_eager": True}
+    job = at(load_serving_job("llama3.1-8b-1x-h100"), "sglang" if "sglang" in command else "vllm")
+    eager = replace(job, search=job.search.model_copy(update={"enforce_eager": True}))
+    device = "h100-sxm5-80gb"
+    captured, launched = (
+        engine_iteration(EngineScope(x, EngineLayout()), kernels_for(device), engine_kernels_for(device))
+        for x in (job, eager)
+    )
+    assert captured.seconds(1, 1024) < 9e-3
+    assert launched.seconds(1, 1024) == pytest.approx(288 * 58.4e-6, rel=0.1)
+    assert predict_capacity(EngineScope(eager, EngineLayout())).pool.tokens >= (
+        predict_capacity(EngineScope(job, EngineLayout())).pool.tokens
+    )

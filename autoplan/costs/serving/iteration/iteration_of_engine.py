@@ -58,6 +58,7 @@ def engine_iteration(
     True
     """
     step, layout = step_facts(scope.job), scope.layout
+    captures = not scope.job.search.enforce_eager
     prices = kernel_prices(scope.job, kernels, measured)
     m = np.array(_TOKENS, dtype=np.float64)
     captured = token_seconds(scope, prices, m, graph=True)
@@ -76,13 +77,13 @@ def engine_iteration(
         host=HostTimes(
             step=step.host.value,
             per_request=step.host_per_request.value,
-            eager=launch_seconds(scope, step.eager_kernel.value),
+            eager=launch_seconds(scope, _eager_kernel(scope, step)),
             # With stages the host waits for the tokens of a batch before it prepares the next one.
             hidden=scope.facts.scheduler.asynchronous and layout.pp == 1,
         ),
         scale=step.scale.value / prices.engine_share,
-        mixed_graphs=step.graphs == "all",
-        decode_graphs=step.graphs != "none",
+        mixed_graphs=step.graphs == "all" and captures,
+        decode_graphs=step.graphs != "none" and captures,
         sizes=graph_sizes(scope.captured_batch) if step.pads else (),
         largest_graph=scope.captured_batch,
         stages=layout.pp,
@@ -90,6 +91,12 @@ def engine_iteration(
         groups=layout.adp,
         tile=tiled_queries(scope),
     )
+
+
+def _eager_kernel(scope: EngineScope, step: StepFacts) -> float:
+    """Return the host time to launch one kernel outside of graphs [s], longer where nothing is compiled."""
+    modules = scope.facts.eager_launch if scope.job.search.enforce_eager else None
+    return max(step.eager_kernel.value, modules.value if modules else 0.0)
 
 
 def step_facts(job: ServingJob) -> StepFacts:

@@ -58,6 +58,7 @@ class EngineSettings:
     draft_checkpoint: str | None = None
     role: PoolRole | None = None
     nodes: int = 1
+    enforce_eager: bool = False
 
 
 @dataclass(slots=True)

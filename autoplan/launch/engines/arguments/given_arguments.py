@@ -300,6 +300,27 @@ def refuse_undecided(arguments: GivenArguments) -> None:
             arguments.refuse("what it divides is not read", one.words, one.line)
 
 
+def note_unpriced(arguments: GivenArguments) -> None:
+    """Note the arguments that change times or memory and that nothing is priced for, unless they are off."""
+    data = arguments.known.table.data
+    said = []
+    for flag, what in {**data.get("unpriced", {}), **data.get("unpriced_off", {})}.items():
+        one = arguments.given.get(flag)
+        off = one is not None and str(one.value).lower() in {"0", "0.0", "false", "none", "auto", ""}
+        if one is not None and off is (flag in data.get("unpriced_off", {})):
+            said.append(f"{one.words} ({what})")
+    kind = arguments.find("weights") if "weights" in arguments.known.flags else None
+    if kind is not None and str(kind.value) in {"float32", "float"}:
+        said.append(f"{kind.words} (weights of 4 bytes)")
+    if said:
+        arguments.notes.append(f"not priced: {', '.join(said)}")
+
+
+def on(switch: Written | None) -> Written | None:
+    """Return a switch that is on, else None."""
+    return switch if switch is not None and switch.value else None
+
+
 def named_format(arguments: GivenArguments, text: Written | None, names: Mapping[str, str]) -> Written | None:
     """Return a format by the engine's name for it; another name leaves the format open, which is said."""
     if text is None or text.value in {"None", "none"}:

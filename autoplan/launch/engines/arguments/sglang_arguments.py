@@ -20,6 +20,7 @@ from autoplan.launch.engines.arguments.engine_settings import (
 from autoplan.launch.engines.arguments.given_arguments import (
     GivenArguments,
     named_format,
+    on,
     plain_type,
     read_names,
 )
@@ -79,6 +80,8 @@ def _memory(settings: EngineSettings, written: WrittenArguments) -> None:
         written.add("block_tokens", settings.block_tokens, part="the block of the cache")
     if settings.cache_tokens is not None:
         written.add("cache_tokens", settings.cache_tokens, part="the tokens of the cache")
+    if settings.enforce_eager:
+        written.add("enforce_eager", part="steps without CUDA graphs")
 
 
 def _pool_and_drafts(settings: EngineSettings, written: WrittenArguments) -> None:
@@ -131,6 +134,7 @@ def sglang_values(arguments: GivenArguments, *, experts: bool | None) -> dict[st
     values["weights"] = named_format(
         arguments, arguments.text("converted"), arguments.known.table.data["quantized"]
     )
+    values["enforce_eager"] = on(arguments.switch("enforce_eager"))
     values["dtype"] = plain_type(arguments.text("weights"))
     kv = arguments.text("kv")
     values["kv"] = (

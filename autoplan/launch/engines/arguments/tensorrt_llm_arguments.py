@@ -40,6 +40,8 @@ def tensorrt_llm_options(settings: EngineSettings, written: WrittenArguments) ->
     """Add flags and keys; raises InexpressibleEngineError for what the engine cannot express."""
     layout = settings.layout
     _refuse_missing(settings)
+    if settings.enforce_eager:
+        raise InexpressibleEngineError("steps without CUDA graphs (search.enforce_eager)", ())
     written.add("tp", layout.tp * layout.adp, part="tensor parallelism")
     written.add_sizes("pp", "ep", "seqs", "tokens")
     if settings.longest_request is not None:

@@ -23,6 +23,7 @@ from autoplan.launch.engines.arguments.engine_settings import (
 from autoplan.launch.engines.arguments.given_arguments import (
     GivenArguments,
     named_format,
+    on,
     plain_type,
     read_names,
 )
@@ -56,6 +57,8 @@ def vllm_options(settings: EngineSettings, written: WrittenArguments) -> None:
         written.add("gpu_memory_utilization", f"{settings.utilization:g}", part="the share of memory")
     if settings.block_tokens is not None:
         written.add("block_tokens", settings.block_tokens, part="the block of the cache")
+    if settings.enforce_eager:
+        written.add("enforce_eager", part="steps without CUDA graphs")
     _pool_and_drafts(settings, written)
 
 
@@ -103,7 +106,8 @@ def vllm_values(arguments: GivenArguments, *, experts: bool | None) -> dict[str,
     values: dict[str, Written | None] = {key: arguments.count(key) for key in _SIZES}
     _longest(arguments, values)
     values["gpu_memory_utilization"] = arguments.share("gpu_memory_utilization")
-    values["experts_split"] = _on(arguments.switch("experts_split"))
+    values["experts_split"] = on(arguments.switch("experts_split"))
+    values["enforce_eager"] = on(arguments.switch("enforce_eager"))
     data = arguments.count("data")
     shares = experts if experts is not None else values["experts_split"] is not None
     values["adp" if shares else "replicas"] = data
@@ -131,10 +135,6 @@ def _longest(arguments: GivenArguments, values: dict[str, Written | None]) -> No
     text = arguments.text("longest_request")
     if text is not None and text.value.lower() not in {"auto", "-1", "none"}:
         values["longest_request"] = arguments.count("longest_request")
-
-
-def _on(switch: Written | None) -> Written | None:
-    return switch if switch is not None and switch.value else None
 
 
 def _drafts(arguments: GivenArguments, values: dict[str, Written | None]) -> None:
