@@ -179,7 +179,8 @@ def _compared(
 ) -> LayoutComparison:
     """Return the comparison of ``layouts``, with that of a file before them."""
     from autoplan.answers.compare import ask
-    from autoplan.answers.configure.comparing_files import evaluate_file, file_notes
+    from autoplan.answers.configure.comparing_files import evaluate_file
+    from autoplan.answers.configure.file_notes import file_notes
 
     file, framework = source
     with Bar("compare:") as bar:

@@ -8,12 +8,13 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from autoplan.answers.configure.ask import read_text
+from autoplan.answers.configure.file_notes import file_notes
 from autoplan.answers.configure.words_of_scripts import in_words_of_script
 from autoplan.catalog import stack as stack_named
 from autoplan.catalog.job_files import job_of_text
@@ -29,7 +30,6 @@ from autoplan.launch.configuration import (
     FileEdit,
     Improvement,
     LaunchFile,
-    Written,
 )
 from autoplan.launch.expressible import missing_part
 from autoplan.launch.registry import find_target, usual_stack
@@ -37,15 +37,13 @@ from autoplan.launch.target import InexpressibleError
 from autoplan.planning.infeasible.edited_jobs import on_all
 from autoplan.planning.plan_and_evaluate import chosen, evaluate, read_layout
 from autoplan.results.front import Front
-from autoplan.results.plan import Plan, layout_fields, preference
+from autoplan.results.plan import Plan, preference
 from autoplan.rules.layout_rules import broken_rules
-from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+from autoplan.schema.costmodel.software import with_software
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout, parse_layout
-from autoplan.schema.post_training import RLSpec
 from autoplan.schema.recompute import FULL, USUAL_MODES, RecomputeMode
 from autoplan.schema.stage_layers import chunks_of, even_stages
-from autoplan.units import format_seconds
 
 #: Most choices that change together, besides all of them.
 _MOST_CHANGES: Final = 3
@@ -169,21 +167,6 @@ def _in_its_words(job: Job, file: LaunchFile, framework: str, improvement: Impro
     return replace(improvement, edits=in_words_of_script(file, improvement.edits, reads))
 
 
-def file_notes(job: Job, configuration: Configuration, run: Plan) -> list[str]:
-    """Return notes on a file whose layout is compared: its open fields, and differences to the job."""
-    notes = [*_left_open(configuration, run), *_unlike(job, configuration), _slow_attention(job, run)]
-    return [*configuration.warnings, *filter(None, notes)]
-
-
-def _slow_attention(job: Job, run: Plan) -> str | None:
-    """Return what the step takes with PyTorch's attention, where a file has that of plain products."""
-    if job.software.attention != "eager" or job.model.attention_sinks:
-        return None
-    fused = with_software(job.stack, SoftwareSpec(attention="sdpa"))
-    step = format_seconds(predict(replace(job, stack=fused), run.layout).step_seconds)
-    return f"eager attention has its scores in memory: with PyTorch's (sdpa in the file) a step takes {step}"
-
-
 def _missing(job: Job, file: LaunchFile, framework: str, run: Plan, best: Plan) -> str | None:
     """Return what of the best layout the framework, or a file of its kind, cannot express."""
     target = find_target(framework)
@@ -193,82 +176,6 @@ def _missing(job: Job, file: LaunchFile, framework: str, run: Plan, best: Plan) 
     except InexpressibleError as error:
         return error.part
     return missing_part(target, job, best.layout)
-
-
-def _left_open(configuration: Configuration, run: Plan) -> Iterator[str]:
-    """Yield a note on fields of the layout that the file does not give, and what they are taken as."""
-    fields = layout_fields(run.layout)
-    taken = [f"{key}={fields[key]}" for key in configuration.unspecified if key in fields]
-    if taken:
-        yield f"not in the file, and taken as usual: {', '.join(taken)}"
-
-
-def _unlike(job: Job, configuration: Configuration) -> Iterator[str]:
-    """Yield in what the file and the job differ, which the job decides."""
-    job_values: Mapping[str, Any] = {
-        "sequence_length": job.workload.sequence_length,
-        "global_batch_size": job.workload.global_batch_size,
-        "precision": job.precision,
-        "optimizer": job.optimizer,
-    }
-    for key, value in job_values.items():
-        written = configuration.values.get(key)
-        if written is not None and written.value != value:
-            theirs = f"{written.value} in the file{_where(written)}"
-            yield f"{key} is {theirs}, and {value} in the job, which is priced"
-    yield from _unlike_software(job, configuration)
-    if (sentence := _unlike_method(job, configuration)) is not None:
-        yield sentence
-    model = configuration.job.get("model")
-    name = model if isinstance(model, str) else None
-    if name is not None and name != job.model.name:
-        yield f"the model of the file is {name}, and that of the job {job.model.name}, which is priced"
-    elif isinstance(model, Mapping):
-        sizes = ("layers", "hidden_size", "heads")
-        unlike = [key for key in sizes if model.get(key) != getattr(job.model, key)]
-        unlike_values = ", ".join(f"{key} {model.get(key)}" for key in unlike)
-        if unlike:
-            yield f"the model of the file has {unlike_values}, unlike {job.model.name}, which is priced"
-
-
-def _unlike_software(job: Job, configuration: Configuration) -> Iterator[str]:
-    """Yield in what adapters and choices of software of the file are not the job's."""
-    for key, ours in (("software", job.software), ("adapters", job.adapters)):
-        theirs: Mapping[str, Any] = configuration.job.get(key) or {}
-        unlike = {
-            name: value
-            for name, value in theirs.items()
-            if value and getattr(ours, name, None) != (tuple(value) if isinstance(value, list) else value)
-        }
-        if unlike:
-            unlike_values = ", ".join(f"{name}: {_yaml_text(value)}" for name, value in unlike.items())
-            yield (
-                f"{key} is {unlike_values} in the file, unlike the job, which is priced:"
-                f" `{key}: {{{unlike_values}}}` in the job has it"
-            )
-
-
-def _yaml_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _unlike_method(job: Job, configuration: Configuration) -> str | None:
-    """Return in what preference or reinforcement learning of the file is not the job's; None for nothing."""
-    written = configuration.values.get("rl")
-    theirs = None if written is None else RLSpec.model_validate(written.value)
-    if theirs == job.rl or "rl" in configuration.unspecified:
-        return None
-    said, ours = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
-    where = _where(written) if written is not None else ""
-    return f"rl is {said} in the file{where}, and {ours} in the job, which is priced"
-
-
-def _rl_text(rl: RLSpec) -> str:
-    return ", ".join(f"{key}: {value}" for key, value in rl.model_dump(exclude_defaults=True).items())
-
-
-def _where(written: Written) -> str:
-    return f" (line {written.line})" if written.line else " (by default)" if written.default else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,20 @@ class SoftwareSpec(Frozen):
         description="when gradients of sharded parameters are reduced: behind each microbatch (accelerate's"
         " sync_each_batch), or once a step, until when they accumulate whole (no_sync)",
     )
+    overlap_grad_reduce: bool | None = Field(
+        default=None,
+        description="gradients are reduced beside backward (Megatron's --overlap-grad-reduce)",
+    )
+    overlap_param_gather: bool | None = Field(
+        default=None,
+        description="parameters of a distributed optimizer are gathered beside forward"
+        " (--overlap-param-gather)",
+    )
+    tp_comm_overlap: bool | None = Field(
+        default=None,
+        description="all-gathers and reduce-scatters of sequence parallelism run beside GEMMs, in chunks"
+        " (--tp-comm-overlap)",
+    )
     bucket: Annotated[Bytes, Field(gt=0)] | None = Field(
         default=None, description="size of a gradient bucket", examples=["25 MiB"]
     )
@@ -224,6 +238,13 @@ _EXPERTS: dict[str, dict[str, Any]] = {
 }
 
 _DISPATCH = {"all-to-all": "all-to-all", "flex": "hierarchical"}
+
+#: Switches of overlap by the choice that makes them.
+_OVERLAPS = {
+    "overlap_grad_reduce": "gradient_reduce",
+    "overlap_param_gather": "parameter_gather",
+    "tp_comm_overlap": "tp_comm",
+}
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
 _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
@@ -359,6 +380,9 @@ def _overlap_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]
         changes["gradient_bytes"] = 2 if software.gradients == "bf16" else 4
     if software.gradient_sync is not None:
         changes["reduced_each_microbatch_from"] = _REDUCED_FROM[software.gradient_sync]
+    for name, field in _OVERLAPS.items():
+        if (chosen := getattr(software, name)) is not None:
+            changes[field] = chosen
     if software.bucket is not None:
         told = {"value": software.bucket, "kind": "derived", "note": "software.bucket of the job"}
         changes["bucket"] = stack.overlap.bucket.model_copy(update=told)

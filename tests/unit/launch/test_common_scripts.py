@@ -308,3 +308,19 @@ SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2)).train()
 """
     read = reading({"train.py": text})
     assert (read.job["model"], read.job["precision"]) == ("qwen3-14b", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("words", "software"),
+    [
+        ("", {"overlap_grad_reduce": False}),
+        ("--overlap-grad-reduce", {}),
+        ("--use-distributed-optimizer", {"overlap_grad_reduce": False, "overlap_param_gather": False}),
+        ("--use-distributed-optimizer --overlap-grad-reduce", {"overlap_param_gather": False}),
+        ("--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather", {}),
+        ("--tensor-model-parallel-size 8 --sequence-parallel --tp-comm-overlap", {"tp_comm_overlap": True}),
+    ],
+)
+def test_megatron_overlaps_what_its_arguments_say(reading, words, software):
+    """Without the arguments nothing runs beside compute; one data-parallel rank has nothing to reduce."""
+    assert reading({"a.sh": f"{PRETRAINING} {words}\n"}).job.get("software", {}) == software

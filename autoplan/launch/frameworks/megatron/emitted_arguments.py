@@ -290,6 +290,8 @@ def training_values(job: Job, layout: Layout) -> _Values:
     overlap = job.stack.overlap
     reduces = bool(overlap.gradient_reduce) and layout.dp * layout.cp > 1
     values["overlapped_reduce"] = reduces
+    if job.software.tp_comm_overlap and layout.tp > 1 and layout.sequence_parallel:
+        values["tp_comm_overlap"] = True
     values["overlapped_gather"] = bool(reduces and overlap.parameter_gather and layout.zero)
     return values
 

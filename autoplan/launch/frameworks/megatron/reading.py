@@ -153,6 +153,8 @@ def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
         values["devices"] = devices
     arguments.stop_at_problems()
     values = dict(with_devices(file, known_alone(values, arguments.opened)))
+    if framework == "megatron-lm" and complete and _SWITCH not in arguments.given and not arguments.opened:
+        values |= _overlap(arguments, values)
     if complete:
         values |= following_values(arguments, values)
     arguments.stop_at_problems()
@@ -164,6 +166,23 @@ def configured(  # noqa: PLR0913 - what a reader knows besides its arguments
     return assembled(
         framework, file, values, model=chosen, open_fields=missing, opened=arguments.opened, warnings=warnings
     )
+
+
+def _overlap(arguments: Arguments, values: Mapping[str, Written]) -> dict[str, Written]:
+    """Return what of the communication runs beside compute unlike in the stack, which has all of it.
+
+    Without the arguments nothing does; one data-parallel rank has nothing to reduce.
+    """
+    reduced = arguments.flag("overlapped_reduce") is not None
+    chosen: dict[str, bool] = {}
+    if any(values[key].value != 1 for key in ("dp", "cp") if key in values):
+        chosen = {} if reduced else {"overlap_grad_reduce": False}
+        if values["zero"].value and not (reduced and arguments.flag("overlapped_gather")):
+            chosen["overlap_param_gather"] = False
+    if arguments.flag("tp_comm_overlap") is not None:
+        chosen["tp_comm_overlap"] = True
+    before = values["software"].value if "software" in values else {}
+    return {"software": Written({**before, **chosen}, default=not before)} if chosen else {}
 
 
 def _names(defaults: Sequence[str], model: Mapping[str, Any] | str | None) -> list[str]:
