@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoplan.deadline import Deadline
+    from autoplan.kinds import AnyJob
     from autoplan.results.front import Front
     from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
@@ -47,7 +48,6 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     """
     from autoplan.catalog import load_job
     from autoplan.catalog.programs import written_for
-    from autoplan.errors import InfeasibleError
     from autoplan.planning.plan_and_evaluate import chosen, evaluate
     from autoplan.planning.saved_plans import is_saved_plan, saved_number, saved_plan
     from autoplan.results.merged_front import at_batch
@@ -65,23 +65,31 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
         loaded = chosen(loaded, layout)
         return loaded, evaluate(loaded, layout), 1
     front = planned(loaded, deadline, cache=cache)
+    number = choose(front) if number is None and front.feasible else number or 1
+    plan: Plan = planned_plan(front, number)
+    return at_batch(loaded, plan), plan, number
+
+
+def planned_plan(front: Any, number: int) -> Any:  # noqa: ANN401 - of any kind
+    """Return plan ``number`` of a front; raises InfeasibleError with the reasons where it has none."""
+    from autoplan.errors import InfeasibleError
+
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    number = choose(front) if number is None else number
     if number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1], number
+    return front.plans[number - 1]
 
 
-def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:
+def planned(job: AnyJob, deadline: float | None, *, cache: bool | None = False) -> Any:  # noqa: ANN401
     """Return the front of ``job``, with progress on standard error; a signal ends the command."""
-    from autoplan.planning.plan_and_evaluate import plan
+    from autoplan.kinds import kind_of
 
     progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
     with stopped_by_signals(limit) as interrupted:
         try:
             load_solver()
-            front = plan(job, progress=progress, deadline=limit, cache=cache)
+            front = kind_of(job).plan(job, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
     if interrupted.exit_code is not None:

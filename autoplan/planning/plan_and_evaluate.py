@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 
 from autoplan.catalog import entry_names, load_job, stack
 from autoplan.catalog.programs import USUAL, any_layout
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
-from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.kinds import kind_of
 from autoplan.planning.caching import cache_folder, cached
 from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
@@ -47,34 +47,24 @@ _NO_FRAMEWORK: Final = "analytic"
 _LONG_SEARCH: Final = 8
 
 
-@overload
-def plan(
-    job: Job,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> Front: ...
+class PlanOptions(TypedDict, total=False):
+    """Keywords of ``plan``."""
+
+    progress: Callable[[int, float], None] | None
+    deadline: Deadline | float | None
+    cache: bool | str | Path | None
 
 
 @overload
-def plan(
-    job: ServingJob,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> ServingFront: ...
+def plan(job: Job, **options: Unpack[PlanOptions]) -> Front: ...
 
 
 @overload
-def plan(
-    job: str | Path,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> Front | ServingFront: ...
+def plan(job: ServingJob, **options: Unpack[PlanOptions]) -> ServingFront: ...
+
+
+@overload
+def plan(job: str | Path, **options: Unpack[PlanOptions]) -> Front | ServingFront: ...
 
 
 def plan(
@@ -519,9 +509,7 @@ def _against(choices: Sequence[Job], layouts: Sequence[Layout | str]) -> Iterato
 def valid_layout(job: Job, layout: Layout | str) -> Layout:
     """Return ``layout``, parsed if text; raises LayoutError with every rule of ``job`` that it violates."""
     layout = read_layout(job, layout)
-    broken = broken_rules(job, layout)
-    if broken:
-        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    refuse_broken(layout, broken_rules(job, layout))
     return layout
 
 

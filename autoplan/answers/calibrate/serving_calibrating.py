@@ -12,7 +12,7 @@ from autoplan.catalog import engine_entry
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import step_facts
 from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
-from autoplan.errors import LayoutError, UnsupportedError
+from autoplan.errors import UnsupportedError, refuse_broken
 from autoplan.planning.serving_plans import serving_costs, serving_job
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.serving.engine_facts import SourcedRatio
@@ -86,9 +86,7 @@ def _layout(job: ServingJob, text: str) -> EngineLayout:
     layout = parse_serving_layout(text, first)
     if not isinstance(layout, EngineLayout):
         raise UnsupportedError("pools for prefill and decode are not calibrated: give the runs of one engine")
-    broken = broken_engine_rules(job, layout)
-    if broken:
-        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    refuse_broken(layout, broken_engine_rules(job, layout))
     return layout
 
 

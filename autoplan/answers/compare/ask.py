@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, get_args, overload
+from typing import Final, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 
@@ -376,46 +376,38 @@ MOST_COMPARED: Final = 6
 BEST: Final = "the best layout"
 
 
+class CompareOptions(TypedDict, total=False):
+    """Keywords of ``compare``; those of a training job alone are ``axes``, ``replan`` and ``progress``."""
+
+    names: Sequence[str] | None
+    axes: bool
+    replan: bool
+    progress: Callable[[int, int, str], None]
+    deadline: Deadline | float | None
+
+
 @overload
 def compare(
-    job: Job,
-    layouts: Sequence[Layout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    axes: bool = False,
-    replan: bool = False,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-    deadline: Deadline | float | None = None,
+    job: Job, layouts: Sequence[Layout | str] = (), **options: Unpack[CompareOptions]
 ) -> LayoutComparison: ...
 
 
 @overload
 def compare(
-    job: ServingJob,
-    layouts: Sequence[EngineLayout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    deadline: Deadline | float | None = None,
+    job: ServingJob, layouts: Sequence[EngineLayout | str] = (), **options: Unpack[CompareOptions]
 ) -> EngineComparison: ...
 
 
 @overload
 def compare(
-    job: str | Path,
-    layouts: Sequence[Layout | EngineLayout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    axes: bool = False,
-    replan: bool = False,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-    deadline: Deadline | float | None = None,
+    job: str | Path, layouts: Sequence[Layout | EngineLayout | str] = (), **options: Unpack[CompareOptions]
 ) -> LayoutComparison | EngineComparison: ...
 
 
 def compare(
     job: Job | ServingJob | str | Path,
     layouts: Sequence[Layout | EngineLayout | str] = (),
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> LayoutComparison | EngineComparison:
     """Return ``layouts`` of ``job`` side by side, and where their order changes.
 

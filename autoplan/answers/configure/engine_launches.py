@@ -12,7 +12,7 @@ import yaml
 
 from autoplan.answers.configure.ask import EmitOptions
 from autoplan.catalog import load_serving_job, read_file
-from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.engines.arguments.argument_list import written_as
@@ -112,7 +112,8 @@ def emit_engines(
         others = [name for name, other in ENGINE_TARGETS.items() if engine.name in other.engines]
         advice = f"emit it for {', '.join(others)}" if others else "it cannot be emitted"
         raise UnsupportedError(f"the engine of the job is {engine}, not {chosen.title}: {advice}")
-    _refuse_pools(job, plan)
+    if isinstance(plan, DisaggregatedLayout):  # a plan has been priced, and so breaks no rule
+        refuse_broken(plan, broken_pool_rules(job, plan))
     run = ServedRun(
         job,
         _groups(plan),
@@ -136,14 +137,6 @@ def _groups(plan: ServingPlan | DisaggregatedLayout) -> tuple[EngineGroupToServe
     return tuple(
         EngineGroupToServe(replace(group.layout, replicas=group.predicted.engines)) for group in plan.groups
     )
-
-
-def _refuse_pools(job: ServingJob, plan: ServingPlan | DisaggregatedLayout) -> None:
-    """Raise LayoutError for pools without a prediction that break a rule."""
-    if isinstance(plan, DisaggregatedLayout):
-        broken = broken_pool_rules(job, plan)
-        if broken:
-            raise LayoutError([f"{plan} breaks a rule: {sentence}" for sentence in broken])
 
 
 def _header(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 
 from autoplan.answers.explain.remedies import remedies_of
 from autoplan.costs.core.candidates import recompute_mode
@@ -400,43 +400,30 @@ def _distance(one: Layout, other: Layout) -> float:
     return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
 
 
-@overload
-def explain(
-    job: Job,
-    layout: Layout | str,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-) -> Explanation | Refusal: ...
+class SearchOptions(TypedDict, total=False):
+    """Keywords of ``explain``, as ``plan`` has them."""
+
+    progress: Callable[[int, float], None] | None
+    deadline: Deadline | float | None
 
 
 @overload
-def explain(
-    job: Job,
-    layout: None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-) -> Choice: ...
+def explain(job: Job, layout: Layout | str, **options: Unpack[SearchOptions]) -> Explanation | Refusal: ...
+
+
+@overload
+def explain(job: Job, layout: None = None, **options: Unpack[SearchOptions]) -> Choice: ...
 
 
 @overload
 def explain(
-    job: ServingJob,
-    layout: str | None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
+    job: ServingJob, layout: str | None = None, **options: Unpack[SearchOptions]
 ) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal: ...
 
 
 @overload
 def explain(
-    job: str | Path,
-    layout: Layout | str | None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
+    job: str | Path, layout: Layout | str | None = None, **options: Unpack[SearchOptions]
 ) -> object: ...
 
 
