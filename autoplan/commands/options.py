@@ -18,8 +18,7 @@ import typer
 from typer.models import OptionInfo
 
 from autoplan.commands.lean import process_started
-from autoplan.commands.output import checked_output, complain, write
-from autoplan.commands.typed_options import option
+from autoplan.commands.output import checked_output, complain, option, write
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline

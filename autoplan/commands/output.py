@@ -1,4 +1,4 @@
-"""Shared by the commands: formats, output files, messages, and exit codes.
+"""Shared by the commands: options, formats, output files, messages, and exit codes.
 
 This module imports no more than typer needs, so that ``autoplan --help`` is fast.
 """
@@ -16,16 +16,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVarTuple
 
 import typer
 
-from autoplan.commands.typed_options import argument, option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.costs.core.prediction import StepTimeline
-    from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.pages.page_sections import StepPictures
     from autoplan.report.render.blocks import Block
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
+
+
+def option(name: str, metavar: str, text: str, *names: str, **limits: Any) -> Any:  # noqa: ANN401 - typer's
+    """Return the option ``name``; ``limits`` are those of typer, such as ``min``."""
+    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False, **limits)
+
+
+def argument(metavar: str, text: str) -> Any:  # noqa: ANN401 - typer's
+    """Return the argument that the help calls ``metavar``."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
 
 Answer = TypeVarTuple("Answer")
 
@@ -325,7 +335,7 @@ def many_passes(plan: Plan) -> bool:
 def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:
     """Return what the pictures of ``plan`` show; ``timeline`` says why its step is not drawn."""
     from autoplan.planning.communicating import placement, products
-    from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.pages.page_sections import StepPictures
 
     return StepPictures(
         drawn_step(job, plan) if timeline is None else timeline,

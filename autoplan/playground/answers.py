@@ -42,14 +42,15 @@ from autoplan.report.render.blocks import DataTable
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document
-from autoplan.report.serving.serving_plan_report import (
+from autoplan.report.serving.serving_report import (
     PERCENTILES,
     class_blocks,
+    front_ends,
     percentile_rows,
     serving_facts,
+    serving_sentences,
     serving_verdict,
 )
-from autoplan.report.serving.serving_report import front_ends, serving_sentences
 from autoplan.report.serving.serving_words import load_words, plan_parts, served_words, time_words
 from autoplan.report.wording.sentences import (
     fits_sentence,

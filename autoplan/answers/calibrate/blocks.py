@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from autoplan.answers.calibrate.value import CalibratedFigure, CalibratedNumber, ServingCalibration
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
 from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.calibration import (
     INTERVAL_PRIOR_RUNS,
+    CalibratedFigure,
+    CalibratedNumber,
     Calibration,
     CoefficientChange,
     Errors,
     MachineCalibration,
     MachineRun,
     Measured,
+    ServingCalibration,
 )
 from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers

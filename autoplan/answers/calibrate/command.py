@@ -9,9 +9,8 @@ import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
-from autoplan.commands.output import Format, FormatOption, present, standard_output, write
+from autoplan.commands.output import Format, FormatOption, argument, option, present, standard_output, write
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,7 +192,7 @@ def show_engine_of_results(
     job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
 ) -> None:
     """Write what the results of clients say of a serving job's engine, and the engine's file."""
-    from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
+    from autoplan.answers.calibrate.ask import calibrate_serving, calibrated_engine_file
 
     answer = calibrate_serving(job, layouts, logs)
     files = _written(calibrated_engine_file(answer), output)

@@ -7,8 +7,15 @@ from typing import Annotated
 import typer
 
 from autoplan.commands.options import takes_job_options
-from autoplan.commands.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
-from autoplan.commands.typed_options import argument, option
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Format,
+    FormatOption,
+    OutputOption,
+    argument,
+    option,
+    present,
+)
 
 
 @takes_job_options

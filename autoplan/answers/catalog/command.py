@@ -16,11 +16,12 @@ from autoplan.commands.output import (
     Format,
     FormatOption,
     OutputOption,
+    argument,
     escaped,
+    option,
     present,
     write,
 )
-from autoplan.commands.typed_options import argument, option
 
 #: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
 FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]

@@ -26,11 +26,11 @@ from autoplan.commands.output import (
     asks_for_page,
     drawn_step,
     many_passes,
+    option,
     present,
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison

@@ -9,10 +9,10 @@ from autoplan.answers.compare.blocks import comparison_tables, layouts_document,
 from autoplan.answers.compare.comparison_words import conclusion
 from autoplan.answers.compare.value import LayoutComparison
 from autoplan.costs.core.prediction import StepTimeline
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     code_cell,
     element,
+    html_of,
     number_cell,
     page,
     sentences_list,

@@ -16,9 +16,8 @@ from autoplan.answers.configure.read_command import arguments_of
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.catalog.roots import is_folder
 from autoplan.commands.options import CacheOption, DeadlineOption, takes_job_options
-from autoplan.commands.output import complain, standard_output, write
+from autoplan.commands.output import argument, complain, option, standard_output, write
 from autoplan.commands.planned import asked_plan, planned, planned_plan
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission

@@ -14,13 +14,14 @@ from autoplan.commands.output import (
     Format,
     FormatOption,
     OutputOption,
+    argument,
     asks_for_page,
     complain,
+    option,
     present,
     write,
 )
 from autoplan.commands.planned import planned
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.kinds import AnyJob
@@ -140,7 +141,7 @@ def show_engine_file(
     from autoplan.catalog import load_serving_job
     from autoplan.report.render.terminal import render
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+    from autoplan.report.serving.serving_report import serving_plan_blocks
 
     loaded = load_serving_job(job)
     read = evaluate_engine_file(loaded, file, framework)

@@ -15,12 +15,12 @@ from autoplan.commands.output import (
     JobArgument,
     OutputOption,
     checked_output,
+    option,
     present,
     step_pictures,
     typed_command,
     write,
 )
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis

@@ -7,19 +7,25 @@ from typing import Final
 from autoplan.answers.diagnose.blocks import MEASURED_NAMES, diagnosis_blocks, diagnosis_document
 from autoplan.answers.diagnose.value import Diagnosis
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     preformatted,
     table,
 )
-from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
+from autoplan.report.pages.page_sections import (
+    PicturesOf,
+    command_section,
+    headings,
+    json_section,
+    plan_details,
+    provenance_section,
+)
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import TIME_COLOURS

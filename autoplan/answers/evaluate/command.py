@@ -22,13 +22,13 @@ from autoplan.commands.output import (
     JobArgument,
     OutputOption,
     drawn_step,
+    option,
     present,
     step_pictures,
     step_trace,
     typed_command,
 )
 from autoplan.commands.planned import planned
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.launch.configuration import FileComparison, LaunchFile
@@ -174,7 +174,7 @@ def show_serving_plan(
 ) -> None:
     """Write engines with their prediction; ``where`` is the form, the file and the command."""
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+    from autoplan.report.serving.serving_report import serving_plan_blocks
 
     def page() -> str:
         from autoplan.report.pages.serving_page import serving_plan_page

@@ -6,15 +6,16 @@ from autoplan.answers.configure.blocks import comparison_text
 from autoplan.launch.configuration import FileComparison
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.page_frame import element, page, preformatted, region, sentences_list
+from autoplan.report.pages.html import element, page, preformatted, region, sentences_list
 from autoplan.report.pages.page_sections import (
+    PicturesOf,
     command_section,
     headings,
     json_section,
+    plan_details,
     provenance_section,
     step_sentence,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
 from autoplan.results.plan import Plan

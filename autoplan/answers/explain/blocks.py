@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import breakdown
+from autoplan.report.charts.chart_data import breakdown
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document
 from autoplan.report.picture_report import memory_picture
 from autoplan.report.render.blocks import (

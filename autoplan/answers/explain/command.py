@@ -14,13 +14,13 @@ from autoplan.commands.output import (
     Format,
     JobArgument,
     checked_output,
+    option,
     present,
     step_pictures,
     typed_command,
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
-from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:

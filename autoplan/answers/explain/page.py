@@ -19,11 +19,16 @@ from autoplan.answers.explain.blocks import (
 )
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import explanation_document, plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import element, page, region, sentences_list
-from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
+from autoplan.report.pages.html import element, html_of, page, region, sentences_list
+from autoplan.report.pages.page_sections import (
+    PicturesOf,
+    command_section,
+    headings,
+    json_section,
+    plan_details,
+    provenance_section,
+)
 from autoplan.report.pages.pictures.stacked_bars import share_bars
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences

@@ -12,10 +12,10 @@ from autoplan.commands.output import (
     Format,
     FormatOption,
     OutputOption,
+    option,
     present,
     typed_command,
 )
-from autoplan.commands.typed_options import option
 from autoplan.schema.precision import Optimizer, Precision, ResultState, StartState
 
 

@@ -20,11 +20,11 @@ from autoplan.answers.gemm.value import (
     PurposeTime,
     SchemeRow,
 )
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     table,

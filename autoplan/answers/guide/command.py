@@ -13,12 +13,13 @@ from autoplan.commands.output import (
     Format,
     FormatOption,
     OutputOption,
+    argument,
+    option,
     present,
     step_pictures,
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.answers.guide.value import TrainingGuide

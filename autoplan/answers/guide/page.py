@@ -9,16 +9,16 @@ from autoplan.answers.guide.blocks import guide_blocks, guide_document
 from autoplan.answers.guide.value import ScalingLine, TrainingGuide
 from autoplan.report.charts.chart_data import Axis, round_values
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import colour_keys, element, page, readout, region
+from autoplan.report.pages.html import colour_keys, element, html_of, page, readout, region
 from autoplan.report.pages.page_sections import (
+    PicturesOf,
     command_section,
     headings,
     json_section,
+    plan_details,
     provenance_section,
     rejected_section,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, written
 from autoplan.report.render.terminal import WIDE

@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import sqrt
 from typing import Final
 
-from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import MACHINE_SHARE, half_widths
 from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import evaluate, plan
-from autoplan.results.front import Front
+from autoplan.results.front import Front, LinkChoice, NarrowerIntervals
 from autoplan.results.merged_front import at_batch
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job

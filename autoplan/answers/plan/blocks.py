@@ -10,10 +10,9 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Final
 
-from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import breakdown, fullest_stage, memory_rows, time_rows
+from autoplan.report.charts.chart_data import breakdown, fullest_stage, memory_rows, time_rows
 from autoplan.report.choices_report import basis_sentences, question_columns, question_sentences
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
@@ -49,7 +48,7 @@ from autoplan.report.wording.sentences import (
 )
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
-from autoplan.results.front import Front
+from autoplan.results.front import Front, LinkChoice, NarrowerIntervals
 from autoplan.results.merged_front import at_batch, batch_of, choice_key, target_of
 from autoplan.results.plan import Plan
 from autoplan.schema.job import ChosenProgram, Job

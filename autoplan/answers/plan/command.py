@@ -18,6 +18,7 @@ from autoplan.commands.output import (
     OutputOption,
     drawn_step,
     many_passes,
+    option,
     present,
     step_pictures,
     step_trace,
@@ -25,10 +26,9 @@ from autoplan.commands.output import (
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
-    from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.pages.page_sections import StepPictures
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.front import Front
     from autoplan.results.plan import Plan

@@ -9,20 +9,22 @@ from typing import Any, Final
 from autoplan.answers.plan.blocks import plans_table
 from autoplan.report.choices_report import answers_table, question_sentences
 from autoplan.report.document_fields import Document, front_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     choice_list,
     detail_section,
     element,
     folded,
+    html_of,
     page,
     preformatted,
     sentences_list,
 )
 from autoplan.report.pages.page_sections import (
+    PicturesOf,
     command_section,
     headings,
     json_section,
+    plan_details,
     proof_section,
     provenance_section,
     rejected_section,
@@ -34,7 +36,6 @@ from autoplan.report.pages.pictures.scatter_picture import (
     scatter_picture,
     with_ends_labelled,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Heading
 from autoplan.report.render.terminal import WIDE, Terminal, spread
 from autoplan.report.wording.part_names import GIB

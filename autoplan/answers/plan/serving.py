@@ -27,8 +27,8 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render, spread
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.serving_plan_report import class_blocks
 from autoplan.report.serving.serving_report import (
+    class_blocks,
     figure_columns,
     proof_sentences,
     scaling_blocks,

@@ -14,15 +14,16 @@ from autoplan.commands.output import (
     NOTHING_FEASIBLE,
     Format,
     FormatOption,
+    argument,
     asks_for_page,
     complain,
     form_of_suffix,
+    option,
     present,
     standard_output,
     typed_command,
 )
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.results.sweep import Sweep

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import element, page, sentences_list
+from autoplan.report.pages.html import element, html_of, page, sentences_list
 from autoplan.report.pages.page_sections import command_section, json_section
 from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
 from autoplan.report.render.blocks import below_heading

@@ -9,9 +9,8 @@ import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
-from autoplan.commands.output import Format, FormatOption, OutputOption, present
+from autoplan.commands.output import Format, FormatOption, OutputOption, argument, option, present
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 #: Exit code where a claim is false, or two answers differ.
 REFUTED: Final = 1

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     choice_list,
     colour_keys,
     detail_section,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     row_head,
@@ -31,8 +31,7 @@ from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE, spread
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
-from autoplan.report.serving.serving_plan_report import serving_plan_blocks
-from autoplan.report.serving.serving_report import front_ends, serving_front_blocks
+from autoplan.report.serving.serving_report import front_ends, serving_front_blocks, serving_plan_blocks
 from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words

@@ -16,8 +16,8 @@ from autoplan.answers.plan.page import MOST_DETAILS, MOST_PLANS, plan_page
 from autoplan.planning.communicating import placement, predicted_step, products
 from autoplan.report.charts.chart_data import pieces_of
 from autoplan.report.document_fields import front_document, plan_document
+from autoplan.report.pages.page_sections import StepPictures
 from autoplan.report.pages.pictures.timeline_picture import MOST_PIECES, timeline_picture
-from autoplan.report.pages.plan_details import StepPictures
 from autoplan.report.wording.sentences import CENTRE_ONLY
 from autoplan.results.merged_front import at_batch
 from tests.support.page_reader import PageReader, assert_stands_alone

@@ -23,8 +23,8 @@ from autoplan.planning import communicating
 from autoplan.planning.communicating import predicted_step, products
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.document_fields import explanation_document
+from autoplan.report.pages.page_sections import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
-from autoplan.report.pages.plan_details import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
