@@ -9,7 +9,16 @@ import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
-from autoplan.commands.output import Format, FormatOption, argument, option, present, standard_output, write
+from autoplan.commands.output import (
+    Destination,
+    Format,
+    FormatOption,
+    argument,
+    option,
+    present,
+    standard_output,
+    write,
+)
 from autoplan.commands.planned import Bar
 
 if TYPE_CHECKING:
@@ -165,7 +174,7 @@ def _runs(runs: Path, form: Format, output: Path | None) -> None:
 
     from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
 
-    present(form, None, answer, files, document=calibration_document, table=calibration_table)
+    present(Destination(form), answer, files, document=calibration_document, table=calibration_table)
 
 
 def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
@@ -199,7 +208,13 @@ def show_engine_of_results(
 
     from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
 
-    present(form, None, answer, files, document=serving_calibration_document, table=serving_calibration_table)
+    present(
+        Destination(form),
+        answer,
+        files,
+        document=serving_calibration_document,
+        table=serving_calibration_table,
+    )
 
 
 def _machine(runs: Path, form: Format, output: Path | None) -> None:
@@ -215,7 +230,7 @@ def _present_machine(answer: MachineCalibration, form: Format, output: Path | No
 
     from autoplan.answers.calibrate.blocks import machine_document, machine_table
 
-    present(form, None, answer, files, document=machine_document, table=machine_table)
+    present(Destination(form), answer, files, document=machine_document, table=machine_table)
 
 
 def _measure(
@@ -231,7 +246,7 @@ def _measure(
 
     from autoplan.answers.calibrate.blocks import measured_document, measured_table
 
-    present(form, None, answer, files, document=measured_document, table=measured_table)
+    present(Destination(form), answer, files, document=measured_document, table=measured_table)
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:

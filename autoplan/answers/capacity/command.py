@@ -9,6 +9,7 @@ import typer
 from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
@@ -50,6 +51,6 @@ def capacity(
 
     from autoplan.report.serving.capacity_report import capacity_document, capacity_table
 
-    present(form, output, answer, document=capacity_document, table=capacity_table)
+    present(Destination(form, output), answer, document=capacity_document, table=capacity_table)
     if not answer.fits:
         raise typer.Exit(NOTHING_FEASIBLE)

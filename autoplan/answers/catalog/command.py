@@ -13,6 +13,7 @@ from autoplan.commands.output import (
     BAD_INPUT,
     DataFormat,
     DataFormatOption,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
@@ -71,7 +72,7 @@ def list_entries(
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
-    present(form, output, kinds, parameters, document=catalog_document, table=catalog_table)
+    present(Destination(form, output), kinds, parameters, document=catalog_document, table=catalog_table)
 
 
 @catalog.command(short_help="Print one entry.")
@@ -93,8 +94,7 @@ def show(
     entries = find_entries(name, kind)
     parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
     present(
-        form,
-        output,
+        Destination(form, output),
         document=lambda: entries_document(entries, parameters),
         table=lambda _: entries_text(entries, parameters),
     )
@@ -157,8 +157,7 @@ def hardware(
 
     machine = detected()
     present(
-        form,
-        output,
+        Destination(form, output),
         document=lambda: hardware_document(machine),
         table=lambda _: hardware_table(machine),
     )

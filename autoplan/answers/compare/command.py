@@ -18,15 +18,14 @@ from autoplan.answers.configure.read_command import (
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
-    MANY_PASSES,
+    Destination,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
     asks_for_page,
-    drawn_step,
-    many_passes,
     option,
+    page_of,
     present,
     typed_command,
 )
@@ -34,10 +33,8 @@ from autoplan.commands.planned import Bar, stopped_by_signals
 
 if TYPE_CHECKING:
     from autoplan.answers.compare.value import LayoutComparison
-    from autoplan.costs.core.prediction import StepTimeline
     from autoplan.deadline import Deadline
     from autoplan.launch.configuration import LaunchFile
-    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -108,7 +105,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = loaded.deadline
         options = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
-        kind.show_comparison(loaded, options, (form, output, typed_command(context)), limit)
+        kind.show_comparison(loaded, options, Destination(form, output, typed_command(context)), limit)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
 
@@ -124,10 +121,8 @@ class AskedComparison:
     framework: str | None
 
 
-def show_layouts(
-    job: Job, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
-) -> None:
-    """Write layouts of a training job side by side; ``where`` is the form, the file and the command."""
+def show_layouts(job: Job, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
+    """Write layouts of a training job side by side."""
     answer = _compared(
         job,
         list(options.layouts),
@@ -138,34 +133,24 @@ def show_layouts(
     )
     from autoplan.answers.compare.blocks import layouts_document, layouts_table
 
-    form, output, command = where
-    present(
-        form,
-        output,
-        answer,
-        document=layouts_document,
-        table=layouts_table,
-        page=lambda: _page(answer, command),
-    )
+    page = page_of("compare", "comparison_page")
+    present(where, answer, document=layouts_document, table=layouts_table, page=page)
 
 
-def show_engines(
-    job: ServingJob, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
-) -> None:
-    """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
+def show_engines(job: ServingJob, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
+    """Write layouts of a serving job side by side."""
     from autoplan.answers.compare.ask import compare_engines
 
-    form, output, _ = where
     if options.axes or options.replan or options.file is not None:
         raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
-    if asks_for_page(form, output):
+    if asks_for_page(where.form, where.output):
         raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
     load_solver()
     answer = compare_engines(job, options.layouts, deadline=deadline)
 
     from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
 
-    present(form, output, answer, document=engine_comparison_document, table=engine_comparison_table)
+    present(where, answer, document=engine_comparison_document, table=engine_comparison_table)
 
 
 def _compared(
@@ -197,17 +182,3 @@ def _compared(
             deadline=deadline,
         )
         return replace(answer, notes=tuple(file_notes(job, layouts_compared, file_plan)))
-
-
-def _page(comparison: LayoutComparison, command: str) -> str:
-    """Return layouts side by side as a page."""
-    from autoplan.answers.compare.page import comparison_page
-
-    job, winner = comparison.job, comparison.plans[comparison.order[0]]
-
-    def step_of(plan: Plan) -> StepTimeline | str:
-        if plan != winner and many_passes(plan):
-            return MANY_PASSES
-        return drawn_step(job, plan)
-
-    return comparison_page(comparison, command, step_of)

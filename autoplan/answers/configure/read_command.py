@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoplan.commands.output import (
+    Destination,
     Format,
     FormatOption,
     OutputOption,
@@ -107,7 +108,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
         document = engine_document(configuration)
     else:
         document = configuration_document(configuration)
-    present(form, output, document, document=dict, table=configuration_table)
+    present(Destination(form, output), document, document=dict, table=configuration_table)
 
 
 def _job_file(configuration: Configuration | EngineConfiguration, hardware: str | None) -> str:
@@ -130,11 +131,10 @@ def show_engine_file(
     file: LaunchFile,
     framework: str | None,
     deadline: float | None,
-    where: tuple[Format, Path | None, str],
+    where: Destination,
 ) -> None:
     """Write the prediction of what serve commands in a file start, for a serving job, and what is better."""
-    form, output, _ = where
-    if asks_for_page(form, output):
+    if asks_for_page(where.form, where.output):
         raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
     from autoplan.answers.configure.blocks import better_document, better_text
     from autoplan.answers.configure.engine_launches import better_plan, engine_document, evaluate_engine_file
@@ -148,8 +148,7 @@ def show_engine_file(
     front = planned(loaded, deadline)
     better, proven = better_plan(read, front), front.certificate.status == "optimal"
     present(
-        form,
-        output,
+        where,
         document=lambda: {
             **serving_plan_document(read.job, read.plan),
             "configuration": engine_document(read.configuration),

@@ -10,13 +10,14 @@ from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
     argument,
     option,
+    page_of,
     present,
-    step_pictures,
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
@@ -122,12 +123,8 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         answer = _answer(job, assumed, critical_batch, limit)
     from autoplan.answers.guide.blocks import guide_blocks, guide_document
 
-    def page() -> str:
-        from autoplan.answers.guide.page import guide_page
-
-        return guide_page(answer, typed_command(context), lambda drawn: step_pictures(job, drawn))
-
-    present(form, output, answer, document=guide_document, table=guide_blocks, page=page)
+    where, page = Destination(form, output, typed_command(context)), page_of("guide", "guide_page")
+    present(where, answer, document=guide_document, table=guide_blocks, page=page)
     if interrupted.exit_code is not None:
         raise typer.Exit(interrupted.exit_code)
     if answer.best is None:

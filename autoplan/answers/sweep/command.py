@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.output import (
     INTERRUPTED,
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     argument,
@@ -19,6 +21,7 @@ from autoplan.commands.output import (
     complain,
     form_of_suffix,
     option,
+    page_of,
     present,
     standard_output,
     typed_command,
@@ -93,17 +96,12 @@ def sweep(
 
     from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
 
-    def page() -> str:
-        from autoplan.answers.sweep.page import sweep_page
-
-        return sweep_page(answer, typed_command(context))
-
     present(
-        form,
-        output if whole else None,
-        document=lambda: sweep_document(answer),
-        table=lambda terminal: sweep_blocks(answer, terminal, all_cells=all_cells),
-        page=page,
+        Destination(form, output if whole else None, typed_command(context)),
+        answer,
+        document=sweep_document,
+        table=partial(sweep_blocks, all_cells=all_cells),
+        page=page_of("sweep", "sweep_page"),
     )
     if answer.altered:
         complain([_altered(answer)])

@@ -20,6 +20,7 @@ from autoplan.costs.core.prediction import (
     RankPlacement,
     StepTimeline,
 )
+from autoplan.report.document_fields import plan_document
 from autoplan.report.pages.html import (
     element,
     folded,
@@ -44,6 +45,7 @@ from autoplan.results.plan import Plan
 from autoplan.schema.base import Sourced
 from autoplan.schema.hardware import sourced_numbers
 from autoplan.schema.job import Job
+from autoplan.schema.layout import Layout
 from autoplan.units import format_bytes, format_rate, format_seconds, format_share
 
 #: Longest text of a source or a note.
@@ -224,26 +226,61 @@ def json_section(title: str, document: dict[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPictures:
-    """What the pictures of a plan show: its step, or why that is not drawn; its products, and its ranks."""
+class PageRequest:
+    """The command that a page repeats, and what its pictures of a plan show.
 
-    timeline: StepTimeline | str
-    products: LayerProducts
-    placement: RankPlacement
+    ``step_of`` returns the step, or why that is not drawn.
+    """
+
+    command: str
+    step_of: Callable[[Job, Plan], StepTimeline | str]
+    products_of: Callable[[Job, Layout], LayerProducts]
+    placement_of: Callable[[Job, Layout], RankPlacement]
 
 
-#: Returns what the pictures of a plan show.
-PicturesOf = Callable[[Plan], StepPictures]
+def closing_sections(
+    job: Job, request: PageRequest, title: str, document: dict[str, Any], *, sure: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the end of a page: how sure the answer is, provenance, the command, and the ``document``."""
+    if sure:
+        yield element("h2", "How sure this is")
+        yield sentences_list(sure)
+    yield from provenance_section(job)
+    yield from command_section(request.command)
+    yield from json_section(title, document)
+
+
+#: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
+_MOST_SLOTS: Final = 3_000
+_MANY_PASSES: Final = (
+    "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
+)
+
+
+def step_beside(job: Job, plan: Plan, fastest: Plan, request: PageRequest) -> StepTimeline | str:
+    """Return the step of ``plan`` beside the ``fastest``, which is drawn however many passes it has."""
+    passes = plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp
+    return _MANY_PASSES if plan != fastest and passes > _MOST_SLOTS else request.step_of(job, plan)
+
+
+def prediction_details(job: Job, plan: Plan, request: PageRequest) -> list[str]:
+    """Return the elements of ``plan``: verdict, limits, parts of the step, memory, and pictures."""
+    document = plan_document(job, plan)
+    limits = document["job"]["limits"]
+    return plan_details(job, plan, (limits, document["predicted"]), request, request.step_of(job, plan))
 
 
 def plan_details(
-    plan: Plan, limits: dict[str, Any], predicted: dict[str, Any], pictures_of: PicturesOf
+    job: Job,
+    plan: Plan,
+    documents: tuple[dict[str, Any], dict[str, Any]],
+    request: PageRequest,
+    timeline: StepTimeline | str,
 ) -> list[str]:
-    """Return the elements of ``plan``; ``limits`` and ``predicted`` are those of its document."""
+    """Return the elements of ``plan``; ``documents`` are its limits and its prediction."""
+    limits, predicted = documents
     low, high = format_seconds(predicted["step_seconds_low"]), format_seconds(predicted["step_seconds_high"])
     step = format_seconds(predicted["step_seconds"])
-    pictures = pictures_of(plan)
-    timeline = pictures.timeline
     drawn = [element("p", timeline, "quiet")] if isinstance(timeline, str) else timeline_picture(timeline)
     return [
         layout_line(plan.layout_string),
@@ -257,9 +294,9 @@ def plan_details(
         element("h3", "Timeline of the step"),
         *drawn,
         element("h3", "Matrix products and attention on the roofline"),
-        *layer_roofline(pictures.products),
+        *layer_roofline(request.products_of(job, plan.layout)),
         element("h3", "Ranks and links"),
-        *placement_picture(pictures.placement),
+        *placement_picture(request.placement_of(job, plan.layout)),
     ]
 
 
