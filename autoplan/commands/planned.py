@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -86,47 +85,34 @@ def planned(job: AnyJob, deadline: float | None, *, cache: bool | None = False) 
     from autoplan.kinds import kind_of
 
     progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         try:
             load_solver()
             front = kind_of(job).plan(job, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     return front
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(slots=True)
-class Interrupted:
-    """The signal that ended a search, if one did."""
-
-    number: int | None = None
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code by convention, 128 + the number of the signal."""
-        return None if self.number is None else 128 + self.number
-
-
 @contextmanager
-def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
+def stopped_by_signals(deadline: Deadline) -> Iterator[None]:
     """Make the first signal end ``deadline``; the next one is the system's to handle, which ends the program.
 
+    After the block a signal ends the command, with the exit code by convention: 128 + its number.
     Nothing waits for Python then: not a long call of numpy or the solver either. Output is written whole or
     not at all, so nothing is left half-written.
     """
-    interrupted = Interrupted()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield
         return
+    came: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        interrupted.number = number
+        came.append(number)
         for one in _SIGNALS:
             signal.signal(one, signal.SIG_DFL)
         deadline.stop()
@@ -134,10 +120,12 @@ def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
     begin_work()
     before = {one: signal.signal(one, stop) for one in _SIGNALS}
     try:
-        yield interrupted
+        yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+    if came:
+        raise typer.Exit(128 + came[0])
 
 
 _QUIET_SECONDS = 1.0

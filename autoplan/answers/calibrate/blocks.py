@@ -8,7 +8,7 @@ from typing import Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.calibration import (
     INTERVAL_PRIOR_RUNS,
     CalibratedFigure,
@@ -43,12 +43,12 @@ def serving_calibration_document(calibration: ServingCalibration, files: Sequenc
     }
 
 
-def serving_calibration_table(
-    calibration: ServingCalibration, files: Sequence[str], terminal: Terminal
-) -> str:
-    """Return a calibrated engine as a table."""
+def serving_calibration_blocks(
+    calibration: ServingCalibration, files: Sequence[str], _: Terminal
+) -> list[Block]:
+    """Return a calibrated engine as blocks."""
     figures = calibration.figures
-    parts: list[Block] = [
+    return [
         Heading(f"{calibration.engine.title} {calibration.version} on {calibration.device}"),
         GAP,
         data_table(
@@ -73,7 +73,6 @@ def serving_calibration_table(
         GAP,
         items(_engine_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _engine_value(number: CalibratedNumber, value: float) -> str:
@@ -132,9 +131,9 @@ def _change(change: CoefficientChange) -> Document:
     return {**plain(change), "moved": change.moved, "informed": change.informed}
 
 
-def calibration_table(calibration: Calibration, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the calibration as a table."""
-    parts: list[Block] = [
+def calibration_blocks(calibration: Calibration, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the calibration as blocks."""
+    return [
         Heading(f"{len(calibration.runs)} runs of {calibration.changes[0].file}"),
         GAP,
         _coefficients(calibration.changes),
@@ -143,7 +142,6 @@ def calibration_table(calibration: Calibration, files: Sequence[str], terminal: 
         GAP,
         items(_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _coefficients(changes: Sequence[CoefficientChange]) -> DataTable:
@@ -219,10 +217,10 @@ def _run(run: MachineRun) -> Document:
     return {**plain(run), "residual": run.residual, "unexplained": run.unexplained}
 
 
-def machine_table(calibration: MachineCalibration, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the calibrated machine as a table."""
+def machine_blocks(calibration: MachineCalibration, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the calibrated machine as blocks."""
     count = len(calibration.runs)
-    parts: list[Block] = [
+    return [
         Heading(f"{count} {'run' if count == 1 else 'runs'} of {calibration.changes[0].file}"),
         GAP,
         _coefficients(calibration.changes),
@@ -231,7 +229,6 @@ def machine_table(calibration: MachineCalibration, files: Sequence[str], termina
         GAP,
         items(_machine_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _runs(runs: Sequence[MachineRun]) -> DataTable:
@@ -276,8 +273,8 @@ def measured_document(measured: Measured, files: Sequence[str]) -> Document:
     }
 
 
-def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the measured kernel curves as a table."""
+def measured_blocks(measured: Measured, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the measured kernel curves as blocks."""
     numbers = [
         (where, n) for where, n in sourced_numbers(measured.kernels) if n.source.startswith("measured-")
     ]
@@ -285,14 +282,13 @@ def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal)
         Column("number", tuple(where for where, _ in numbers), "text", "name"),
         Column("value", tuple(_number(number) for _, number in numbers)),
     ]
-    parts: list[Block] = [
+    return [
         Heading(f"{measured.kernels.name}, measured on {measured.environment}"),
         GAP,
         data_table(columns),
         GAP,
         items(_measured_sentences(measured, files)),
     ]
-    return render(parts, terminal)
 
 
 def _number(number: Sourced) -> str:

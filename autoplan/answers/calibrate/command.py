@@ -172,9 +172,9 @@ def _runs(runs: Path, form: Format, output: Path | None) -> None:
     answer = ask.calibrate(runs)
     files = _written(calibrated_files(answer), output)
 
-    from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
+    from autoplan.answers.calibrate.blocks import calibration_blocks, calibration_document
 
-    present(Destination(form), answer, files, document=calibration_document, table=calibration_table)
+    present(Destination(form), answer, files, document=calibration_document, table=calibration_blocks)
 
 
 def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
@@ -206,14 +206,14 @@ def show_engine_of_results(
     answer = calibrate_serving(job, layouts, logs)
     files = _written(calibrated_engine_file(answer), output)
 
-    from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
+    from autoplan.answers.calibrate.blocks import serving_calibration_blocks, serving_calibration_document
 
     present(
         Destination(form),
         answer,
         files,
         document=serving_calibration_document,
-        table=serving_calibration_table,
+        table=serving_calibration_blocks,
     )
 
 
@@ -228,9 +228,9 @@ def _present_machine(answer: MachineCalibration, form: Format, output: Path | No
 
     files = _written(calibrated_files(answer), output)
 
-    from autoplan.answers.calibrate.blocks import machine_document, machine_table
+    from autoplan.answers.calibrate.blocks import machine_blocks, machine_document
 
-    present(Destination(form), answer, files, document=machine_document, table=machine_table)
+    present(Destination(form), answer, files, document=machine_document, table=machine_blocks)
 
 
 def _measure(
@@ -244,9 +244,9 @@ def _measure(
         return
     files = _written(measured_file(answer), output)
 
-    from autoplan.answers.calibrate.blocks import measured_document, measured_table
+    from autoplan.answers.calibrate.blocks import measured_blocks, measured_document
 
-    present(Destination(form), answer, files, document=measured_document, table=measured_table)
+    present(Destination(form), answer, files, document=measured_document, table=measured_blocks)
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:

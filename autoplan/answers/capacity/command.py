@@ -49,8 +49,8 @@ def capacity(
 
     answer = ask.capacity(job, layout)
 
-    from autoplan.report.serving.capacity_report import capacity_document, capacity_table
+    from autoplan.report.serving.capacity_report import capacity_blocks, capacity_document
 
-    present(Destination(form, output), answer, document=capacity_document, table=capacity_table)
+    present(Destination(form, output), answer, document=capacity_document, table=capacity_blocks)
     if not answer.fits:
         raise typer.Exit(NOTHING_FEASIBLE)

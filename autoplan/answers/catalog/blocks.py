@@ -35,7 +35,7 @@ from autoplan.report.render.blocks import (
     fitted,
     total_width,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.plan import ParameterCounts
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
@@ -301,9 +301,7 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         _TITLE,
         Fact("version", "version"),
         _names("ways", "ways", lambda program: [way.title for way in program.ways]),
-        _names(
-            "tasks", "tasks", lambda program: list(dict.fromkeys(x for y in program.ways for x in y.tasks))
-        ),
+        _names("tasks", "tasks", _tasks),
     ),
 }
 
@@ -342,10 +340,9 @@ def derived_nodes() -> Document:
     return {"name": "{devices}x-{device}", "devices": list(COUNTS), "device": list(entry_names("device"))}
 
 
-def catalog_table(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> str:
+def catalog_blocks(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> list[Block]:
     """Return the entries of ``kinds``, one table per kind."""
-    parts = [part for kind in kinds for part in _section(kind, parameters, terminal)]
-    return render(parts, terminal)
+    return [part for kind in kinds for part in _section(kind, parameters, terminal)]
 
 
 def _listing(kind: EntryKind, parameters: _Parameters) -> list[dict[str, Any]]:

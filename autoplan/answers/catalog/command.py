@@ -66,13 +66,13 @@ def list_entries(
     kind: KindArgument = None, form: FormatOption = Format.table, output: OutputOption = None
 ) -> None:
     """List the entries of one kind or of all, with their key facts."""
-    from autoplan.answers.catalog.blocks import catalog_document, catalog_table
+    from autoplan.answers.catalog.blocks import catalog_blocks, catalog_document
     from autoplan.catalog import entry_names
     from autoplan.planning.communicating import parameter_counts
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
-    present(Destination(form, output), kinds, parameters, document=catalog_document, table=catalog_table)
+    present(Destination(form, output), kinds, parameters, document=catalog_document, table=catalog_blocks)
 
 
 @catalog.command(short_help="Print one entry.")

@@ -30,7 +30,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
@@ -201,8 +201,8 @@ def _decision_document(answer: EngineComparison) -> Document | None:
     return {"layout": decision.place + 1, "objective": decision.objective, "tied": tied}
 
 
-def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str:
-    """Return the comparison as text."""
+def engine_comparison_blocks(answer: EngineComparison, terminal: Terminal) -> list[Block]:
+    """Return the comparison as blocks."""
     names = [Sentence(f"{n}  {one.plan.layout_string}") for n, one in enumerate(answer.layouts, 1)]
     parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
@@ -210,7 +210,7 @@ def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str
         GAP,
     ]
     parts += [_side_by_side(answer), GAP]
-    return render([*parts, items(_sentences(answer))], terminal)
+    return [*parts, items(_sentences(answer))]
 
 
 def _side_by_side(answer: EngineComparison) -> DataTable:
@@ -336,10 +336,10 @@ _NARROWEST: Final = 9
 _NOTHING: Final = "-"
 
 
-def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
-    """Return the comparison as text: the conclusion, then what it rests on."""
+def layouts_blocks(comparison: LayoutComparison, terminal: Terminal) -> list[Block]:
+    """Return the comparison as blocks: the conclusion, then what it rests on."""
     job, plans = comparison.job, comparison.plans
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, plans[0].facts, terminal)),
         Sentence(" ".join(conclusion(comparison))),
         GAP,
@@ -354,7 +354,6 @@ def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
             ]
         ),
     ]
-    return render(parts, terminal)
 
 
 def _layouts(comparison: LayoutComparison) -> Iterator[Block]:

@@ -99,15 +99,13 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.kinds import kind_of
 
     kind, limit = kind_of(job), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         read = None if file is None else launch_file(file, variables, arguments)
         loaded = job_of(job, read, framework)
         if deadline is None:
             limit.seconds = loaded.deadline
         options = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
         kind.show_comparison(loaded, options, Destination(form, output, typed_command(context)), limit)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +129,10 @@ def show_layouts(job: Job, options: AskedComparison, where: Destination, deadlin
         axes=options.axes,
         replan=options.replan,
     )
-    from autoplan.answers.compare.blocks import layouts_document, layouts_table
+    from autoplan.answers.compare.blocks import layouts_blocks, layouts_document
 
     page = page_of("compare", "comparison_page")
-    present(where, answer, document=layouts_document, table=layouts_table, page=page)
+    present(where, answer, document=layouts_document, table=layouts_blocks, page=page)
 
 
 def show_engines(job: ServingJob, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
@@ -148,9 +146,9 @@ def show_engines(job: ServingJob, options: AskedComparison, where: Destination, 
     load_solver()
     answer = compare_engines(job, options.layouts, deadline=deadline)
 
-    from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
+    from autoplan.answers.compare.blocks import engine_comparison_blocks, engine_comparison_document
 
-    present(where, answer, document=engine_comparison_document, table=engine_comparison_table)
+    present(where, answer, document=engine_comparison_document, table=engine_comparison_blocks)
 
 
 def _compared(

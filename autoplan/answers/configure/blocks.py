@@ -180,10 +180,10 @@ def better_document(better: BetterPlan) -> Document:
 _HIDDEN: Final = frozenset({"selective", "full", "schedule"})
 
 
-def configuration_table(document: Mapping[str, Any], terminal: Terminal) -> str:
-    """Return the document of a configuration as a table: fields with their lines, and what is open."""
+def configuration_blocks(document: Mapping[str, Any], _: Terminal) -> list[Block]:
+    """Return the document of a configuration as blocks: fields with their lines, and what is open."""
     lines = heading([f"{document['file']}: a configuration of {document['framework']}"])
-    return render([*lines, *_blocks(document)], terminal)
+    return [*lines, *_blocks(document)]
 
 
 def _blocks(document: Mapping[str, Any]) -> Iterator[Block]:

@@ -89,7 +89,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     --hardware.
     """
     from autoplan.answers.configure import ask
-    from autoplan.answers.configure.blocks import configuration_document, configuration_table
+    from autoplan.answers.configure.blocks import configuration_blocks, configuration_document
     from autoplan.answers.configure.engine_launches import engine_document
     from autoplan.launch.engines.served_run import EngineConfiguration
 
@@ -108,7 +108,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
         document = engine_document(configuration)
     else:
         document = configuration_document(configuration)
-    present(Destination(form, output), document, document=dict, table=configuration_table)
+    present(Destination(form, output), document, document=dict, table=configuration_blocks)
 
 
 def _job_file(configuration: Configuration | EngineConfiguration, hardware: str | None) -> str:

@@ -22,7 +22,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
@@ -109,10 +109,10 @@ def refusal_document(job: Job, refusal: Refusal) -> Document:
     }
 
 
-def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
-    """Return the breakdown of the fastest plan and the cost of every other choice as text."""
+def choice_blocks(job: Job, choice: Choice, terminal: Terminal) -> list[Block]:
+    """Return the breakdown of the fastest plan and the cost of every other choice as blocks."""
     predicted = choice.best.predicted
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, choice.best.facts, terminal)),
         LayoutLine(choice.best.layout_string, "fastest: "),
         Sentence(limited_sentence(choice)),
@@ -124,7 +124,6 @@ def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
         GAP,
         items(surety_sentences(job, [predicted])),
     ]
-    return render(parts, terminal)
 
 
 def choices_table(choice: Choice) -> DataTable:
@@ -292,11 +291,11 @@ def remedy_note(job: Job) -> str:
 _ROOMY: Final = 100
 
 
-def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) -> str:
-    """Return the memory timeline of a layout and its remedies as text."""
+def explanation_blocks(job: Job, explanation: Explanation, terminal: Terminal) -> list[Block]:
+    """Return the memory timeline of a layout and its remedies as blocks."""
     predicted = explanation.plan.predicted
     verdict, *more = verdict_sentences(job, predicted)
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, explanation.plan.facts, terminal)),
         LayoutLine(explanation.plan.layout_string),
         GAP,
@@ -311,7 +310,6 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
         GAP,
         items([remedy_note(job), *surety_sentences(job, [predicted])]),
     ]
-    return render(parts, terminal)
 
 
 def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[Block]:

@@ -115,7 +115,7 @@ def explain(
     from autoplan.kinds import kind_of
 
     kind, limit = kind_of(job), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         loaded = kind.load(job)
         if deadline is None:
             limit.seconds = loaded.deadline
@@ -124,8 +124,6 @@ def explain(
             return
         where = Destination(chosen_form, output, typed_command(context))
         possible = kind.show_explanation(loaded, layout, where, limit)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
@@ -162,12 +160,12 @@ def _explain_fastest(job: Job, where: Destination, deadline: Deadline) -> bool:
         load_solver()
         answer = explain_choice(job, progress=bar, deadline=deadline)
 
-    from autoplan.answers.explain.blocks import choice_document, choice_table
+    from autoplan.answers.explain.blocks import choice_blocks, choice_document
     from autoplan.results.merged_front import at_batch
 
     page = page_of("explain", "choice_page")
     job = at_batch(job, answer.best)
-    present(where, job, answer, document=choice_document, table=choice_table, page=page)
+    present(where, job, answer, document=choice_document, table=choice_blocks, page=page)
     return True
 
 
@@ -223,7 +221,7 @@ def _form(form: Format | None, output: Path | None) -> str:
 
 
 def _present(job: Job, answer: Explanation, where: Destination) -> None:
-    from autoplan.answers.explain.blocks import explanation_table
+    from autoplan.answers.explain.blocks import explanation_blocks
     from autoplan.report.document_fields import explanation_document
 
     def picture() -> str:
@@ -236,7 +234,7 @@ def _present(job: Job, answer: Explanation, where: Destination) -> None:
         job,
         answer,
         document=explanation_document,
-        table=explanation_table,
+        table=explanation_blocks,
         page=page_of("explain", "explanation_page"),
         picture=picture,
     )
@@ -270,9 +268,9 @@ def show_serving_explanation(
     answer = explain_engines(job, layout, deadline=deadline)
     shown: dict[type, tuple[Any, Any]] = {
         ServingFront: (serving_front_document, serving_front_blocks),
-        ServingRefusal: (report.serving_refusal_document, report.serving_refusal_table),
-        ServingExplanation: (report.serving_explanation_document, report.serving_explanation_table),
-        ServingStanding: (report.serving_standing_document, report.serving_standing_table),
+        ServingRefusal: (report.serving_refusal_document, report.serving_refusal_blocks),
+        ServingExplanation: (report.serving_explanation_document, report.serving_explanation_blocks),
+        ServingStanding: (report.serving_standing_document, report.serving_standing_blocks),
     }
     document, table = shown[type(answer)]
     present(where, answer, document=document, table=table)

@@ -104,10 +104,11 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
     from autoplan.answers.guide.ask import guided_job
+    from autoplan.answers.guide.blocks import guide_blocks, guide_document
 
     of_model, on = _one_of(model, named_model, "MODEL"), _one_of(hardware, named_hardware, "HARDWARE")
     limit = command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         job, assumed = guided_job(
             of_model,
             on,
@@ -121,12 +122,8 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = job.deadline
         answer = _answer(job, assumed, critical_batch, limit)
-    from autoplan.answers.guide.blocks import guide_blocks, guide_document
-
-    where, page = Destination(form, output, typed_command(context)), page_of("guide", "guide_page")
-    present(where, answer, document=guide_document, table=guide_blocks, page=page)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
+        where, page = Destination(form, output, typed_command(context)), page_of("guide", "guide_page")
+        present(where, answer, document=guide_document, table=guide_blocks, page=page)
     if answer.best is None:
         raise typer.Exit(NOTHING_FEASIBLE)
 

@@ -97,7 +97,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     kind = kind_of(job)
     progress, limit = Progress(), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         try:
             loaded = kind.load(job) if lost_nodes is None else remaining(job, lost_nodes)
             if deadline is None:
@@ -114,8 +114,6 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
         else:
             where = Destination(form, output, typed_command(context))
             kind.show_front(front, where, all_plans=all_plans, details=details, pictures=pictures)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     if apply is None and not front.answered:
         raise typer.Exit(NOTHING_FEASIBLE)
 

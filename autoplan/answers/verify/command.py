@@ -70,9 +70,9 @@ def verify(
     with Bar("checking layouts") as bar:
         verdict = ask.verify(plan, job=job, deadline=deadline, progress=bar)
 
-    from autoplan.answers.verify.blocks import verdict_document, verdict_table
+    from autoplan.answers.verify.blocks import verdict_blocks, verdict_document
 
-    present(where, verdict, document=verdict_document, table=verdict_table)
+    present(where, verdict, document=verdict_document, table=verdict_blocks)
     if not verdict.verified:
         raise typer.Exit(REFUTED if verdict.failed else NOT_ALL_CHECKED)
 
@@ -80,9 +80,9 @@ def verify(
 def _compare(plan: Path, other: Path, where: Destination) -> None:
     """Write the fields in which two saved plans differ."""
     from autoplan.answers.verify.ask import compared
-    from autoplan.answers.verify.blocks import comparison_document, comparison_table
+    from autoplan.answers.verify.blocks import comparison_blocks, comparison_document
 
     comparison = compared(plan, other)
-    present(where, comparison, document=comparison_document, table=comparison_table)
+    present(where, comparison, document=comparison_document, table=comparison_blocks)
     if comparison.differences:
         raise typer.Exit(REFUTED)
