@@ -77,6 +77,16 @@ JobArgument = Annotated[
     str, argument("JOB", "A job file, or the name of a shipped job; left out with --model and --hardware.")
 ]
 
+LayoutOption = Annotated[
+    str | None,
+    option(
+        "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
+        "-l",
+    ),
+]
+
 #: Suffixes of ``--output`` that say the format where ``--format`` is left out.
 _FORMS: Final = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
@@ -213,8 +223,8 @@ def present(
         from autoplan.report.render.terminal import render, terminal_of
 
         terminal = terminal_of(None if output else sys.stdout)
-        shown = table(*answer, terminal)
-        text = shown if isinstance(shown, str) else render(shown, terminal)
+        blocks = table(*answer, terminal)
+        text = blocks if isinstance(blocks, str) else render(blocks, terminal)
         write(escaped(text, styled=terminal.colour), output)
         return
     from autoplan.report.render.serialization import dump

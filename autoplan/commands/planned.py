@@ -136,21 +136,21 @@ class Progress:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
-        self.shown = False
+        self.written = False
         self.listening = sys.stderr is not None and sys.stderr.isatty()
 
     def __call__(self, plans: int, memory_share: float) -> None:
         """Report one more plan, at ``memory_share`` of the memory limit."""
         elapsed = time.monotonic() - self.started
         if self.listening and elapsed > _QUIET_SECONDS:
-            self.shown = True
+            self.written = True
             line = f"{plans} plans, down to {memory_share:.0%} of the memory limit, {elapsed:.0f} s"
             sys.stderr.write(f"\r\033[K{line}")
             sys.stderr.flush()
 
     def close(self) -> None:
         """Erase the line."""
-        if self.shown:
+        if self.written:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
@@ -161,7 +161,7 @@ class Bar:
     def __init__(self, what: str) -> None:
         self.what = what
         self.done = 0
-        self.shown: Any = None
+        self.bar: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -171,23 +171,23 @@ class Bar:
         self.done = done
         from rich.markup import escape
 
-        if self.shown is None:
-            self.shown = self._started()
-            self.task = self.shown.add_task(self.what, total=total)
+        if self.bar is None:
+            self.bar = self._started()
+            self.task = self.bar.add_task(self.what, total=total)
         described = f"{self.what} {escape(escaped(name))}"
-        self.shown.update(self.task, completed=done, total=total, description=described)
+        self.bar.update(self.task, completed=done, total=total, description=described)
 
     def _started(self) -> Any:  # noqa: ANN401 - rich's, imported when it is used
         from rich.console import Console
-        from rich.progress import Progress as Shown
+        from rich.progress import Progress as ProgressBar
 
         console = Console(stderr=True)
-        shown = Shown(*Shown.get_default_columns(), console=console, transient=True)
-        shown.disable = not console.is_terminal
-        shown.start()
-        return shown
+        bar = ProgressBar(*ProgressBar.get_default_columns(), console=console, transient=True)
+        bar.disable = not console.is_terminal
+        bar.start()
+        return bar
 
     def __exit__(self, *_: object) -> None:
         # Older versions of rich end a line that was never begun.
-        if self.shown is not None and not self.shown.disable:
-            self.shown.stop()
+        if self.bar is not None and not self.bar.disable:
+            self.bar.stop()

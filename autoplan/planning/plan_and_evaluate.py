@@ -411,10 +411,10 @@ def evaluate_training(job: Job | str | Path, layout: Layout | EngineLayout | str
     """
     if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
-    whole = plannable(job)
-    job = chosen(whole, layout)
+    asked = plannable(job)
+    job = chosen(asked, layout)
     layout = valid_layout(job, layout)
-    run = job.program if whole.choices else None
+    run = job.program if asked.choices else None
     return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout), run)
 
 
@@ -474,20 +474,20 @@ def _fastest(choices: Sequence[Job], running: Sequence[Job], layouts: Sequence[L
 
     ranked = sorted(((order(one), number) for number, one in enumerate(running)))
     (fits_not, least), first = ranked[0]
-    said: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for (other_fits_not, seconds), number in ranked:
         title = _title(running[number])
         slower = (
             f"{100 * (seconds / least - 1):.1f} % slower" if other_fits_not == fits_not else "does not fit"
         )
-        said.setdefault(title, slower)
-    said |= {
+        lacks.setdefault(title, slower)
+    lacks |= {
         title: why
         for title, why in _against([x for x in choices if x not in running], layouts)
-        if title not in said
+        if title not in lacks
     }
-    del said[_title(running[first])]
-    return replace(running[first], lacking=tuple(said.items()))
+    del lacks[_title(running[first])]
+    return replace(running[first], lacking=tuple(lacks.items()))
 
 
 def _title(job: Job) -> str:
@@ -496,14 +496,14 @@ def _title(job: Job) -> str:
 
 def _against(choices: Sequence[Job], layouts: Sequence[Layout | str]) -> Iterator[tuple[str, str]]:
     """Yield each program of ``choices``, with why its last way cannot run one of ``layouts``."""
-    said: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for one in choices:
         rules = one.program.rules if one.program else ()
         read = [read_layout(one, layout) for layout in layouts]
         because = [rule.because or rule.rule for rule in rules for x in read if breaks(one, rule.relation, x)]
         broken = (sentence for layout in read for sentence in broken_rules(one, layout))
-        said[_title(one)] = next(iter(because), "") or next(broken)
-    yield from said.items()
+        lacks[_title(one)] = next(iter(because), "") or next(broken)
+    yield from lacks.items()
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:

@@ -298,25 +298,16 @@ class Answers:
         return _document(question, front)
 
     def _front(self, question: Question, deadline: Deadline) -> Any:  # noqa: ANN401 - of the question's kind
-        front = self._known(question)
-        if front is None:
-            front = kind_of(question).plan(_KINDS[question.kind].job_of(question), deadline=deadline)
-            self._remember(question, front, front.certificate.stopped)
-        return front
-
-    def _known(self, question: Question) -> Front | ServingFront | None:
-        front = self.fronts.get(question)
-        if front is not None:
+        """Return the front of a question, and remember it where no deadline has cut it."""
+        if question in self.fronts:
             self.fronts.move_to_end(question)
+            return self.fronts[question]
+        front = kind_of(question).plan(_KINDS[question.kind].job_of(question), deadline=deadline)
+        if front.certificate.stopped is None:
+            self.fronts[question] = front
+            if len(self.fronts) > _MOST_FRONTS:
+                self.fronts.popitem(last=False)
         return front
-
-    def _remember(self, question: Question, front: Front | ServingFront, stopped: str | None) -> None:
-        """Remember a front that no deadline has cut."""
-        if stopped is not None:
-            return
-        self.fronts[question] = front
-        if len(self.fronts) > _MOST_FRONTS:
-            self.fronts.popitem(last=False)
 
     def _launch(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
         question = request.question

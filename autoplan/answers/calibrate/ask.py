@@ -141,11 +141,11 @@ def _refuse_mixed(observations: Sequence[Observation], reader: _RunReader) -> No
             reader.note(index, "job", [_difference("the kernels file", job.kernels.name, first.kernels.name)])
 
 
-def _difference(what: str, own: str, other: str) -> str:
-    if own == other:
-        return f"{what} {own} of this run differs from the one of the same name in the first run"
+def _difference(what: str, of_run: str, other: str) -> str:
+    if of_run == other:
+        return f"{what} {of_run} of this run differs from the one of the same name in the first run"
     return (
-        f"{what} of this run is {own}, that of the first run {other}: one stack and one kernels file are"
+        f"{what} of this run is {of_run}, that of the first run {other}: one stack and one kernels file are"
         " calibrated at a time, so put these runs into a separate file"
     )
 
@@ -202,12 +202,12 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
         if bench.rank != 0:
             return None
     else:
-        found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
-        if found is None:
+        rates_of_tests = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        if rates_of_tests is None:
             torchbench.open_bench(device)  # it says what is missing before processes start
             words = ("hardware", "--measure", "--hardware", name, "--device", device)
             return link_measurement.spread_over_devices(node.devices, words)
-        rates = found
+        rates = rates_of_tests
     measured = link_measurement.measured_node(node, kernels, rates)
     return _checked_file(measured, measured.name)[1]
 

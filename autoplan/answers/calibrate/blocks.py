@@ -64,7 +64,7 @@ def serving_calibration_blocks(
             [
                 Column("run", tuple(f"{x.origin}, {x.load}" for x in figures), "text"),
                 Column("figure", tuple(x.figure.replace("_", " ") for x in figures), "text"),
-                Column("measured", tuple(_said(x, x.measured) for x in figures)),
+                Column("measured", tuple(_figure_value(x, x.measured) for x in figures)),
                 Column("shipped", tuple(_error(x, x.before) for x in figures)),
                 Column("calibrated", tuple(_error(x, x.after) for x in figures)),
                 Column("left out", tuple(_error(x, x.left_out) for x in figures)),
@@ -79,7 +79,7 @@ def _engine_value(number: CalibratedNumber, value: float) -> str:
     return f"{value:.3f}" if number.name.endswith("scale") else format_seconds(value)
 
 
-def _said(figure: CalibratedFigure, value: float) -> str:
+def _figure_value(figure: CalibratedFigure, value: float) -> str:
     return f"{value:,.0f}/s" if figure.figure.startswith("output") else format_seconds(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,14 +27,9 @@ if TYPE_CHECKING:
     from autoplan.results.calibration import MachineCalibration
 
 
-def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
-    """Return an option without a default."""
-    return option(name, metavar, text, *names)
-
-
 RunsOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--runs",
         "FILE",
         "Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
@@ -48,12 +43,12 @@ JobToCalibrate = Annotated[
 
 LayoutsOption = Annotated[
     list[str] | None,
-    _named("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
+    option("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
 ]
 
 LogsOption = Annotated[
     list[Path] | None,
-    _named(
+    option(
         "--log",
         "FILE",
         "Log of a few steps of JOB, as Megatron-LM, NeMo, nanotron, torchtitan, DeepSpeed or the Hugging Face"
@@ -70,7 +65,7 @@ MachineOption = Annotated[
 
 FolderOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--output",
         "DIR",
         "Folder for the resulting cost model files, each written atomically. Default: none are written.",
@@ -84,7 +79,7 @@ MeasureOption = Annotated[
 
 HardwareOption = Annotated[
     str | None,
-    _named(
+    option(
         "--hardware",
         "NAME",
         "With --measure: the device or node of the catalogue that this machine is.",
@@ -93,7 +88,7 @@ HardwareOption = Annotated[
 
 PointsOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--points",
         "FILE",
         "With --measure: file to which measurements are appended; points in it are not measured twice."

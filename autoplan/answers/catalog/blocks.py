@@ -23,7 +23,7 @@ from autoplan.catalog import (
 )
 from autoplan.catalog.detection import DetectedHardware
 from autoplan.errors import AutoplanError
-from autoplan.report.document_fields import SCHEMA, Document
+from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
     GAP,
@@ -419,19 +419,10 @@ def _entry_document(kind: EntryKind, name: str, parameters: _Parameters) -> Docu
 
 def hardware_document(machine: DetectedHardware) -> Document:
     """Return what was found on this machine as plain values."""
-    devices = machine.devices
     return {
         "schema": SCHEMA,
         "kind": "detected hardware",
-        "devices": {
-            "name": devices.name,
-            "count": devices.count,
-            "memory_bytes": devices.memory_bytes,
-            "fabric": devices.fabric,
-            "linked": devices.linked,
-            "library": devices.library,
-            "restricted_by": devices.restricted_by,
-        },
+        "devices": plain(machine.devices),
         "nodes": {"count": machine.nodes, "variable": machine.nodes_variable},
         "catalog": {"device": machine.device, "node": machine.entry, "devices": machine.total},
     }

@@ -447,17 +447,17 @@ def compare_layouts(
     missing = list(_add_kinds(timed, named, deadline, progress)) if axes else []
     best = None
     if len(named) == 1:
-        best = fastest_within(timed, deadline, best_known=True)
+        best = fastest_within(timed, deadline, without_proof=True)
         _add(named, BEST, best.plan)
     _check_number(named, best, missing)
     compared = tuple(_compared(job, name, plan) for name, plan in named)
     if replan:
-        best = fastest_within(timed, deadline, best_known=True)
+        best = fastest_within(timed, deadline, without_proof=True)
         kinds = {kind.name: kind for kind in layout_kinds(job)}
         knobs = replanned_knobs(job, [kinds[name] for name, _ in named], deadline)
     else:
         knobs = solved_knobs(job, [plan for _, plan in named], deadline)
-    best = best or fastest_within(timed, deadline, best_known=True)
+    best = best or fastest_within(timed, deadline, without_proof=True)
     return LayoutComparison(
         job, compared, knobs, best.plan, best.proven, best.why, tuple(missing), replanned=replan
     )

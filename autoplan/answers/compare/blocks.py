@@ -26,6 +26,7 @@ from autoplan.report.render.blocks import (
     Heading,
     LayoutLine,
     Sentence,
+    columns_of,
     data_table,
     heading,
     items,
@@ -264,7 +265,7 @@ def _sentences(answer: EngineComparison) -> Iterator[str]:
     closed = answer.job.workload.concurrency is not None
     unit = "clients" if closed else "requests a second"
     for loads in answer.loads:
-        yield f"{_range(loads)} {unit}: {_said(answer, loads)}"
+        yield f"{_range(loads)} {unit}: {_best_words(answer, loads)}"
 
 
 def _decision_words(answer: EngineComparison) -> Iterator[str]:
@@ -316,7 +317,7 @@ def _range(loads: BestAtLoads) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
-def _said(answer: EngineComparison, loads: BestAtLoads) -> str:
+def _best_words(answer: EngineComparison, loads: BestAtLoads) -> str:
     if loads.layout is None:
         return "no layout serves them within the limits"
     return f"{loads.layout + 1} is best by {answer.job.objectives[0]}"
@@ -434,11 +435,9 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
 def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the values at which another layout wins."""
     yield Heading(_crossover_title(comparison))
-    columns = zip(*[row for knob in comparison.knobs for row in _knob_rows(knob)], strict=True)
-    yield data_table(
-        [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)],
-        "crossovers",
-    )
+    rows = [row for knob in comparison.knobs for row in _knob_rows(knob)]
+    columns = columns_of(_CROSSOVER_HEADS, rows, dict.fromkeys(_CROSSOVER_HEADS, "text"))
+    yield data_table(columns, "crossovers")
     yield GAP
 
 
@@ -503,10 +502,9 @@ def _traffic(comparison: LayoutComparison) -> Iterator[Block]:
     if not rows:
         return
     yield Heading("collectives of a rank on the stage that sends most")
-    columns = [
-        Column(head, tuple(cells), "text" if head in {"axis", "operation", _TRAFFIC_HEADS[-1]} else "number")
-        for head, cells in zip(_TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
-    ]
+    columns = columns_of(
+        _TRAFFIC_HEADS, rows, {"axis": "text", "operation": "text", "where in the step": "text"}
+    )
     yield data_table(columns, "collectives")
     yield GAP
 

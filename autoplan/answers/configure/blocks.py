@@ -157,10 +157,10 @@ def _gains(better: BetterPlan) -> str:
     if rate is None:
         served = better.plan.output_tokens_per_second_per_device
         return f"{served:,.0f} tokens/s a device, where the engines of the file serve none"
-    said = f"{rate:+.0%} tokens/s a device".replace("%", " %")
+    gain = f"{rate:+.0%} tokens/s a device".replace("%", " %")
     if each is None:
-        return said
-    return f"{said}, time per token {abs(each) * 100:.0f} % {'shorter' if each >= 0 else 'longer'}"
+        return gain
+    return f"{gain}, time per token {abs(each) * 100:.0f} % {'shorter' if each >= 0 else 'longer'}"
 
 
 def better_document(better: BetterPlan) -> Document:
@@ -215,7 +215,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, ", ".join(f"{name}: {value}" for name, value in job[key].items())
     for key, value in document["layout"].items():
         if key not in _HIDDEN and value is not None:
-            yield key, _shown(value)
+            yield key, _value_text(value)
 
 
 def _listed_keys(value: object) -> str:
@@ -234,7 +234,7 @@ def _described(model: Mapping[str, Any] | None) -> str:
     return ", ".join(parts)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "/".join(map(str, value)) if isinstance(value, list) else str(value)

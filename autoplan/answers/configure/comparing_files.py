@@ -247,9 +247,9 @@ def _unlike_method(job: Job, configuration: Configuration) -> str | None:
     theirs = None if written is None else RLSpec.model_validate(written.value)
     if theirs == job.rl or "rl" in configuration.unspecified:
         return None
-    said, ours = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
+    in_file, in_job = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
     where = _where(written) if written is not None else ""
-    return f"rl is {said} in the file{where}, and {ours} in the job, which is priced"
+    return f"rl is {in_file} in the file{where}, and {in_job} in the job, which is priced"
 
 
 def _rl_text(rl: RLSpec) -> str:
@@ -441,8 +441,8 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
     else:
         text, words = file.text, list(file.arguments)
         for edit in inside:
-            found = re.search(rf"{re.escape(edit.before)}(?![\w-])", text) if edit.before else None
-            text = f"{text[: found.start()]}{edit.after}{text[found.end() :]}" if found else text
+            match = re.search(rf"{re.escape(edit.before)}(?![\w-])", text) if edit.before else None
+            text = f"{text[: match.start()]}{edit.after}{text[match.end() :]}" if match else text
             words += [] if edit.before else edit.after.split()
         edited = replace(file, text=text, arguments=tuple(words))
 

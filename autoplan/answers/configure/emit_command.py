@@ -319,7 +319,7 @@ def launch(
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}
     if dry_run:
-        typer.echo(_shown(words, emission))
+        typer.echo(_run_text(words, emission))
         return
     complain([_running(the_plan), *(f"note: {note}" for note in emission.notes)])
     os.execve(program, words, environment)  # noqa: S606 - the words are the user's own, and no shell reads them
@@ -344,7 +344,7 @@ def _with_flags(command: list[str], emission: Emission, target: str) -> list[str
     return [*command[:at], *emission.arguments, *command[at + 1 :]]
 
 
-def _shown(words: list[str], emission: Emission) -> str:
+def _run_text(words: list[str], emission: Emission) -> str:
     settings = [f"{name}={shlex.quote(value)}" for name, value in emission.environment.items()]
     return " ".join([*settings, shlex.join(words)])
 

@@ -22,6 +22,7 @@ from autoplan.commands.output import (
     Format,
     FormatOption,
     JobArgument,
+    LayoutOption,
     OutputOption,
     drawn_step,
     option,
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
-NamedLayout = Annotated[
-    str | None,
-    option(
-        "--layout",
-        "LAYOUT",
-        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        "-l",
-    ),
-]
 LayoutFile = Annotated[
     Path | None,
     option(
@@ -65,7 +57,7 @@ LayoutFile = Annotated[
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
-    layout: NamedLayout = None,
+    layout: LayoutOption = None,
     file: LayoutFile = None,
     framework: FrameworkOption = None,
     variables: VariableOption = None,

@@ -13,11 +13,11 @@ from autoplan.report.render.blocks import (
     GAP,
     Block,
     Column,
-    ColumnKind,
     DataTable,
     Heading,
     LayoutLine,
     Sentence,
+    columns_of,
     data_table,
     heading,
     items,
@@ -128,7 +128,10 @@ def choice_blocks(job: Job, choice: Choice, terminal: Terminal) -> list[Block]:
 
 def choices_table(choice: Choice) -> DataTable:
     """Return the fastest layout with one choice changed, each one solved, as a table."""
-    return data_table(_choice_columns(choice))
+    best = choice.best.predicted.step_seconds
+    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
+    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
+    return data_table(columns_of(heads, rows, {"what if": "text", "largest loss": "text"}))
 
 
 def limited_sentence(choice: Choice) -> str:
@@ -143,18 +146,6 @@ def limited_sentence(choice: Choice) -> str:
         if x > 0.01 * predicted.step_seconds
     ]
     return f"step time {format_seconds(predicted.step_seconds)}: {', '.join(shares)}"
-
-
-def _choice_columns(choice: Choice) -> list[Column]:
-    best = choice.best.predicted.step_seconds
-    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
-    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
-    alignments = ("left", "right", "right", "right", "left")
-    cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
-    return [
-        Column(head, tuple(column), "text" if side == "left" else "number")
-        for head, side, column in zip(heads, alignments, cells, strict=True)
-    ]
 
 
 def _choice_row(alternative: Contrast, best: float) -> tuple[str, ...]:
@@ -225,7 +216,6 @@ def bound_sentence(explanation: Explanation) -> str:
 
 
 _REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "needed\n(GiB)", "step", "fits")
-_REMEDY_KINDS: Final[dict[str, ColumnKind]] = {"remedy": "text", "fits": "verdict"}
 
 
 def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
@@ -328,8 +318,4 @@ def remedy_columns(explanation: Explanation, terminal: Terminal) -> list[Column]
     rows = _remedy_rows(explanation)
     if terminal.width < _ROOMY:
         rows = [(*cells, fits if fits == "yes" else "no") for *cells, fits in rows]
-    columns = zip(*rows, strict=True)
-    return [
-        Column(head, tuple(cells), _REMEDY_KINDS.get(head, "number"))
-        for head, cells in zip(_REMEDY_HEADS, columns, strict=True)
-    ]
+    return columns_of(_REMEDY_HEADS, rows, {"remedy": "text", "fits": "verdict"})

@@ -14,6 +14,7 @@ from autoplan.commands.output import (
     Destination,
     Format,
     JobArgument,
+    LayoutOption,
     checked_output,
     option,
     page_of,
@@ -42,16 +43,6 @@ _FORMS: Final = {
     ".txt": "table",
 }
 
-
-LayoutOption = Annotated[
-    str | None,
-    option(
-        "--layout",
-        "LAYOUT",
-        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        "-l",
-    ),
-]
 
 ChosenFormatOption = Annotated[
     Format | None,
@@ -266,13 +257,13 @@ def show_serving_explanation(
         )
     load_solver()
     answer = explain_engines(job, layout, deadline=deadline)
-    shown: dict[type, tuple[Any, Any]] = {
+    forms: dict[type, tuple[Any, Any]] = {
         ServingFront: (serving_front_document, serving_front_blocks),
         ServingRefusal: (report.serving_refusal_document, report.serving_refusal_blocks),
         ServingExplanation: (report.serving_explanation_document, report.serving_explanation_blocks),
         ServingStanding: (report.serving_standing_document, report.serving_standing_blocks),
     }
-    document, table = shown[type(answer)]
+    document, table = forms[type(answer)]
     present(where, answer, document=document, table=table)
     return answer.plan.fits if isinstance(answer, ServingStanding) else isinstance(answer, ServingExplanation)
 

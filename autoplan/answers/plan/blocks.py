@@ -155,12 +155,12 @@ def _memory_words(predicted: Prediction, terminal: Terminal) -> str:
 
 
 def _part_words(
-    parts: Sequence[tuple[str, float]], whole: float, words: Callable[[float], str], terminal: Terminal
+    parts: Sequence[tuple[str, float]], total: float, words: Callable[[float], str], terminal: Terminal
 ) -> str:
     ranked = sorted(parts, key=lambda part: -part[1])
-    large = [part for part in ranked if part[1] >= _SMALL_PART * whole]
+    large = [part for part in ranked if part[1] >= _SMALL_PART * total]
     other = sum(size for _, size in ranked[len(large) :])
-    if other >= _SMALL_PART * whole:
+    if other >= _SMALL_PART * total:
         large.append(("other", other))
     return f" {terminal.dot} ".join(f"{name} {words(size)}" for name, size in large)
 
@@ -188,14 +188,14 @@ def _trust(front: Front, intervals: NarrowerIntervals | None) -> str:
 
 def _link_words(links: Sequence[LinkChoice]) -> str:
     """Return which layouts are faster where devices copy at other rates, and how to know the rate."""
-    there = "; ".join(
+    reversals = "; ".join(
         f"at {x.rate / 1e9:.2g} GB/s {x.layout} takes {format_seconds(x.seconds)}, plan 1"
         f" {format_seconds(x.fastest_seconds)}"
         for x in links
     )
     taken = f"{links[0].taken / 1e9:.2g} GB/s is taken"
     tells = "autoplan hardware --measure tells"
-    return f"the choice hangs on the rate between devices over PCIe, {taken}: {there}; {tells}"
+    return f"the choice hangs on the rate between devices over PCIe, {taken}: {reversals}; {tells}"
 
 
 def _narrower(job: Job, intervals: NarrowerIntervals | None) -> Iterator[str]:

@@ -91,13 +91,13 @@ def sweep(
         )
     if dask is not None and workers is not None:
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
-    whole = asks_for_page(form, output) or form_of_suffix(output) is not None
-    answer = _planned(grid, None if whole else output, workers, dask)
+    at_the_end = asks_for_page(form, output) or form_of_suffix(output) is not None
+    answer = _planned(grid, None if at_the_end else output, workers, dask)
 
     from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
 
     present(
-        Destination(form, output if whole else None, typed_command(context)),
+        Destination(form, output if at_the_end else None, typed_command(context)),
         answer,
         document=sweep_document,
         table=partial(sweep_blocks, all_cells=all_cells),

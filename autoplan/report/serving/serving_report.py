@@ -19,6 +19,7 @@ from autoplan.report.render.blocks import (
     Heading,
     LayoutLine,
     Sentence,
+    columns_of,
     data_table,
     facts,
     heading,
@@ -313,7 +314,8 @@ def serving_plan_blocks(
     if plan.starts:
         parts += [facts(serving_facts(plan)), GAP]
         if plan.simulation is not None:
-            parts += [_percentiles(plan), GAP, *class_blocks([(1, plan)])]
+            table = columns_of(("simulated", *PERCENTILES), percentile_rows(plan), {"simulated": "text"})
+            parts += [data_table(table), GAP, *class_blocks([(1, plan)])]
     parts += _memories(plan) if memory else []
     notes = [*(interval_lines([plan]) if plan.intervals else ()), *simulated_lines([plan])]
     parts += [GAP, items([*notes, *settings_lines(job, plan)])]
@@ -398,16 +400,6 @@ def _drafts(gain: DraftGain) -> str:
     if gain.gains_up_to is None:
         return f"{text}; no batch is too large for them"
     return f"{text}; they lose above {gain.gains_up_to:,} requests a step"
-
-
-def _percentiles(plan: ServingPlan) -> DataTable:
-    rows = percentile_rows(plan)
-    names = ("simulated", *PERCENTILES)
-    columns = [
-        Column(name, tuple(row[index] for row in rows), "number" if index else "text")
-        for index, name in enumerate(names)
-    ]
-    return data_table(columns)
 
 
 def percentile_rows(plan: ServingPlan) -> list[tuple[str, ...]]:
