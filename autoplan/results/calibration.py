@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
@@ -214,3 +214,7 @@ class ServingCalibration:
     numbers: tuple[CalibratedNumber, ...]
     figures: tuple[CalibratedFigure, ...]
     interval: float
+
+
+#: Whatever is fitted or measured: each becomes files of a cost model.
+Calibrated: TypeAlias = Calibration | MachineCalibration | ServingCalibration | Measured

@@ -27,6 +27,7 @@ from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, Unsu
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving_plans import serving_costs, serving_job
 from autoplan.results.calibration import (
+    Calibrated,
     CalibratedFigure,
     CalibratedNumber,
     Calibration,
@@ -36,8 +37,6 @@ from autoplan.results.calibration import (
 )
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel.kernel_spec import KernelSpec
-from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.schema.run_files import LEAST_RUNS, RunSpec, RunsSpec
 from autoplan.schema.serving.engine_facts import SourcedRatio
@@ -273,15 +272,14 @@ def calibrate_from_logs(
     return calibrated(observations, words)
 
 
-def calibrated_files(calibration: Calibration | MachineCalibration) -> dict[str, str]:
-    """Return the texts of the calibrated files by name, each checked to load unchanged."""
-    specs: tuple[StackSpec | KernelSpec, ...] = (calibration.stack, calibration.kernels)
-    return dict(_checked_file(spec, spec.name) for spec in specs)
-
-
-def measured_file(measured: Measured) -> dict[str, str]:
-    """Return the text of the measured kernels file by its name, checked to load unchanged."""
-    return dict([_checked_file(measured.kernels, measured.kernels.name)])
+def calibrated_files(answer: Calibrated) -> dict[str, str]:
+    """Return the texts of the calibrated or measured files by name, each checked to load unchanged."""
+    if isinstance(answer, ServingCalibration):
+        return dict([_checked_file(answer.engine, f"{answer.engine.name}-{answer.device}")])
+    kernels = _checked_file(answer.kernels, answer.kernels.name)
+    if isinstance(answer, Measured):
+        return dict([kernels])
+    return dict([_checked_file(answer.stack, answer.stack.name), kernels])
 
 
 def _checked_file(spec: Frozen, name: str) -> tuple[str, str]:
@@ -404,13 +402,3 @@ def _calibrated(job: ServingJob, fitted: tuple[float, float, float], source: str
             break
     sources = {**spec.sources, _SOURCE: source}
     return spec.model_copy(update={"versions": versions, "sources": sources})
-
-
-def calibrated_engine_file(calibration: ServingCalibration) -> dict[str, str]:
-    """Return the text of the engine's file by its name, checked to load unchanged."""
-    name = f"{calibration.engine.name}-{calibration.device}.yaml"
-    text = file_text(calibration.engine)
-    reloaded = load_model(text, EngineSpec, name=name)
-    if file_text(reloaded) != text:
-        raise AssertionError(f"{name} does not load as what was calibrated")
-    return {name: text}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
@@ -309,3 +309,12 @@ def _measured_sentences(measured: Measured, files: Sequence[str]) -> Iterator[st
     yield "values that were not measured are those of the catalogue"
     for file in files:
         yield f"written: {file}"
+
+
+#: What is shown of each kind of calibration, as a document and as blocks.
+FORMS: Final[dict[type, tuple[Any, Any]]] = {
+    ServingCalibration: (serving_calibration_document, serving_calibration_blocks),
+    Calibration: (calibration_document, calibration_blocks),
+    MachineCalibration: (machine_document, machine_blocks),
+    Measured: (measured_document, measured_blocks),
+}

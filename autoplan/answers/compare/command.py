@@ -32,10 +32,10 @@ from autoplan.commands.output import (
 from autoplan.commands.planned import Bar, stopped_by_signals
 
 if TYPE_CHECKING:
-    from autoplan.answers.compare.value import LayoutComparison
     from autoplan.deadline import Deadline
     from autoplan.launch.configuration import LaunchFile
     from autoplan.schema.job import Job
+    from autoplan.schema.layout import Layout
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
@@ -120,18 +120,24 @@ class AskedComparison:
 
 
 def show_layouts(job: Job, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
-    """Write layouts of a training job side by side."""
-    answer = _compared(
-        job,
-        list(options.layouts),
-        (options.file, options.framework),
-        deadline,
-        axes=options.axes,
-        replan=options.replan,
-    )
+    """Write layouts of a training job side by side, that of a file before the others."""
+    from autoplan.answers.compare import ask
     from autoplan.answers.compare.blocks import layouts_blocks, layouts_document
+    from autoplan.answers.configure.comparing_files import evaluate_file, file_notes
 
-    page = page_of("compare", "comparison_page")
+    layouts: list[Layout | str] = list(options.layouts)
+    names, notes = list(options.layouts), list[str]()
+    with Bar("compare:") as bar:
+        load_solver()
+        if options.file is not None:
+            read, plan, job = evaluate_file(job, options.file, options.framework)
+            layouts, names = [plan.layout, *layouts], [options.file.name, *names]
+            notes += file_notes(job, read, plan)
+        axes, replan = options.axes, options.replan
+        answer = ask.compare(
+            job, layouts, names=names, axes=axes, replan=replan, progress=bar, deadline=deadline
+        )
+    answer, page = replace(answer, notes=tuple(notes)), page_of("compare", "comparison_page")
     present(where, answer, document=layouts_document, table=layouts_blocks, page=page)
 
 
@@ -149,34 +155,3 @@ def show_engines(job: ServingJob, options: AskedComparison, where: Destination, 
     from autoplan.answers.compare.blocks import engine_comparison_blocks, engine_comparison_document
 
     present(where, answer, document=engine_comparison_document, table=engine_comparison_blocks)
-
-
-def _compared(
-    job: Job,
-    layouts: list[str],
-    source: tuple[LaunchFile | None, str | None],
-    deadline: Deadline,
-    *,
-    axes: bool,
-    replan: bool,
-) -> LayoutComparison:
-    """Return the comparison of ``layouts``, with that of a file before them."""
-    from autoplan.answers.compare import ask
-    from autoplan.answers.configure.comparing_files import evaluate_file, file_notes
-
-    file, framework = source
-    with Bar("compare:") as bar:
-        load_solver()
-        if file is None:
-            return ask.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
-        layouts_compared, file_plan, job = evaluate_file(job, file, framework)
-        answer = ask.compare(
-            job,
-            [file_plan.layout, *layouts],
-            names=[file.name, *layouts],
-            axes=axes,
-            replan=replan,
-            progress=bar,
-            deadline=deadline,
-        )
-        return replace(answer, notes=tuple(file_notes(job, layouts_compared, file_plan)))
