@@ -67,3 +67,9 @@ class InfeasibleError(AutoplanError):
     def __init__(self, reasons: Sequence[str]) -> None:
         self.reasons: tuple[str, ...] = tuple(reasons)
         super().__init__("; ".join(self.reasons))
+
+
+def refuse_broken(layout: object, rules: Sequence[str]) -> None:
+    """Raise LayoutError with each of the ``rules`` that a layout breaks, if it breaks any."""
+    if rules:
+        raise LayoutError([f"{layout} breaks a rule: {rule}" for rule in rules])

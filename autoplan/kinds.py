@@ -58,6 +58,8 @@ class Kind(Generic[J, P, F, S]):
     #: Why a layout, or the best one, is what it is; and layouts side by side.
     explain: Later[..., Any]
     compare: Later[..., Any]
+    #: What the logs of measured steps or requests say of the machine.
+    calibrate: Later[..., Any]
 
     #: A saved front, of its JSON.
     read_saved: Later[..., S]
@@ -83,8 +85,6 @@ class Kind(Generic[J, P, F, S]):
     show_remedy: Later[..., None]
     #: Layouts side by side.
     show_comparison: Later[..., None]
-    #: What measured steps or requests say of the machine.
-    show_calibration: Later[..., None]
 
 
 AnyKind: TypeAlias = Kind[Any, Any, Any, Any]
@@ -101,6 +101,7 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     evaluate=Later("autoplan.planning.plan_and_evaluate", "evaluate_training"),
     explain=Later("autoplan.answers.explain.ask", "explain_training"),
     compare=Later("autoplan.answers.compare.ask", "compare_layouts"),
+    calibrate=Later("autoplan.answers.calibrate.ask", "calibrate_from_logs"),
     read_saved=Later("autoplan.schema.saved_front", "front_from"),
     saved_plan=Later("autoplan.planning.saved_plans", "saved_plan"),
     verdict=Later("autoplan.answers.verify.ask", "training_verdict"),
@@ -113,7 +114,6 @@ TRAINING: Final[Kind[Job, Plan, Front, SavedFront]] = Kind(
     show_explanation=Later("autoplan.answers.explain.command", "show_explanation"),
     show_remedy=Later("autoplan.answers.explain.command", "show_remedy"),
     show_comparison=Later("autoplan.answers.compare.command", "show_layouts"),
-    show_calibration=Later("autoplan.answers.calibrate.command", "show_machine_of_logs"),
 )
 
 SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] = Kind(
@@ -126,19 +126,19 @@ SERVING: Final[Kind[ServingJob, ServingPlan, ServingFront, SavedServingFront]] =
     evaluate=Later("autoplan.planning.serving_plans", "evaluate_serving"),
     explain=Later("autoplan.answers.explain.explained_serving", "explain_engines"),
     compare=Later("autoplan.answers.compare.ask", "compare_engines"),
+    calibrate=Later("autoplan.answers.calibrate.ask", "calibrate_serving"),
     read_saved=Later("autoplan.schema.serving.saved_serving", "serving_front_from"),
     saved_plan=Later("autoplan.answers.configure.engine_launches", "saved_engines"),
     verdict=Later("autoplan.answers.verify.ask", "serving_verdict"),
     cell_answer=Later("autoplan.planning.cell_planner", "serving_answer"),
     emission=Later("autoplan.answers.configure.engine_launches", "emit_serving"),
-    asked_emission=Later("autoplan.answers.configure.engine_commands", "asked_engines"),
+    asked_emission=Later("autoplan.answers.configure.emit_command", "asked_engines"),
     show_front=Later("autoplan.answers.plan.serving", "show_serving_front"),
     show_plan=Later("autoplan.answers.evaluate.command", "show_serving_plan"),
-    show_file=Later("autoplan.answers.configure.engine_commands", "show_engine_file"),
+    show_file=Later("autoplan.answers.configure.read_command", "show_engine_file"),
     show_explanation=Later("autoplan.answers.explain.command", "show_serving_explanation"),
     show_remedy=Later("autoplan.answers.explain.command", "show_serving_remedy"),
     show_comparison=Later("autoplan.answers.compare.command", "show_engines"),
-    show_calibration=Later("autoplan.answers.calibrate.command", "show_engine_of_results"),
 )
 
 #: Kinds by the ``kind`` of a job file, of a job, and of whatever answers one.

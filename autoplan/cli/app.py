@@ -164,9 +164,9 @@ def _one_line(text: str) -> str:
 
 def _usage_lines(error: Any) -> list[str]:  # noqa: ANN401 - click's
     """Return what click says of a command line that it refuses: the usage, and what is wrong."""
-    shown = io.StringIO()
-    error.show(file=shown)
-    lines = shown.getvalue().splitlines()
+    text = io.StringIO()
+    error.show(file=text)
+    lines = text.getvalue().splitlines()
     meant = _MEANT.get(str(getattr(error, "option_name", "")).replace("_", "-"))
     return [*lines[:-1], f"Error: {error.option_name} is {meant} here"] if meant else lines
 

@@ -8,8 +8,7 @@ import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, seconds_from
-from autoplan.commands.output import complain, write
-from autoplan.commands.typed_options import option
+from autoplan.commands.output import complain, option, write
 from autoplan.errors import UnsupportedError
 
 _NEEDED: Final = ("starlette", "uvicorn")

@@ -18,8 +18,7 @@ import typer
 from typer.models import OptionInfo
 
 from autoplan.commands.lean import process_started
-from autoplan.commands.output import checked_output, complain, write
-from autoplan.commands.typed_options import option
+from autoplan.commands.output import checked_output, complain, option, write
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
@@ -131,13 +130,13 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
     shared = {name: each.name for each in signature for name in _options_of(each) if name in JOB_OPTIONS}
     names = {name: _parameter(name) for name in JOB_OPTIONS if name not in shared}
 
-    def with_options(**given: Any) -> None:  # noqa: ANN401 - what typer read
-        options = {name: given.pop(names[name]) if name in names else None for name in JOB_OPTIONS}
-        if given["job"] is None:
+    def with_options(**values: Any) -> None:  # noqa: ANN401 - what typer read
+        options = {name: values.pop(names[name]) if name in names else None for name in JOB_OPTIONS}
+        if values["job"] is None:
             for name, parameter in shared.items():
-                options[name], given[parameter] = given[parameter], None
-        given["job"] = _reference(given["job"], options, given.pop("save"))
-        command(**given)
+                options[name], values[parameter] = values[parameter], None
+        values["job"] = _reference(values["job"], options, values.pop("save"))
+        command(**values)
 
     parameters = []
     for parameter in signature:

@@ -1,4 +1,4 @@
-"""Shared by the commands: formats, output files, messages, and exit codes.
+"""Shared by the commands: options, formats, output files, messages, and exit codes.
 
 This module imports no more than typer needs, so that ``autoplan --help`` is fast.
 """
@@ -10,22 +10,34 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVarTuple
 
 import typer
 
-from autoplan.commands.typed_options import argument, option
 from autoplan.errors import UnsupportedError
+from autoplan.lazy import Later
 
 if TYPE_CHECKING:
     from autoplan.costs.core.prediction import StepTimeline
-    from autoplan.report.pages.plan_details import StepPictures
+    from autoplan.report.pages.page_sections import PageRequest
     from autoplan.report.render.blocks import Block
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
+
+
+def option(name: str, metavar: str, text: str, *names: str, **limits: Any) -> Any:  # noqa: ANN401 - typer's
+    """Return the option ``name``; ``limits`` are those of typer, such as ``min``."""
+    return typer.Option(name, *names, metavar=metavar, help=text, show_default=False, **limits)
+
+
+def argument(metavar: str, text: str) -> Any:  # noqa: ANN401 - typer's
+    """Return the argument that the help calls ``metavar``."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
 
 Answer = TypeVarTuple("Answer")
 
@@ -63,6 +75,16 @@ class DataFormat(StrEnum):
 
 JobArgument = Annotated[
     str, argument("JOB", "A job file, or the name of a shipped job; left out with --model and --hardware.")
+]
+
+LayoutOption = Annotated[
+    str | None,
+    option(
+        "--layout",
+        "LAYOUT",
+        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
+        "-l",
+    ),
 ]
 
 #: Suffixes of ``--output`` that say the format where ``--format`` is left out.
@@ -154,30 +176,45 @@ OutputOption = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an answer goes: its form, the file or standard output, and the command that was typed."""
+
+    form: str
+    output: Path | None = None
+    command: str = ""
+
+
+def page_of(answer: str, name: str) -> Callable[..., str]:
+    """Return the function ``name`` that makes the page of an ``answer``, imported where one is made."""
+    return Later[..., str](f"autoplan.answers.{answer}.page", name)
+
+
 def present(
-    form: str,
-    output: Path | None,
+    where: Destination,
     *answer: *Answer,
     document: Callable[[*Answer], dict[str, Any]],
     table: Callable[[*Answer, Terminal], str | Iterable[Block]],
-    page: Callable[[], str] | None = None,
+    page: Callable[[*Answer, PageRequest], str] | None = None,
     trace: Callable[[], str] | None = None,
     picture: Callable[[], str] | None = None,
 ) -> None:
-    """Write the ``answer`` in ``form``: a table, a document as JSON or YAML, a page, or a picture.
+    """Write the ``answer`` where it goes: a table, a document as JSON or YAML, a page, or a picture.
 
-    Where the name of ``output`` asks for a page or a trace that the answer has, that is written there and the
+    Where the name of the file asks for a page or a trace that the answer has, that is written there and the
     table is printed. A trace may be empty: then nothing is written. An answer without a trace is JSON there;
     one without a page is refused.
     """
+    form, output = where.form, where.output
     if trace is None and asks_for_trace(form, output):
         form = Format.json
-    _refuse_missing(form, output, page)
-    alone = {"html": page, "svg": picture}.get(form)
+    written = None if page is None else lambda: page(*answer, _page_request(where.command))
+    _refuse_missing(form, output, written)
+    alone = {"html": written, "svg": picture}.get(form)
     if alone is not None:
         write(alone(), output)
         return
-    beside = _beside(form, output, page, trace)
+    beside = _beside(form, output, written, trace)
     if beside is not None:
         if text := beside():
             write(text, output)
@@ -186,13 +223,20 @@ def present(
         from autoplan.report.render.terminal import render, terminal_of
 
         terminal = terminal_of(None if output else sys.stdout)
-        shown = table(*answer, terminal)
-        text = shown if isinstance(shown, str) else render(shown, terminal)
+        blocks = table(*answer, terminal)
+        text = blocks if isinstance(blocks, str) else render(blocks, terminal)
         write(escaped(text, styled=terminal.colour), output)
         return
     from autoplan.report.render.serialization import dump
 
     write(dump(document(*answer), "json" if form == "json" else "yaml"), output)
+
+
+def _page_request(command: str) -> PageRequest:
+    from autoplan.planning.communicating import placement, products
+    from autoplan.report.pages.page_sections import PageRequest
+
+    return PageRequest(command, drawn_step, products, placement)
 
 
 def _refuse_missing(form: str, output: Path | None, page: Callable[[], str] | None) -> None:
@@ -310,28 +354,6 @@ def step_trace(job: Job, plan: Plan) -> str:
 
     timeline = predicted_step(job, plan.layout)
     return predicted_trace(job, plan, timeline, communication(job, plan.layout))
-
-
-#: Forward passes of all stages, above which only the fastest plan has a timeline: simulating one takes long.
-_MOST_SLOTS: Final = 3_000
-MANY_PASSES: Final = "this step has many passes: `autoplan evaluate --layout ... --output` draws its timeline"
-
-
-def many_passes(plan: Plan) -> bool:
-    """Return whether the forward passes of all stages are so many that drawing the step takes long."""
-    return plan.predicted.microbatches * plan.layout.pp * plan.layout.vpp > _MOST_SLOTS
-
-
-def step_pictures(job: Job, plan: Plan, *, timeline: str | None = None) -> StepPictures:
-    """Return what the pictures of ``plan`` show; ``timeline`` says why its step is not drawn."""
-    from autoplan.planning.communicating import placement, products
-    from autoplan.report.pages.plan_details import StepPictures
-
-    return StepPictures(
-        drawn_step(job, plan) if timeline is None else timeline,
-        products(job, plan.layout),
-        placement(job, plan.layout),
-    )
 
 
 def drawn_step(job: Job, plan: Plan) -> StepTimeline | str:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autoplan.deadline import Deadline
+    from autoplan.kinds import AnyJob
     from autoplan.results.front import Front
     from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
@@ -47,7 +47,6 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
     """
     from autoplan.catalog import load_job
     from autoplan.catalog.programs import written_for
-    from autoplan.errors import InfeasibleError
     from autoplan.planning.plan_and_evaluate import chosen, evaluate
     from autoplan.planning.saved_plans import is_saved_plan, saved_number, saved_plan
     from autoplan.results.merged_front import at_batch
@@ -65,60 +64,55 @@ def asked_plan(  # noqa: PLR0913 - a keyword for each choice
         loaded = chosen(loaded, layout)
         return loaded, evaluate(loaded, layout), 1
     front = planned(loaded, deadline, cache=cache)
+    number = choose(front) if number is None and front.feasible else number or 1
+    plan: Plan = planned_plan(front, number)
+    return at_batch(loaded, plan), plan, number
+
+
+def planned_plan(front: Any, number: int) -> Any:  # noqa: ANN401 - of any kind
+    """Return plan ``number`` of a front; raises InfeasibleError with the reasons where it has none."""
+    from autoplan.errors import InfeasibleError
+
     if not front.feasible:
         raise InfeasibleError([*front.reasons, "`autoplan plan` says what helps"])
-    number = choose(front) if number is None else number
     if number > len(front.plans):
         raise typer.BadParameter(f"the front has {len(front.plans)} plans", param_hint="--plan")
-    return at_batch(loaded, front.plans[number - 1]), front.plans[number - 1], number
+    return front.plans[number - 1]
 
 
-def planned(job: Job, deadline: float | None, *, cache: bool | None = False) -> Front:
+def planned(job: AnyJob, deadline: float | None, *, cache: bool | None = False) -> Any:  # noqa: ANN401
     """Return the front of ``job``, with progress on standard error; a signal ends the command."""
-    from autoplan.planning.plan_and_evaluate import plan
+    from autoplan.kinds import kind_of
 
     progress, limit = Progress(), command_deadline(job.deadline if deadline is None else deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         try:
             load_solver()
-            front = plan(job, progress=progress, deadline=limit, cache=cache)
+            front = kind_of(job).plan(job, progress=progress, deadline=limit, cache=cache)
         finally:
             progress.close()
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     return front
 
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-@dataclass(slots=True)
-class Interrupted:
-    """The signal that ended a search, if one did."""
-
-    number: int | None = None
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code by convention, 128 + the number of the signal."""
-        return None if self.number is None else 128 + self.number
-
-
 @contextmanager
-def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
+def stopped_by_signals(deadline: Deadline) -> Iterator[None]:
     """Make the first signal end ``deadline``; the next one is the system's to handle, which ends the program.
 
+    After the block a signal ends the command, with the exit code by convention: 128 + its number.
     Nothing waits for Python then: not a long call of numpy or the solver either. Output is written whole or
     not at all, so nothing is left half-written.
     """
-    interrupted = Interrupted()
     if threading.current_thread() is not threading.main_thread():
-        yield interrupted
+        yield
         return
+    came: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        interrupted.number = number
+        came.append(number)
         for one in _SIGNALS:
             signal.signal(one, signal.SIG_DFL)
         deadline.stop()
@@ -126,10 +120,12 @@ def stopped_by_signals(deadline: Deadline) -> Iterator[Interrupted]:
     begin_work()
     before = {one: signal.signal(one, stop) for one in _SIGNALS}
     try:
-        yield interrupted
+        yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+    if came:
+        raise typer.Exit(128 + came[0])
 
 
 _QUIET_SECONDS = 1.0
@@ -140,21 +136,21 @@ class Progress:
 
     def __init__(self) -> None:
         self.started = time.monotonic()
-        self.shown = False
+        self.written = False
         self.listening = sys.stderr is not None and sys.stderr.isatty()
 
     def __call__(self, plans: int, memory_share: float) -> None:
         """Report one more plan, at ``memory_share`` of the memory limit."""
         elapsed = time.monotonic() - self.started
         if self.listening and elapsed > _QUIET_SECONDS:
-            self.shown = True
+            self.written = True
             line = f"{plans} plans, down to {memory_share:.0%} of the memory limit, {elapsed:.0f} s"
             sys.stderr.write(f"\r\033[K{line}")
             sys.stderr.flush()
 
     def close(self) -> None:
         """Erase the line."""
-        if self.shown:
+        if self.written:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
 
@@ -165,7 +161,7 @@ class Bar:
     def __init__(self, what: str) -> None:
         self.what = what
         self.done = 0
-        self.shown: Any = None
+        self.bar: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -175,23 +171,23 @@ class Bar:
         self.done = done
         from rich.markup import escape
 
-        if self.shown is None:
-            self.shown = self._started()
-            self.task = self.shown.add_task(self.what, total=total)
+        if self.bar is None:
+            self.bar = self._started()
+            self.task = self.bar.add_task(self.what, total=total)
         described = f"{self.what} {escape(escaped(name))}"
-        self.shown.update(self.task, completed=done, total=total, description=described)
+        self.bar.update(self.task, completed=done, total=total, description=described)
 
     def _started(self) -> Any:  # noqa: ANN401 - rich's, imported when it is used
         from rich.console import Console
-        from rich.progress import Progress as Shown
+        from rich.progress import Progress as ProgressBar
 
         console = Console(stderr=True)
-        shown = Shown(*Shown.get_default_columns(), console=console, transient=True)
-        shown.disable = not console.is_terminal
-        shown.start()
-        return shown
+        bar = ProgressBar(*ProgressBar.get_default_columns(), console=console, transient=True)
+        bar.disable = not console.is_terminal
+        bar.start()
+        return bar
 
     def __exit__(self, *_: object) -> None:
         # Older versions of rich end a line that was never begun.
-        if self.shown is not None and not self.shown.disable:
-            self.shown.stop()
+        if self.bar is not None and not self.bar.disable:
+            self.bar.stop()

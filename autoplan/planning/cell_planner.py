@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from autoplan.errors import AutoplanError
 from autoplan.kinds import kind_of
@@ -50,7 +51,7 @@ def training_answer(front: Front) -> CellAnswer:
             certificate=status,
         )
     best = front.plans[0]
-    predicted, run = best.predicted, at_batch(job, best)
+    run = at_batch(job, best)
     return CellAnswer(
         "planned",
         devices_used=best.layout.devices,
@@ -58,18 +59,11 @@ def training_answer(front: Front) -> CellAnswer:
         program_used=None if run.program is None else run.program.name,
         layout=best.layout_string,
         layers=sum(best.layout.layers),
-        step_seconds=predicted.step_seconds,
-        step_seconds_low=predicted.step_seconds_low,
-        step_seconds_high=predicted.step_seconds_high,
-        tokens_per_second=predicted.tokens_per_second,
-        tokens_per_second_per_device=predicted.tokens_per_second_per_device,
-        model_flops_utilization=predicted.model_flops_utilization,
-        peak_memory_bytes_per_device=predicted.peak_memory_bytes_per_device,
-        peak_memory_bytes_high=predicted.peak_memory_bytes_high,
-        memory_limit_bytes=predicted.memory_limit_bytes,
-        fits=predicted.fits,
         plans=len(front.plans),
         certificate=status,
+        **_figures(
+            CellAnswer, {x.name: getattr(best.predicted, x.name) for x in dataclasses.fields(best.predicted)}
+        ),
     )
 
 
@@ -88,10 +82,6 @@ def serving_answer(front: ServingFront) -> ServingCellAnswer:
             certificate=status,
         )
     best = front.best
-    predicted = serving_plan_values(job, best)["predicted"]
-    figures = {
-        f.name: predicted[f.name] for f in dataclasses.fields(ServingCellAnswer) if f.name in predicted
-    }
     return ServingCellAnswer(
         "planned",
         devices_used=best.devices,
@@ -100,5 +90,10 @@ def serving_answer(front: ServingFront) -> ServingCellAnswer:
         engines=best.engines,
         plans=len(front.plans),
         certificate=status,
-        **figures,
+        **_figures(ServingCellAnswer, serving_plan_values(job, best)["predicted"]),
     )
+
+
+def _figures(answer: type[AnyCellAnswer], predicted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a prediction that ``answer`` has fields for."""
+    return {x.name: predicted[x.name] for x in dataclasses.fields(answer) if x.name in predicted}

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 
 from autoplan.catalog import entry_names, load_job, stack
 from autoplan.catalog.programs import USUAL, any_layout
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.device.machine import peak_flops
 from autoplan.costs.predict import facts_of, predict
-from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.kinds import kind_of
 from autoplan.planning.caching import cache_folder, cached
 from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
@@ -47,34 +47,24 @@ _NO_FRAMEWORK: Final = "analytic"
 _LONG_SEARCH: Final = 8
 
 
-@overload
-def plan(
-    job: Job,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> Front: ...
+class PlanOptions(TypedDict, total=False):
+    """Keywords of ``plan``."""
+
+    progress: Callable[[int, float], None] | None
+    deadline: Deadline | float | None
+    cache: bool | str | Path | None
 
 
 @overload
-def plan(
-    job: ServingJob,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> ServingFront: ...
+def plan(job: Job, **options: Unpack[PlanOptions]) -> Front: ...
 
 
 @overload
-def plan(
-    job: str | Path,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-    cache: bool | str | Path | None = None,
-) -> Front | ServingFront: ...
+def plan(job: ServingJob, **options: Unpack[PlanOptions]) -> ServingFront: ...
+
+
+@overload
+def plan(job: str | Path, **options: Unpack[PlanOptions]) -> Front | ServingFront: ...
 
 
 def plan(
@@ -421,10 +411,10 @@ def evaluate_training(job: Job | str | Path, layout: Layout | EngineLayout | str
     """
     if not isinstance(layout, Layout | str):
         raise LayoutError([f"{layout} is a layout of engines, and the job is one of training"])
-    whole = plannable(job)
-    job = chosen(whole, layout)
+    asked = plannable(job)
+    job = chosen(asked, layout)
     layout = valid_layout(job, layout)
-    run = job.program if whole.choices else None
+    run = job.program if asked.choices else None
     return job, Plan(layout, predict(job, layout), facts_of(job), stack_steps(job, layout), run)
 
 
@@ -484,20 +474,20 @@ def _fastest(choices: Sequence[Job], running: Sequence[Job], layouts: Sequence[L
 
     ranked = sorted(((order(one), number) for number, one in enumerate(running)))
     (fits_not, least), first = ranked[0]
-    said: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for (other_fits_not, seconds), number in ranked:
         title = _title(running[number])
         slower = (
             f"{100 * (seconds / least - 1):.1f} % slower" if other_fits_not == fits_not else "does not fit"
         )
-        said.setdefault(title, slower)
-    said |= {
+        lacks.setdefault(title, slower)
+    lacks |= {
         title: why
         for title, why in _against([x for x in choices if x not in running], layouts)
-        if title not in said
+        if title not in lacks
     }
-    del said[_title(running[first])]
-    return replace(running[first], lacking=tuple(said.items()))
+    del lacks[_title(running[first])]
+    return replace(running[first], lacking=tuple(lacks.items()))
 
 
 def _title(job: Job) -> str:
@@ -506,22 +496,20 @@ def _title(job: Job) -> str:
 
 def _against(choices: Sequence[Job], layouts: Sequence[Layout | str]) -> Iterator[tuple[str, str]]:
     """Yield each program of ``choices``, with why its last way cannot run one of ``layouts``."""
-    said: dict[str, str] = {}
+    lacks: dict[str, str] = {}
     for one in choices:
         rules = one.program.rules if one.program else ()
         read = [read_layout(one, layout) for layout in layouts]
         because = [rule.because or rule.rule for rule in rules for x in read if breaks(one, rule.relation, x)]
         broken = (sentence for layout in read for sentence in broken_rules(one, layout))
-        said[_title(one)] = next(iter(because), "") or next(broken)
-    yield from said.items()
+        lacks[_title(one)] = next(iter(because), "") or next(broken)
+    yield from lacks.items()
 
 
 def valid_layout(job: Job, layout: Layout | str) -> Layout:
     """Return ``layout``, parsed if text; raises LayoutError with every rule of ``job`` that it violates."""
     layout = read_layout(job, layout)
-    broken = broken_rules(job, layout)
-    if broken:
-        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    refuse_broken(layout, broken_rules(job, layout))
     return layout
 
 

@@ -38,7 +38,7 @@ from autoplan.costs.serving.served_layouts import (
 )
 from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
-from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.results.serving.serving_front import (
     EngineGroup,
     PoolComparison,
@@ -231,13 +231,11 @@ def evaluate_serving(
     Engines share the load evenly. Raises LayoutError with every rule that the layout breaks.
     """
     job = serving_job(job)
-    layout = _read(job, layout)
+    layout = read_engine_layout(job, layout)
     job = with_devices_of(job, layout)
     if isinstance(layout, DisaggregatedLayout):
         return job, plan_with_intervals(job, evaluated_pools(job, layout, serving_costs(job)))
-    broken = broken_engine_rules(job, layout)
-    if broken:
-        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    refuse_broken(layout, broken_engine_rules(job, layout))
     costs = serving_costs(job)
     engine = priced_engine(layout, unit_parts(EngineScope(job, layout), costs))
     predicted = served(job, engine, engine_load(job, layout.replicas), layout.replicas)
@@ -247,7 +245,7 @@ def evaluate_serving(
     return job, plan_with_intervals(job, plan)
 
 
-def _read(
+def read_engine_layout(
     job: ServingJob, layout: Layout | EngineLayout | DisaggregatedLayout | str
 ) -> EngineLayout | DisaggregatedLayout:
     """Return the layout of a string; omitted formats are the job's first, replicas fill the devices."""
@@ -275,9 +273,7 @@ def evaluated_pools(job: ServingJob, layout: DisaggregatedLayout, costs: Serving
 
     Engines of a pool share its part evenly. Raises LayoutError with every rule that the pools break.
     """
-    broken = broken_pool_rules(job, layout)
-    if broken:
-        raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+    refuse_broken(layout, broken_pool_rules(job, layout))
     pair = engine_pair(job, layout, costs)
     predicted = pooled(job, pair, engine_load(job, 1))
     simulation = simulated_pools(job, pair, predicted, costs.trace, request_test(job))

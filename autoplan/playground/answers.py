@@ -21,7 +21,6 @@ from autoplan.catalog.programs import any_layout, written_for
 from autoplan.deadline import Deadline, DeadlineOver
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError
 from autoplan.kinds import kind_of
-from autoplan.launch.target import Emission
 from autoplan.planning.plan_and_evaluate import evaluate
 from autoplan.playground.questions import (
     Ask,
@@ -43,14 +42,15 @@ from autoplan.report.render.blocks import DataTable
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document
-from autoplan.report.serving.serving_plan_report import (
+from autoplan.report.serving.serving_report import (
     PERCENTILES,
     class_blocks,
+    front_ends,
     percentile_rows,
     serving_facts,
+    serving_sentences,
     serving_verdict,
 )
-from autoplan.report.serving.serving_report import front_ends, serving_sentences
 from autoplan.report.serving.serving_words import load_words, plan_parts, served_words, time_words
 from autoplan.report.wording.sentences import (
     fits_sentence,
@@ -298,32 +298,22 @@ class Answers:
         return _document(question, front)
 
     def _front(self, question: Question, deadline: Deadline) -> Any:  # noqa: ANN401 - of the question's kind
-        front = self._known(question)
-        if front is None:
-            front = kind_of(question).plan(_KINDS[question.kind].job_of(question), deadline=deadline)
-            self._remember(question, front, front.certificate.stopped)
-        return front
-
-    def _known(self, question: Question) -> Front | ServingFront | None:
-        front = self.fronts.get(question)
-        if front is not None:
+        """Return the front of a question, and remember it where no deadline has cut it."""
+        if question in self.fronts:
             self.fronts.move_to_end(question)
+            return self.fronts[question]
+        front = kind_of(question).plan(_KINDS[question.kind].job_of(question), deadline=deadline)
+        if front.certificate.stopped is None:
+            self.fronts[question] = front
+            if len(self.fronts) > _MOST_FRONTS:
+                self.fronts.popitem(last=False)
         return front
-
-    def _remember(self, question: Question, front: Front | ServingFront, stopped: str | None) -> None:
-        """Remember a front that no deadline has cut."""
-        if stopped is not None:
-            return
-        self.fronts[question] = front
-        if len(self.fronts) > _MOST_FRONTS:
-            self.fronts.popitem(last=False)
 
     def _launch(self, request: Ask, deadline: Deadline) -> dict[str, Any]:
         question = request.question
         if isinstance(question, TrainingQuestion):
-            return _launch_document(request, question)
-        job, plan, chosen = self._served(question, request.layout, deadline)
-        return _serving_launch_document(request, question, (job, plan, chosen))
+            return _launch_document(request, *_trained(question, request))
+        return _launch_document(request, *self._served(question, request.layout, deadline))
 
     def _served(
         self, question: ServingJobQuestion, layout: str, deadline: Deadline
@@ -449,7 +439,8 @@ def _remedies(question: TrainingQuestion, front: Front) -> list[dict[str, Any]]:
     ]
 
 
-def _launch_document(request: Ask, question: TrainingQuestion) -> dict[str, Any]:
+def _trained(question: TrainingQuestion, request: Ask) -> tuple[Job, Plan, list[str]]:
+    """Return the job, the plan of a layout, and the words of ``emit`` that choose it."""
     question_job = job_of(question)
     job = written_for(question_job, request.target)
     try:
@@ -457,39 +448,19 @@ def _launch_document(request: Ask, question: TrainingQuestion) -> dict[str, Any]
     except LayoutError:  # no program of the target has it: the target says itself what it lacks
         job = any_layout(question_job)
         plan = evaluate(job, request.layout)
-    line = _emit_line(request, file_name(question), ["--layout", plan.layout_string])
-
-    def emission() -> Emission:
-        return emit(plan, request.target, job=job, command=line, image=request.image)
-
-    return _emitted(request, plan.layout_string, line, emission)
+    return job, plan, ["--layout", plan.layout_string]
 
 
-def _serving_launch_document(
-    request: Ask, question: ServingJobQuestion, served: tuple[ServingJob, ServingPlan, list[str]]
+def _launch_document(
+    request: Ask, job: Job | ServingJob, plan: Plan | ServingPlan, chosen: list[str]
 ) -> dict[str, Any]:
-    from autoplan.answers.configure.engine_launches import emit_engines
-
-    job, plan, chosen = served
-    line = _emit_line(request, serving_file_name(question), chosen)
-
-    def emission() -> Emission:
-        return emit_engines(job, plan, request.target, command=line, image=request.image)
-
-    return _emitted(request, plan.layout_string, line, emission)
-
-
-def _emit_line(request: Ask, name: str, chosen: list[str]) -> str:
-    """Return the command that writes the same files."""
-    image = ["--image", request.image] if request.image else []
-    return " ".join(["autoplan", "emit", name, "--for", request.target, *chosen, *image])
-
-
-def _emitted(request: Ask, layout: str, line: str, emission: Callable[[], Emission]) -> dict[str, Any]:
     """Return the files of a target, or what it cannot express, which is an answer too."""
-    document = {"target": request.target, "layout": layout, "command": line}
+    name, target = _KINDS[request.question.kind].file_name(request.question), request.target
+    image = ["--image", request.image] if request.image else []
+    line = " ".join(["autoplan", "emit", name, "--for", target, *chosen, *image])
+    document = {"target": target, "layout": plan.layout_string, "command": line}
     try:
-        made = emission()
+        made = emit(plan, target, job=job, command=line, image=request.image)
     except UnsupportedError as error:
         return {**document, "files": [], "notes": [], "refusal": str(error)}
     files = [{"name": file.name, "text": file.text} for file in made.files]

@@ -40,8 +40,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.playground.answers import Answer, error_document
-from autoplan.playground.page_choices import page_choices
-from autoplan.playground.questions import AskPath, ask_from
+from autoplan.playground.questions import AskPath, ask_from, page_choices
 from autoplan.playground.solving import Admission, Bounds, RefusedRequestError, SolveProcesses, error_body
 
 #: Connections at once; more are answered with 503.

@@ -335,10 +335,10 @@ class Admission:
         older = self._open.pop(page, None)
         if older is not None and older.task is not None:
             older.task.cancel()
-        known = self._remembered.get(request)
-        if known is not None:
+        answer = self._remembered.get(request)
+        if answer is not None:
             self._remembered.move_to_end(request)
-            return known
+            return answer
         question = _OpenQuestion(page, next(self._numbers), asyncio.get_running_loop().create_future())
         self._make_room(question)
         self._open[page] = question

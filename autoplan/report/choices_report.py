@@ -71,7 +71,7 @@ def answers_table(front: Front, terminal: Terminal) -> Iterator[Block]:
     if not front.answers:
         return
     on_front = {(plan.layout, plan_key(plan)) for plan in front.plans}
-    answers = _shown(front.answers)
+    answers = _answers_in_table(front.answers)
     jobs = [answer.job for answer in answers]
     first = [answer.plans[0].predicted if answer.plans else None for answer in answers]
     missing = ["not solved" if answer.certificate.stopped else "none fits" for answer in answers]
@@ -124,7 +124,7 @@ def _program_columns(
     yield Column("memory\n(GiB)", tuple(sizes))
 
 
-def _shown(answers: Sequence[Front]) -> Sequence[Front]:
+def _answers_in_table(answers: Sequence[Front]) -> Sequence[Front]:
     """Return the answers that a table has: of very many those with plans, and not all of these."""
     if len(answers) <= _MOST_ROWS:
         return answers
@@ -161,9 +161,11 @@ def question_sentences(front: Front) -> list[str]:
         elif answer.certificate.stopped:
             without.setdefault(f"not solved for {{}}: {answer.certificate.stopped}", []).append(where)
     sentences += [f"{title} cannot run this job: {words}" for title, words in job.lacking]
-    said = [text.replace("{}", listed, 1) for text, places in without.items() for listed in _places(places)]
-    more = len(said) - _MOST_SENTENCES
-    return [*sentences, *said[:_MOST_SENTENCES], *([f"{more:,} more without a plan"] if more > 0 else [])]
+    reasons = [
+        text.replace("{}", listed, 1) for text, places in without.items() for listed in _places(places)
+    ]
+    more = len(reasons) - _MOST_SENTENCES
+    return [*sentences, *reasons[:_MOST_SENTENCES], *([f"{more:,} more without a plan"] if more > 0 else [])]
 
 
 def _where(job: Job, of: Job) -> str:

@@ -1,15 +1,16 @@
-"""Result of a calibration: fitted coefficients, and errors before and after."""
+"""Result of a calibration: fitted coefficients, and errors before and after; of serving, an engine's too."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from autoplan.schema.base import NumberKind
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
+from autoplan.schema.serving.engine_stack import EngineSpec
 
 #: Weight of the shipped width of the interval, in runs.
 INTERVAL_PRIOR_RUNS: Final = 10
@@ -176,3 +177,44 @@ class Measured:
     curves: tuple[MeasuredCurve, ...]
     tables: int
     failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedNumber:
+    """One number before and after; ``left`` is its deviation over that of its prior."""
+
+    name: str
+    before: float
+    after: float
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedFigure:
+    """One measured figure [s] or [1/s]: shipped, calibrated, and by a fit without this run."""
+
+    origin: str
+    layout: str
+    load: str
+    figure: str
+    measured: float
+    before: float
+    after: float
+    #: None where there is no other run.
+    left_out: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCalibration:
+    """The engine's file with a machine's numbers; ``interval``: width of intervals over the shipped."""
+
+    engine: EngineSpec
+    version: str
+    device: str
+    numbers: tuple[CalibratedNumber, ...]
+    figures: tuple[CalibratedFigure, ...]
+    interval: float
+
+
+#: Whatever is fitted or measured: each becomes files of a cost model.
+Calibrated: TypeAlias = Calibration | MachineCalibration | ServingCalibration | Measured

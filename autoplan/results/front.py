@@ -1,16 +1,17 @@
 """Results of ``plan``: Pareto-optimal plans, certificate, rejected layouts, and changes that help.
 
-``ParetoFront``, ``Change`` and ``Rejection`` are those of any kind of job, and ``Proof`` what any certificate
-says; ``Front``, ``Suggestion`` and ``Certificate`` are those of training.
+``ParetoFront``, ``Change`` and ``Rejection`` are those of any kind of job; ``Front``, ``Suggestion`` and
+``Certificate`` are those of training.
 
-Plans whose step times are closer than the cost model can tell apart.
+Plans whose step times are closer than the cost model can tell apart, what narrows the interval of a step
+time, and what the choice of a layout hangs on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from autoplan.costs.core.prediction import JobFacts
 from autoplan.results.merged_front import at_batch, choice_key
@@ -23,53 +24,9 @@ RejectionKind = Literal["rule", "equivalent", "memory", "not on the front"]
 Status = Literal["optimal", "feasible", "infeasible"]
 
 
-class Proof(Protocol):
-    """What the certificates of all kinds of jobs say.
-
-    ``status`` optimal: every choice of the space is dominated, within a share of ``thinning``, by a plan;
-    feasible: the search was ``stopped``, by its allowance of work, a time limit or the user.
-    """
-
-    @property
-    def status(self) -> Status:
-        """How far it is proven."""
-
-    @property
-    def thinning(self) -> float:
-        """Share within which plans dominate all choices."""
-
-    @property
-    def solver(self) -> str:
-        """The solver and its version."""
-
-    @property
-    def solver_parameters(self) -> tuple[tuple[str, float], ...]:
-        """Those of every solve."""
-
-    @property
-    def solves(self) -> int:
-        """Number of solves."""
-
-    @property
-    def stopped(self) -> str | None:
-        """What ended the search before it was done."""
-
-    @property
-    def job_hash(self) -> str:
-        """Names the resolved job."""
-
-    @property
-    def cost_model_hash(self) -> str:
-        """Names what prices rest on."""
-
-    @property
-    def autoplan_version(self) -> str:
-        """What planned it."""
-
-
 J = TypeVar("J")
 P = TypeVar("P")
-C = TypeVar("C", bound=Proof)
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,3 +237,31 @@ def parts_of(layout: Layout) -> int:
             layout.order != ORDERS[0],
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChoice:
+    """Another layout is the fastest where copies between devices go at another rate that hosts have.
+
+    ``taken`` is the catalogue's rate and ``rate`` the other one [byte/s]; there ``layout`` takes ``seconds``,
+    and the fastest plan of the answer ``fastest_seconds``.
+    """
+
+    taken: float
+    rate: float
+    layout: str
+    seconds: float
+    fastest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowerIntervals:
+    """The 90 % interval of the fastest plan's step [s] after what narrows it; None where that does not help.
+
+    ``named`` is that of its stack, where the job names none, ``calibrated`` that after a run was measured, at
+    best. ``links`` are what is faster at other rates between devices, for which a measured rate decides.
+    """
+
+    named: tuple[float, float] | None
+    calibrated: tuple[float, float] | None
+    links: tuple[LinkChoice, ...] = ()

@@ -88,11 +88,13 @@ def provenance(job: Job) -> dict[str, Any]:
     return {
         "autoplan": __version__,
         "kernels": _kernels(job),
-        "stack": _stack(job),
-        "hardware": {
-            "device": _hardware(job.cluster.device),
-            "node": _hardware(job.cluster.node),
+        "stack": {
+            "name": job.stack.name,
+            "valid_for": job.stack.description,
+            "numbers": number_kinds(job.stack),
+            "sources": dict(job.stack.sources),
         },
+        "hardware": {"device": _hardware(job.cluster.device), "node": _hardware(job.cluster.node)},
         "uncertainty": _uncertainty(job),
     }
 
@@ -121,16 +123,6 @@ def _kernels(job: Job) -> dict[str, Any]:
         "numbers": number_kinds(kernels),
         "collective_tables": len(kernels.collectives.tables) if tabled else 0,
         "sources": dict(kernels.sources),
-    }
-
-
-def _stack(job: Job) -> dict[str, Any]:
-    stack = job.stack
-    return {
-        "name": stack.name,
-        "valid_for": stack.description,
-        "numbers": number_kinds(stack),
-        "sources": dict(stack.sources),
     }
 
 

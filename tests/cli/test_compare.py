@@ -5,8 +5,8 @@ import json
 import pytest
 
 from autoplan import compare
-from autoplan.answers.compare.blocks import layouts_document, layouts_table
-from autoplan.report.render.terminal import Terminal
+from autoplan.answers.compare.blocks import layouts_blocks, layouts_document
+from autoplan.report.render.terminal import Terminal, render
 
 JOB = "llama3.2-1b-2x-rtx3090"
 LAYOUTS = ("tp=2,recompute=full", "pp=2,recompute=full")
@@ -19,9 +19,14 @@ def answer():
     return compare(JOB, LAYOUTS, deadline=3600)
 
 
+def text_of(answer, terminal):
+    """Return a comparison as a terminal shows it."""
+    return render(layouts_blocks(answer, terminal), terminal)
+
+
 def test_the_first_screen_concludes(answer):
     """Which to pick, by how much, what decides, and at which bandwidth the other wins."""
-    first = " ".join(layouts_table(answer, Terminal()).splitlines()[:12])
+    first = " ".join(text_of(answer, Terminal()).splitlines()[:12])
 
     assert "Pick pp=2,recompute=full: " in first
     assert "tensor parallel communication (+" in first
@@ -50,7 +55,7 @@ def test_json_is_the_document_of_the_api(run, answer):
 @pytest.mark.parametrize("width", [72, 92, 160])
 def test_tables_fit_the_terminal(answer, width):
     """But for layouts, which are to be copied, no line is wider than the terminal."""
-    text = layouts_table(answer, Terminal(width=width))
+    text = text_of(answer, Terminal(width=width))
     wide = [line for line in text.splitlines() if len(line) > width and "mbs=" not in line]
 
     assert wide == []
@@ -58,7 +63,7 @@ def test_tables_fit_the_terminal(answer, width):
 
 def test_ascii_where_the_terminal_has_no_more(answer):
     """A terminal without Unicode gets ASCII."""
-    assert layouts_table(answer, Terminal(unicode=False)).isascii()
+    assert text_of(answer, Terminal(unicode=False)).isascii()
 
 
 def test_a_file_is_compared_with_what_is_named(run, tmp_path):

@@ -62,7 +62,7 @@ def test_the_command_on_a_page_writes_the_same_page(run, tmp_path):
 
 def test_of_steps_with_many_passes_the_fastest_alone_is_drawn(run, tmp_path, monkeypatch):
     """The others say how to draw theirs, so that a page of a large job takes no minute."""
-    monkeypatch.setattr("autoplan.commands.output._MOST_SLOTS", 0)
+    monkeypatch.setattr("autoplan.report.pages.page_sections._MOST_SLOTS", 0)
     file = tmp_path / "report.html"
     run("plan", JOB, "-o", file)
     page = assert_stands_alone(file.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autoplan.answers.calibrate.serving_calibrating import calibrate_serving
+from autoplan.answers.calibrate.ask import calibrate_serving
 from autoplan.calibration.engine_fit import fit_engine, predicted_figures
 from benchmarks.serving.one_point import RUNS, engine_run, machines_of, one_point_errors
 from benchmarks.serving.served_runs import ServedRun, read_served_runs

@@ -1,27 +1,57 @@
-"""Calibration of a cost model from measured training steps."""
+"""Calibration of a cost model from measured training steps, kernels, and results of an engine's client."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoplan.calibration import Observation
 from autoplan.calibration.record import PointGrid
-from autoplan.catalog import detected, file_named, find_hardware, is_path, kernels_for, load_job, read_file
-from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError
+from autoplan.catalog import (
+    detected,
+    engine_entry,
+    file_named,
+    find_hardware,
+    is_path,
+    kernels_for,
+    load_job,
+    read_file,
+)
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.iteration_of_engine import step_facts
+from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
+from autoplan.errors import AutoplanError, LayoutError, Problem, SpecError, UnsupportedError, refuse_broken
 from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
-from autoplan.results.calibration import Calibration, MachineCalibration, Measured
+from autoplan.planning.serving_plans import serving_costs, serving_job
+from autoplan.results.calibration import (
+    Calibrated,
+    CalibratedFigure,
+    CalibratedNumber,
+    Calibration,
+    MachineCalibration,
+    Measured,
+    ServingCalibration,
+)
+from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.base import Frozen
-from autoplan.schema.costmodel.kernel_spec import KernelSpec
-from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.job import Job
 from autoplan.schema.run_files import LEAST_RUNS, RunSpec, RunsSpec
+from autoplan.schema.serving.engine_facts import SourcedRatio
+from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
+from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec
+from autoplan.schema.serving.request_lengths import FixedLength
+from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.document import Document, format_path
 from autoplan.schema.yaml.loader import load_model, validate
 from autoplan.schema.yaml.parser import parse_yaml
 from autoplan.schema.yaml.writer import file_text
+
+if TYPE_CHECKING:
+    from autoplan.calibration.engine_fit import EngineFit, EngineRun
+
 
 # Load files of measured runs as observations, or report every problem of the file at once.
 
@@ -110,11 +140,11 @@ def _refuse_mixed(observations: Sequence[Observation], reader: _RunReader) -> No
             reader.note(index, "job", [_difference("the kernels file", job.kernels.name, first.kernels.name)])
 
 
-def _difference(what: str, own: str, other: str) -> str:
-    if own == other:
-        return f"{what} {own} of this run differs from the one of the same name in the first run"
+def _difference(what: str, of_run: str, other: str) -> str:
+    if of_run == other:
+        return f"{what} {of_run} of this run differs from the one of the same name in the first run"
     return (
-        f"{what} of this run is {own}, that of the first run {other}: one stack and one kernels file are"
+        f"{what} of this run is {of_run}, that of the first run {other}: one stack and one kernels file are"
         " calibrated at a time, so put these runs into a separate file"
     )
 
@@ -171,12 +201,12 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
         if bench.rank != 0:
             return None
     else:
-        found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
-        if found is None:
+        rates_of_tests = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        if rates_of_tests is None:
             torchbench.open_bench(device)  # it says what is missing before processes start
             words = ("hardware", "--measure", "--hardware", name, "--device", device)
             return link_measurement.spread_over_devices(node.devices, words)
-        rates = found
+        rates = rates_of_tests
     measured = link_measurement.measured_node(node, kernels, rates)
     return _checked_file(measured, measured.name)[1]
 
@@ -242,15 +272,14 @@ def calibrate_from_logs(
     return calibrated(observations, words)
 
 
-def calibrated_files(calibration: Calibration | MachineCalibration) -> dict[str, str]:
-    """Return the texts of the calibrated files by name, each checked to load unchanged."""
-    specs: tuple[StackSpec | KernelSpec, ...] = (calibration.stack, calibration.kernels)
-    return dict(_checked_file(spec, spec.name) for spec in specs)
-
-
-def measured_file(measured: Measured) -> dict[str, str]:
-    """Return the text of the measured kernels file by its name, checked to load unchanged."""
-    return dict([_checked_file(measured.kernels, measured.kernels.name)])
+def calibrated_files(answer: Calibrated) -> dict[str, str]:
+    """Return the texts of the calibrated or measured files by name, each checked to load unchanged."""
+    if isinstance(answer, ServingCalibration):
+        return dict([_checked_file(answer.engine, f"{answer.engine.name}-{answer.device}")])
+    kernels = _checked_file(answer.kernels, answer.kernels.name)
+    if isinstance(answer, Measured):
+        return dict([kernels])
+    return dict([_checked_file(answer.stack, answer.stack.name), kernels])
 
 
 def _checked_file(spec: Frozen, name: str) -> tuple[str, str]:
@@ -261,3 +290,115 @@ def _checked_file(spec: Frozen, name: str) -> tuple[str, str]:
     if file_text(reloaded) != text:
         raise AssertionError(f"{file} does not load as what was calibrated")
     return file, text
+
+
+_SOURCE = "calibrated"
+_FIGURES = ("time_to_first_token", "time_per_output_token", "output_tokens_per_second")
+
+
+def calibrate_serving(
+    job: ServingJob | str | Path, layouts: Sequence[str], results: Sequence[str | Path]
+) -> ServingCalibration:
+    """Return the engine of ``job`` with the step scale and host time of the machine that ran ``results``.
+
+    Each file of results ran with the layout at the same place; lengths and loads are those of the files.
+    Raises SpecError for what is no result, LayoutError for a layout that breaks a rule.
+    """
+    from autoplan.calibration.engine_fit import fit_engine
+
+    job = serving_job(job)
+    runs: list[EngineRun] = []
+    words: list[str] = []
+    for text, file in zip(layouts, results, strict=True):
+        layout = _engine_layout(job, text)
+        for run in _engine_runs(job, layout, file):
+            runs.append(run)
+            words.append(str(layout))
+    fit = fit_engine(runs)
+    figures = tuple(figure for i in range(len(runs)) for figure in _figures(runs, words, i, fit))
+    step = step_facts(job)
+    numbers = (
+        CalibratedNumber("step.scale", step.scale.value, step.scale.value * fit.scale, fit.scale_left),
+        CalibratedNumber("step.host", step.host.value, step.host.value * fit.host, fit.host_left),
+    )
+    names = ", ".join(dict.fromkeys(Path(file).name for file in results))
+    source = f"autoplan calibrate: {len(runs)} runs on {job.cluster.device.name} ({names})"
+    engine = _calibrated(job, (fit.scale, fit.host, fit.interval), source)
+    return ServingCalibration(
+        engine, job.engine.version, job.cluster.device.name, numbers, figures, fit.interval
+    )
+
+
+def _figures(
+    runs: Sequence[EngineRun], words: Sequence[str], i: int, fit: EngineFit
+) -> Iterator[CalibratedFigure]:
+    """Yield the figures of one run: shipped, calibrated, and by a fit to all other runs."""
+    from autoplan.calibration.engine_fit import fit_engine, predicted_figures
+
+    run, others = runs[i], [*runs[:i], *runs[i + 1 :]]
+    without = fit_engine(others) if others else None
+    before, after = predicted_figures(run), predicted_figures(run, fit.scale, fit.host)
+    left_out = predicted_figures(run, without.scale, without.host) if without else {}
+    for name in _FIGURES:
+        measured = getattr(run.measured, name)
+        if measured:
+            told = (run.measured.origin, words[i], run.measured.load, name)
+            yield CalibratedFigure(*told, measured, before[name], after[name], left_out.get(name))
+
+
+def _engine_layout(job: ServingJob, text: str) -> EngineLayout:
+    first = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
+    layout = parse_serving_layout(text, first)
+    if not isinstance(layout, EngineLayout):
+        raise UnsupportedError("pools for prefill and decode are not calibrated: give the runs of one engine")
+    refuse_broken(layout, broken_engine_rules(job, layout))
+    return layout
+
+
+def _engine_runs(job: ServingJob, layout: EngineLayout, file: str | Path) -> Iterator[EngineRun]:
+    """Yield the runs of a file with their priced engine."""
+    from autoplan.calibration.engine_fit import EngineRun, read_client_results
+    from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
+
+    costs = serving_costs(job)
+    for measured in read_client_results(file):
+        lengths = {
+            "input_tokens": FixedLength(fixed=max(measured.inputs)),
+            "output_tokens": FixedLength(fixed=max(measured.outputs)),
+        }
+        sampled = replace(job, workload=job.workload.model_copy(update=lengths))
+        engine = priced_engine(layout, unit_parts(EngineScope(sampled, layout), costs))
+        if engine.shortage is not None:
+            raise UnsupportedError(f"{layout} cannot have run {measured.origin}: {engine.shortage}")
+        iteration = engine_iteration(EngineScope(sampled, layout), costs.kernels, costs.measured)
+        groups = layout.replicas * layout.adp
+        yield EngineRun(measured, engine.rules, iteration, groups, layout.adp, step_facts(job))
+
+
+def _calibrated(job: ServingJob, fitted: tuple[float, float, float], source: str) -> EngineSpec:
+    """Return the engine's file up to the job's version, with the fitted numbers of this version."""
+    spec, step = engine_entry(job.engine.name), step_facts(job)
+    scale, host, interval = fitted
+
+    def scaled(name: str, factor: float) -> object:
+        number = getattr(step, name)
+        value = number.value * factor
+        return number.model_copy(update={"value": value, "kind": "fitted", "source": _SOURCE})
+
+    new = step.model_copy(
+        update={
+            "scale": scaled("scale", scale),
+            "host": scaled("host", host),
+            "host_per_request": scaled("host_per_request", host),
+            "front_end": scaled("front_end", host),
+            "interval": SourcedRatio(value=interval, kind="derived", source=_SOURCE),
+        }
+    )
+    versions = {}
+    for version, changes in spec.versions.items():
+        versions[version] = changes
+        if version == job.engine.version:
+            versions[version] = EngineChanges.model_validate({**changes.__dict__, "step": new})
+            break
+    sources = {**spec.sources, _SOURCE: source}
+    return spec.model_copy(update={"versions": versions, "sources": sources})

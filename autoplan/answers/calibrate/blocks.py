@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
-from autoplan.answers.calibrate.value import CalibratedFigure, CalibratedNumber, ServingCalibration
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import GAP, Block, Column, DataTable, Heading, data_table, items
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.calibration import (
     INTERVAL_PRIOR_RUNS,
+    CalibratedFigure,
+    CalibratedNumber,
     Calibration,
     CoefficientChange,
     Errors,
     MachineCalibration,
     MachineRun,
     Measured,
+    ServingCalibration,
 )
 from autoplan.schema.base import Sourced, SourcedSeconds, SourcedShare
 from autoplan.schema.hardware import sourced_numbers
@@ -41,12 +43,12 @@ def serving_calibration_document(calibration: ServingCalibration, files: Sequenc
     }
 
 
-def serving_calibration_table(
-    calibration: ServingCalibration, files: Sequence[str], terminal: Terminal
-) -> str:
-    """Return a calibrated engine as a table."""
+def serving_calibration_blocks(
+    calibration: ServingCalibration, files: Sequence[str], _: Terminal
+) -> list[Block]:
+    """Return a calibrated engine as blocks."""
     figures = calibration.figures
-    parts: list[Block] = [
+    return [
         Heading(f"{calibration.engine.title} {calibration.version} on {calibration.device}"),
         GAP,
         data_table(
@@ -62,7 +64,7 @@ def serving_calibration_table(
             [
                 Column("run", tuple(f"{x.origin}, {x.load}" for x in figures), "text"),
                 Column("figure", tuple(x.figure.replace("_", " ") for x in figures), "text"),
-                Column("measured", tuple(_said(x, x.measured) for x in figures)),
+                Column("measured", tuple(_figure_value(x, x.measured) for x in figures)),
                 Column("shipped", tuple(_error(x, x.before) for x in figures)),
                 Column("calibrated", tuple(_error(x, x.after) for x in figures)),
                 Column("left out", tuple(_error(x, x.left_out) for x in figures)),
@@ -71,14 +73,13 @@ def serving_calibration_table(
         GAP,
         items(_engine_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _engine_value(number: CalibratedNumber, value: float) -> str:
     return f"{value:.3f}" if number.name.endswith("scale") else format_seconds(value)
 
 
-def _said(figure: CalibratedFigure, value: float) -> str:
+def _figure_value(figure: CalibratedFigure, value: float) -> str:
     return f"{value:,.0f}/s" if figure.figure.startswith("output") else format_seconds(value)
 
 
@@ -130,9 +131,9 @@ def _change(change: CoefficientChange) -> Document:
     return {**plain(change), "moved": change.moved, "informed": change.informed}
 
 
-def calibration_table(calibration: Calibration, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the calibration as a table."""
-    parts: list[Block] = [
+def calibration_blocks(calibration: Calibration, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the calibration as blocks."""
+    return [
         Heading(f"{len(calibration.runs)} runs of {calibration.changes[0].file}"),
         GAP,
         _coefficients(calibration.changes),
@@ -141,7 +142,6 @@ def calibration_table(calibration: Calibration, files: Sequence[str], terminal: 
         GAP,
         items(_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _coefficients(changes: Sequence[CoefficientChange]) -> DataTable:
@@ -217,10 +217,10 @@ def _run(run: MachineRun) -> Document:
     return {**plain(run), "residual": run.residual, "unexplained": run.unexplained}
 
 
-def machine_table(calibration: MachineCalibration, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the calibrated machine as a table."""
+def machine_blocks(calibration: MachineCalibration, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the calibrated machine as blocks."""
     count = len(calibration.runs)
-    parts: list[Block] = [
+    return [
         Heading(f"{count} {'run' if count == 1 else 'runs'} of {calibration.changes[0].file}"),
         GAP,
         _coefficients(calibration.changes),
@@ -229,7 +229,6 @@ def machine_table(calibration: MachineCalibration, files: Sequence[str], termina
         GAP,
         items(_machine_sentences(calibration, files)),
     ]
-    return render(parts, terminal)
 
 
 def _runs(runs: Sequence[MachineRun]) -> DataTable:
@@ -274,8 +273,8 @@ def measured_document(measured: Measured, files: Sequence[str]) -> Document:
     }
 
 
-def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal) -> str:
-    """Return the measured kernel curves as a table."""
+def measured_blocks(measured: Measured, files: Sequence[str], _: Terminal) -> list[Block]:
+    """Return the measured kernel curves as blocks."""
     numbers = [
         (where, n) for where, n in sourced_numbers(measured.kernels) if n.source.startswith("measured-")
     ]
@@ -283,14 +282,13 @@ def measured_table(measured: Measured, files: Sequence[str], terminal: Terminal)
         Column("number", tuple(where for where, _ in numbers), "text", "name"),
         Column("value", tuple(_number(number) for _, number in numbers)),
     ]
-    parts: list[Block] = [
+    return [
         Heading(f"{measured.kernels.name}, measured on {measured.environment}"),
         GAP,
         data_table(columns),
         GAP,
         items(_measured_sentences(measured, files)),
     ]
-    return render(parts, terminal)
 
 
 def _number(number: Sourced) -> str:
@@ -311,3 +309,12 @@ def _measured_sentences(measured: Measured, files: Sequence[str]) -> Iterator[st
     yield "values that were not measured are those of the catalogue"
     for file in files:
         yield f"written: {file}"
+
+
+#: What is shown of each kind of calibration, as a document and as blocks.
+FORMS: Final[dict[type, tuple[Any, Any]]] = {
+    ServingCalibration: (serving_calibration_document, serving_calibration_blocks),
+    Calibration: (calibration_document, calibration_blocks),
+    MachineCalibration: (machine_document, machine_blocks),
+    Measured: (measured_document, measured_blocks),
+}

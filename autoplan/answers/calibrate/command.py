@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import TorchDevice, TorchDeviceOption
-from autoplan.commands.output import Format, FormatOption, present, standard_output, write
+from autoplan.commands.output import (
+    Destination,
+    Format,
+    FormatOption,
+    argument,
+    option,
+    present,
+    standard_output,
+    write,
+)
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autoplan.results.calibration import MachineCalibration
-
-
-def _named(name: str, metavar: str, text: str, *names: str) -> Any:  # noqa: ANN401 - typer's own word
-    """Return an option without a default."""
-    return option(name, metavar, text, *names)
+    from autoplan.results.calibration import Calibrated
 
 
 RunsOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--runs",
         "FILE",
         "Measured steps, a YAML file of kind `runs`: fit the coefficients of their stack and device.",
@@ -40,12 +43,12 @@ JobToCalibrate = Annotated[
 
 LayoutsOption = Annotated[
     list[str] | None,
-    _named("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
+    option("--layout", "LAYOUT", "With --log: the layout that ran. Once for each log.", "-l"),
 ]
 
 LogsOption = Annotated[
     list[Path] | None,
-    _named(
+    option(
         "--log",
         "FILE",
         "Log of a few steps of JOB, as Megatron-LM, NeMo, nanotron, torchtitan, DeepSpeed or the Hugging Face"
@@ -62,7 +65,7 @@ MachineOption = Annotated[
 
 FolderOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--output",
         "DIR",
         "Folder for the resulting cost model files, each written atomically. Default: none are written.",
@@ -76,7 +79,7 @@ MeasureOption = Annotated[
 
 HardwareOption = Annotated[
     str | None,
-    _named(
+    option(
         "--hardware",
         "NAME",
         "With --measure: the device or node of the catalogue that this machine is.",
@@ -85,7 +88,7 @@ HardwareOption = Annotated[
 
 PointsOption = Annotated[
     Path | None,
-    _named(
+    option(
         "--points",
         "FILE",
         "With --measure: file to which measurements are appended; points in it are not measured twice."
@@ -149,24 +152,14 @@ def calibrate(  # noqa: PLR0913, PLR0917 - each argument is an option
         _logs(job, layout or [], log, form, output)
         return
     if runs is not None:
-        (_machine if machine else _runs)(runs, form, output)
+        from autoplan.answers.calibrate import ask
+
+        _present(ask.calibrate_machine(runs) if machine else ask.calibrate(runs), form, output)
         return
     if hardware is None:
         raise typer.BadParameter("--measure needs the name of this machine", param_hint="--hardware")
     file = points or Path(f"{Path(hardware).stem}-points.jsonl")
     _measure(hardware, file, quick=quick, device=device, form=form, output=output)
-
-
-def _runs(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan.answers.calibrate import ask
-    from autoplan.answers.calibrate.ask import calibrated_files
-
-    answer = ask.calibrate(runs)
-    files = _written(calibrated_files(answer), output)
-
-    from autoplan.answers.calibrate.blocks import calibration_document, calibration_table
-
-    present(form, None, answer, files, document=calibration_document, table=calibration_table)
 
 
 def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, output: Path | None) -> None:
@@ -177,62 +170,29 @@ def _logs(job: str | None, layouts: list[str], logs: list[Path], form: Format, o
         raise typer.BadParameter(f"each --log needs its --layout: there are {counted}", param_hint="--layout")
     from autoplan.kinds import kind_of
 
-    kind_of(job).show_calibration(job, layouts, logs, form, output)
-
-
-def show_machine_of_logs(
-    job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
-) -> None:
-    """Write what the logs of a training job say of its machine, and the files of its cost model."""
-    from autoplan.answers.calibrate.ask import calibrate_from_logs
-
-    _present_machine(calibrate_from_logs(job, layouts, logs), form, output)
-
-
-def show_engine_of_results(
-    job: str, layouts: list[str], logs: list[Path], form: Format, output: Path | None
-) -> None:
-    """Write what the results of clients say of a serving job's engine, and the engine's file."""
-    from autoplan.answers.calibrate.serving_calibrating import calibrate_serving, calibrated_engine_file
-
-    answer = calibrate_serving(job, layouts, logs)
-    files = _written(calibrated_engine_file(answer), output)
-
-    from autoplan.answers.calibrate.blocks import serving_calibration_document, serving_calibration_table
-
-    present(form, None, answer, files, document=serving_calibration_document, table=serving_calibration_table)
-
-
-def _machine(runs: Path, form: Format, output: Path | None) -> None:
-    from autoplan.answers.calibrate.ask import calibrate_machine
-
-    _present_machine(calibrate_machine(runs), form, output)
-
-
-def _present_machine(answer: MachineCalibration, form: Format, output: Path | None) -> None:
-    from autoplan.answers.calibrate.ask import calibrated_files
-
-    files = _written(calibrated_files(answer), output)
-
-    from autoplan.answers.calibrate.blocks import machine_document, machine_table
-
-    present(form, None, answer, files, document=machine_document, table=machine_table)
+    _present(kind_of(job).calibrate(job, layouts, logs), form, output)
 
 
 def _measure(
     hardware: str, points: Path, *, quick: bool, device: TorchDevice, form: Format, output: Path | None
 ) -> None:
-    from autoplan.answers.calibrate.ask import measure, measured_file
+    from autoplan.answers.calibrate.ask import measure
 
     with Bar("measuring") as bar:
         answer = measure(hardware, points, device=device.value, quick=quick, progress=bar)
-    if answer is None:  # another rank writes the answer
-        return
-    files = _written(measured_file(answer), output)
+    if answer is not None:  # else another rank writes the answer
+        _present(answer, form, output)
 
-    from autoplan.answers.calibrate.blocks import measured_document, measured_table
 
-    present(form, None, answer, files, document=measured_document, table=measured_table)
+def _present(answer: Calibrated, form: Format, output: Path | None) -> None:
+    """Write the files of what was fitted, and show it."""
+    from autoplan.answers.calibrate.ask import calibrated_files
+    from autoplan.answers.calibrate.blocks import FORMS
+
+    document, table = FORMS[type(answer)]
+    present(
+        Destination(form), answer, _written(calibrated_files(answer), output), document=document, table=table
+    )
 
 
 def _written(texts: Mapping[str, str], folder: Path | None) -> list[str]:

@@ -18,8 +18,8 @@ from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_memory import utilization
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import drawn_load
-from autoplan.errors import LayoutError, UnsupportedError
-from autoplan.planning.serving_plans import with_devices_of
+from autoplan.errors import LayoutError, UnsupportedError, refuse_broken
+from autoplan.planning.serving_plans import read_engine_layout, with_devices_of
 from autoplan.results.serving.capacity_answer import (
     CapacityAnswer,
     CapacityKnob,
@@ -28,7 +28,7 @@ from autoplan.results.serving.capacity_answer import (
 )
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.job import Cluster
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_choices import ServingSearchSpec, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
@@ -56,13 +56,10 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
     rule of the model, the engine or the job.
     """
     job = job if isinstance(job, ServingJob) else load_serving_job(job)
-    if isinstance(layout, str):
-        layout = _read(job, layout)
     if layout is not None:
+        layout = _of_one_pool(read_engine_layout(job, layout))
         job = with_devices_of(job, layout)
-        broken = broken_engine_rules(job, layout)
-        if broken:
-            raise LayoutError([f"{layout} breaks a rule: {sentence}" for sentence in broken])
+        refuse_broken(layout, broken_engine_rules(job, layout))
     choices = (job,) if layout is not None else job.choices or (job,)
     evaluated = (x for choice in choices for x in _evaluated(choice))
     capacities = sorted(evaluated, key=partial(_usual, _running_tokens(job)), reverse=True)
@@ -89,17 +86,12 @@ def capacity(job: ServingJob | str | Path, layout: EngineLayout | str | None = N
     )
 
 
-def _read(job: ServingJob, text: str) -> EngineLayout:
-    """Return the layout of a string; omitted formats are the job's first, replicas fill the devices."""
-    first = EngineLayout(weights=job.precision.weights[0], kv=job.precision.kv_cache[0])
-    layout = parse_serving_layout(text, first)
+def _of_one_pool(layout: EngineLayout | DisaggregatedLayout) -> EngineLayout:
     if isinstance(layout, DisaggregatedLayout):
         raise UnsupportedError(
             "capacity is that of one pool: give the layout of the prefill or of the decode pool"
         )
-    if "replicas" in text or "x=" in text:
-        return layout
-    return replace(layout, replicas=max(1, job.cluster.devices // layout.devices_per_engine))
+    return layout
 
 
 def _evaluated(job: ServingJob) -> Iterator[LayoutCapacity]:

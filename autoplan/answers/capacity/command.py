@@ -7,8 +7,16 @@ from typing import Annotated
 import typer
 
 from autoplan.commands.options import takes_job_options
-from autoplan.commands.output import NOTHING_FEASIBLE, Format, FormatOption, OutputOption, present
-from autoplan.commands.typed_options import argument, option
+from autoplan.commands.output import (
+    NOTHING_FEASIBLE,
+    Destination,
+    Format,
+    FormatOption,
+    OutputOption,
+    argument,
+    option,
+    present,
+)
 
 
 @takes_job_options
@@ -41,8 +49,8 @@ def capacity(
 
     answer = ask.capacity(job, layout)
 
-    from autoplan.report.serving.capacity_report import capacity_document, capacity_table
+    from autoplan.report.serving.capacity_report import capacity_blocks, capacity_document
 
-    present(form, output, answer, document=capacity_document, table=capacity_table)
+    present(Destination(form, output), answer, document=capacity_document, table=capacity_blocks)
     if not answer.fits:
         raise typer.Exit(NOTHING_FEASIBLE)

@@ -23,7 +23,7 @@ from autoplan.catalog import (
 )
 from autoplan.catalog.detection import DetectedHardware
 from autoplan.errors import AutoplanError
-from autoplan.report.document_fields import SCHEMA, Document
+from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
     GAP,
@@ -35,7 +35,7 @@ from autoplan.report.render.blocks import (
     fitted,
     total_width,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.plan import ParameterCounts
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
@@ -301,9 +301,7 @@ COLUMNS: Final[dict[EntryKind, tuple[Fact, ...]]] = {
         _TITLE,
         Fact("version", "version"),
         _names("ways", "ways", lambda program: [way.title for way in program.ways]),
-        _names(
-            "tasks", "tasks", lambda program: list(dict.fromkeys(x for y in program.ways for x in y.tasks))
-        ),
+        _names("tasks", "tasks", _tasks),
     ),
 }
 
@@ -342,10 +340,9 @@ def derived_nodes() -> Document:
     return {"name": "{devices}x-{device}", "devices": list(COUNTS), "device": list(entry_names("device"))}
 
 
-def catalog_table(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> str:
+def catalog_blocks(kinds: Sequence[EntryKind], parameters: _Parameters, terminal: Terminal) -> list[Block]:
     """Return the entries of ``kinds``, one table per kind."""
-    parts = [part for kind in kinds for part in _section(kind, parameters, terminal)]
-    return render(parts, terminal)
+    return [part for kind in kinds for part in _section(kind, parameters, terminal)]
 
 
 def _listing(kind: EntryKind, parameters: _Parameters) -> list[dict[str, Any]]:
@@ -422,19 +419,10 @@ def _entry_document(kind: EntryKind, name: str, parameters: _Parameters) -> Docu
 
 def hardware_document(machine: DetectedHardware) -> Document:
     """Return what was found on this machine as plain values."""
-    devices = machine.devices
     return {
         "schema": SCHEMA,
         "kind": "detected hardware",
-        "devices": {
-            "name": devices.name,
-            "count": devices.count,
-            "memory_bytes": devices.memory_bytes,
-            "fabric": devices.fabric,
-            "linked": devices.linked,
-            "library": devices.library,
-            "restricted_by": devices.restricted_by,
-        },
+        "devices": plain(machine.devices),
         "nodes": {"count": machine.nodes, "variable": machine.nodes_variable},
         "catalog": {"device": machine.device, "node": machine.entry, "devices": machine.total},
     }

@@ -13,14 +13,16 @@ from autoplan.commands.output import (
     BAD_INPUT,
     DataFormat,
     DataFormatOption,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
+    argument,
     escaped,
+    option,
     present,
     write,
 )
-from autoplan.commands.typed_options import argument, option
 
 #: Kinds of files: catalogue entries, measured runs, and saved answers of ``plan``.
 FileKind: TypeAlias = Literal[EntryKind, "runs", "plan"]
@@ -64,13 +66,13 @@ def list_entries(
     kind: KindArgument = None, form: FormatOption = Format.table, output: OutputOption = None
 ) -> None:
     """List the entries of one kind or of all, with their key facts."""
-    from autoplan.answers.catalog.blocks import catalog_document, catalog_table
+    from autoplan.answers.catalog.blocks import catalog_blocks, catalog_document
     from autoplan.catalog import entry_names
     from autoplan.planning.communicating import parameter_counts
 
     kinds = [name for name in KINDS if kind in (None, name)]
     parameters = parameter_counts(entry_names("model") if "model" in kinds else ())
-    present(form, output, kinds, parameters, document=catalog_document, table=catalog_table)
+    present(Destination(form, output), kinds, parameters, document=catalog_document, table=catalog_blocks)
 
 
 @catalog.command(short_help="Print one entry.")
@@ -92,8 +94,7 @@ def show(
     entries = find_entries(name, kind)
     parameters = parameter_counts(entry for of_kind, entry in entries if of_kind == "model")
     present(
-        form,
-        output,
+        Destination(form, output),
         document=lambda: entries_document(entries, parameters),
         table=lambda _: entries_text(entries, parameters),
     )
@@ -156,8 +157,7 @@ def hardware(
 
     machine = detected()
     present(
-        form,
-        output,
+        Destination(form, output),
         document=lambda: hardware_document(machine),
         table=lambda _: hardware_table(machine),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, get_args, overload
+from typing import Final, TypedDict, Unpack, get_args, overload
 
 import numpy as np
 
@@ -376,46 +376,38 @@ MOST_COMPARED: Final = 6
 BEST: Final = "the best layout"
 
 
+class CompareOptions(TypedDict, total=False):
+    """Keywords of ``compare``; those of a training job alone are ``axes``, ``replan`` and ``progress``."""
+
+    names: Sequence[str] | None
+    axes: bool
+    replan: bool
+    progress: Callable[[int, int, str], None]
+    deadline: Deadline | float | None
+
+
 @overload
 def compare(
-    job: Job,
-    layouts: Sequence[Layout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    axes: bool = False,
-    replan: bool = False,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-    deadline: Deadline | float | None = None,
+    job: Job, layouts: Sequence[Layout | str] = (), **options: Unpack[CompareOptions]
 ) -> LayoutComparison: ...
 
 
 @overload
 def compare(
-    job: ServingJob,
-    layouts: Sequence[EngineLayout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    deadline: Deadline | float | None = None,
+    job: ServingJob, layouts: Sequence[EngineLayout | str] = (), **options: Unpack[CompareOptions]
 ) -> EngineComparison: ...
 
 
 @overload
 def compare(
-    job: str | Path,
-    layouts: Sequence[Layout | EngineLayout | str] = (),
-    *,
-    names: Sequence[str] | None = None,
-    axes: bool = False,
-    replan: bool = False,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-    deadline: Deadline | float | None = None,
+    job: str | Path, layouts: Sequence[Layout | EngineLayout | str] = (), **options: Unpack[CompareOptions]
 ) -> LayoutComparison | EngineComparison: ...
 
 
 def compare(
     job: Job | ServingJob | str | Path,
     layouts: Sequence[Layout | EngineLayout | str] = (),
-    **options: Any,
+    **options: Unpack[CompareOptions],
 ) -> LayoutComparison | EngineComparison:
     """Return ``layouts`` of ``job`` side by side, and where their order changes.
 
@@ -455,17 +447,17 @@ def compare_layouts(
     missing = list(_add_kinds(timed, named, deadline, progress)) if axes else []
     best = None
     if len(named) == 1:
-        best = fastest_within(timed, deadline, best_known=True)
+        best = fastest_within(timed, deadline, without_proof=True)
         _add(named, BEST, best.plan)
     _check_number(named, best, missing)
     compared = tuple(_compared(job, name, plan) for name, plan in named)
     if replan:
-        best = fastest_within(timed, deadline, best_known=True)
+        best = fastest_within(timed, deadline, without_proof=True)
         kinds = {kind.name: kind for kind in layout_kinds(job)}
         knobs = replanned_knobs(job, [kinds[name] for name, _ in named], deadline)
     else:
         knobs = solved_knobs(job, [plan for _, plan in named], deadline)
-    best = best or fastest_within(timed, deadline, best_known=True)
+    best = best or fastest_within(timed, deadline, without_proof=True)
     return LayoutComparison(
         job, compared, knobs, best.plan, best.proven, best.why, tuple(missing), replanned=replan
     )

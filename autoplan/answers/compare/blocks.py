@@ -26,11 +26,12 @@ from autoplan.report.render.blocks import (
     Heading,
     LayoutLine,
     Sentence,
+    columns_of,
     data_table,
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.report.wording.part_names import GIB, MEMORY_PARTS, TIME_NAMES
@@ -201,8 +202,8 @@ def _decision_document(answer: EngineComparison) -> Document | None:
     return {"layout": decision.place + 1, "objective": decision.objective, "tied": tied}
 
 
-def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str:
-    """Return the comparison as text."""
+def engine_comparison_blocks(answer: EngineComparison, terminal: Terminal) -> list[Block]:
+    """Return the comparison as blocks."""
     names = [Sentence(f"{n}  {one.plan.layout_string}") for n, one in enumerate(answer.layouts, 1)]
     parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
@@ -210,7 +211,7 @@ def engine_comparison_table(answer: EngineComparison, terminal: Terminal) -> str
         GAP,
     ]
     parts += [_side_by_side(answer), GAP]
-    return render([*parts, items(_sentences(answer))], terminal)
+    return [*parts, items(_sentences(answer))]
 
 
 def _side_by_side(answer: EngineComparison) -> DataTable:
@@ -264,7 +265,7 @@ def _sentences(answer: EngineComparison) -> Iterator[str]:
     closed = answer.job.workload.concurrency is not None
     unit = "clients" if closed else "requests a second"
     for loads in answer.loads:
-        yield f"{_range(loads)} {unit}: {_said(answer, loads)}"
+        yield f"{_range(loads)} {unit}: {_best_words(answer, loads)}"
 
 
 def _decision_words(answer: EngineComparison) -> Iterator[str]:
@@ -316,7 +317,7 @@ def _range(loads: BestAtLoads) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
-def _said(answer: EngineComparison, loads: BestAtLoads) -> str:
+def _best_words(answer: EngineComparison, loads: BestAtLoads) -> str:
     if loads.layout is None:
         return "no layout serves them within the limits"
     return f"{loads.layout + 1} is best by {answer.job.objectives[0]}"
@@ -336,10 +337,10 @@ _NARROWEST: Final = 9
 _NOTHING: Final = "-"
 
 
-def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
-    """Return the comparison as text: the conclusion, then what it rests on."""
+def layouts_blocks(comparison: LayoutComparison, terminal: Terminal) -> list[Block]:
+    """Return the comparison as blocks: the conclusion, then what it rests on."""
     job, plans = comparison.job, comparison.plans
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, plans[0].facts, terminal)),
         Sentence(" ".join(conclusion(comparison))),
         GAP,
@@ -354,7 +355,6 @@ def layouts_table(comparison: LayoutComparison, terminal: Terminal) -> str:
             ]
         ),
     ]
-    return render(parts, terminal)
 
 
 def _layouts(comparison: LayoutComparison) -> Iterator[Block]:
@@ -435,11 +435,9 @@ def _memory_rows(comparison: LayoutComparison) -> Iterator[tuple[str, Sequence[s
 def _crossovers(comparison: LayoutComparison) -> Iterator[Block]:
     """Yield the values at which another layout wins."""
     yield Heading(_crossover_title(comparison))
-    columns = zip(*[row for knob in comparison.knobs for row in _knob_rows(knob)], strict=True)
-    yield data_table(
-        [Column(head, tuple(cells), "text") for head, cells in zip(_CROSSOVER_HEADS, columns, strict=True)],
-        "crossovers",
-    )
+    rows = [row for knob in comparison.knobs for row in _knob_rows(knob)]
+    columns = columns_of(_CROSSOVER_HEADS, rows, dict.fromkeys(_CROSSOVER_HEADS, "text"))
+    yield data_table(columns, "crossovers")
     yield GAP
 
 
@@ -504,10 +502,9 @@ def _traffic(comparison: LayoutComparison) -> Iterator[Block]:
     if not rows:
         return
     yield Heading("collectives of a rank on the stage that sends most")
-    columns = [
-        Column(head, tuple(cells), "text" if head in {"axis", "operation", _TRAFFIC_HEADS[-1]} else "number")
-        for head, cells in zip(_TRAFFIC_HEADS, zip(*rows, strict=True), strict=True)
-    ]
+    columns = columns_of(
+        _TRAFFIC_HEADS, rows, {"axis": "text", "operation": "text", "where in the step": "text"}
+    )
     yield data_table(columns, "collectives")
     yield GAP
 

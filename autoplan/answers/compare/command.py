@@ -18,27 +18,24 @@ from autoplan.answers.configure.read_command import (
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
-    MANY_PASSES,
+    Destination,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
     asks_for_page,
-    drawn_step,
-    many_passes,
+    option,
+    page_of,
     present,
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
-    from autoplan.answers.compare.value import LayoutComparison
-    from autoplan.costs.core.prediction import StepTimeline
     from autoplan.deadline import Deadline
     from autoplan.launch.configuration import LaunchFile
-    from autoplan.results.plan import Plan
     from autoplan.schema.job import Job
+    from autoplan.schema.layout import Layout
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
@@ -102,15 +99,13 @@ def compare(  # noqa: PLR0913, PLR0917 - a parameter for each option
     from autoplan.kinds import kind_of
 
     kind, limit = kind_of(job), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         read = None if file is None else launch_file(file, variables, arguments)
         loaded = job_of(job, read, framework)
         if deadline is None:
             limit.seconds = loaded.deadline
         options = AskedComparison(tuple(layouts or ()), axes, replan, read, framework)
-        kind.show_comparison(loaded, options, (form, output, typed_command(context)), limit)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
+        kind.show_comparison(loaded, options, Destination(form, output, typed_command(context)), limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,91 +119,40 @@ class AskedComparison:
     framework: str | None
 
 
-def show_layouts(
-    job: Job, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
-) -> None:
-    """Write layouts of a training job side by side; ``where`` is the form, the file and the command."""
-    answer = _compared(
-        job,
-        list(options.layouts),
-        (options.file, options.framework),
-        deadline,
-        axes=options.axes,
-        replan=options.replan,
-    )
-    from autoplan.answers.compare.blocks import layouts_document, layouts_table
+def show_layouts(job: Job, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
+    """Write layouts of a training job side by side, that of a file before the others."""
+    from autoplan.answers.compare import ask
+    from autoplan.answers.compare.blocks import layouts_blocks, layouts_document
+    from autoplan.answers.configure.comparing_files import evaluate_file
+    from autoplan.answers.configure.file_notes import file_notes
 
-    form, output, command = where
-    present(
-        form,
-        output,
-        answer,
-        document=layouts_document,
-        table=layouts_table,
-        page=lambda: _page(answer, command),
-    )
+    layouts: list[Layout | str] = list(options.layouts)
+    names, notes = list(options.layouts), list[str]()
+    with Bar("compare:") as bar:
+        load_solver()
+        if options.file is not None:
+            read, plan, job = evaluate_file(job, options.file, options.framework)
+            layouts, names = [plan.layout, *layouts], [options.file.name, *names]
+            notes += file_notes(job, read, plan)
+        axes, replan = options.axes, options.replan
+        answer = ask.compare(
+            job, layouts, names=names, axes=axes, replan=replan, progress=bar, deadline=deadline
+        )
+    answer, page = replace(answer, notes=tuple(notes)), page_of("compare", "comparison_page")
+    present(where, answer, document=layouts_document, table=layouts_blocks, page=page)
 
 
-def show_engines(
-    job: ServingJob, options: AskedComparison, where: tuple[Format, Path | None, str], deadline: Deadline
-) -> None:
-    """Write layouts of a serving job side by side; ``where`` is the form, the file and the command."""
+def show_engines(job: ServingJob, options: AskedComparison, where: Destination, deadline: Deadline) -> None:
+    """Write layouts of a serving job side by side."""
     from autoplan.answers.compare.ask import compare_engines
 
-    form, output, _ = where
     if options.axes or options.replan or options.file is not None:
         raise typer.BadParameter("engines are compared by their layouts", param_hint="--layout")
-    if asks_for_page(form, output):
+    if asks_for_page(where.form, where.output):
         raise typer.BadParameter("no page compares engines: give .json or .txt", param_hint="--output")
     load_solver()
     answer = compare_engines(job, options.layouts, deadline=deadline)
 
-    from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
+    from autoplan.answers.compare.blocks import engine_comparison_blocks, engine_comparison_document
 
-    present(form, output, answer, document=engine_comparison_document, table=engine_comparison_table)
-
-
-def _compared(
-    job: Job,
-    layouts: list[str],
-    source: tuple[LaunchFile | None, str | None],
-    deadline: Deadline,
-    *,
-    axes: bool,
-    replan: bool,
-) -> LayoutComparison:
-    """Return the comparison of ``layouts``, with that of a file before them."""
-    from autoplan.answers.compare import ask
-    from autoplan.answers.configure.comparing_files import evaluate_file
-    from autoplan.answers.configure.file_notes import file_notes
-
-    file, framework = source
-    with Bar("compare:") as bar:
-        load_solver()
-        if file is None:
-            return ask.compare(job, layouts, axes=axes, replan=replan, progress=bar, deadline=deadline)
-        layouts_compared, file_plan, job = evaluate_file(job, file, framework)
-        answer = ask.compare(
-            job,
-            [file_plan.layout, *layouts],
-            names=[file.name, *layouts],
-            axes=axes,
-            replan=replan,
-            progress=bar,
-            deadline=deadline,
-        )
-        return replace(answer, notes=tuple(file_notes(job, layouts_compared, file_plan)))
-
-
-def _page(comparison: LayoutComparison, command: str) -> str:
-    """Return layouts side by side as a page."""
-    from autoplan.answers.compare.page import comparison_page
-
-    job, winner = comparison.job, comparison.plans[comparison.order[0]]
-
-    def step_of(plan: Plan) -> StepTimeline | str:
-        if plan != winner and many_passes(plan):
-            return MANY_PASSES
-        return drawn_step(job, plan)
-
-    return comparison_page(comparison, command, step_of)
+    present(where, answer, document=engine_comparison_document, table=engine_comparison_blocks)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from autoplan.answers.compare.blocks import comparison_tables, layouts_document, missing_sentences
 from autoplan.answers.compare.comparison_words import conclusion
 from autoplan.answers.compare.value import LayoutComparison
-from autoplan.costs.core.prediction import StepTimeline
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     code_cell,
     element,
+    html_of,
     number_cell,
     page,
-    sentences_list,
     table,
     text_cell,
 )
-from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
+from autoplan.report.pages.page_sections import (
+    PageRequest,
+    closing_sections,
+    headings,
+    step_beside,
+)
 from autoplan.report.pages.pictures.stacked_bars import memory_stacks, time_stacks
 from autoplan.report.pages.pictures.timeline_picture import PictureRoom, timeline_picture
 from autoplan.report.render.blocks import Heading
@@ -29,28 +32,20 @@ from autoplan.results.plan import Plan
 from autoplan.units import format_seconds, format_share
 
 
-def comparison_page(
-    comparison: LayoutComparison, command: str, step_of: Callable[[Plan], StepTimeline | str]
-) -> str:
-    """Return the comparison as a self-contained page; ``command`` is what was typed.
-
-    ``step_of`` returns the step of a layout, or why that is not drawn.
-    """
+def comparison_page(comparison: LayoutComparison, request: PageRequest) -> str:
+    """Return the comparison as a self-contained page."""
     job, document = comparison.job, layouts_document(comparison)
     facts = comparison.plans[0].facts
-    sentences = [*comparison.notes, *missing_sentences(comparison)]
+    predicted = [plan.predicted for plan in comparison.plans]
+    sure = [*comparison.notes, *missing_sentences(comparison), *surety_sentences(job, predicted)]
     parts = [
         *headings(job, facts),
         *(element("p", sentence, "answer") for sentence in conclusion(comparison)),
         _layouts(document),
         *_bars(document),
-        *_timelines(comparison, step_of),
+        *_timelines(comparison, request),
         *html_of([Heading("numbers"), *comparison_tables(comparison, WIDE)]),
-        element("h2", "How sure this is"),
-        sentences_list([*sentences, *surety_sentences(job, [plan.predicted for plan in comparison.plans])]),
-        *provenance_section(job),
-        *command_section(command),
-        *json_section("the comparison as JSON", document),
+        *closing_sections(job, request, "the comparison as JSON", document, sure=sure),
     ]
     return page(f"{job.name}: layouts compared", parts)
 
@@ -72,9 +67,10 @@ def _bars(document: dict[str, Any]) -> Iterator[str]:
     yield from memory_stacks(named)
 
 
-def _timelines(comparison: LayoutComparison, step_of: Callable[[Plan], StepTimeline | str]) -> Iterator[str]:
+def _timelines(comparison: LayoutComparison, request: PageRequest) -> Iterator[str]:
     """Yield the step of each layout, all on the time axis of the longest."""
-    steps = [step_of(plan) for plan in comparison.plans]
+    job, winner = comparison.job, comparison.winner.plan
+    steps = [step_beside(job, plan, winner, request) for plan in comparison.plans]
     longest = max((step.seconds for step in steps if not isinstance(step, str)), default=0.0)
     yield element("h2", "Timeline of each layout")
     yield element("p", f"all on one time axis, to {format_seconds(longest)}", "quiet")

@@ -239,8 +239,8 @@ def emit_training(job: Job, plan: Plan, target: str, options: EmitOptions) -> Em
     started_by = plan.program or (None if job.choices else job.program)
     if started_by is not None and not chosen_target.starts and target not in targets_of(started_by):
         written = ", ".join(sorted(targets_of(started_by))) or "no target"
-        said = f"the plan is one of {started_by.words}, which {written} writes, and not {target}"
-        raise UnsupportedError(said)
+        message = f"the plan is one of {started_by.words}, which {written} writes, and not {target}"
+        raise UnsupportedError(message)
     job = at_batch(job, plan)
     if chosen_target.starts:
         framework = options.framework or target_of(job, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -26,6 +26,9 @@ from autoplan.report.render.terminal import Terminal, render
 from autoplan.results.plan import Plan, layout_fields
 from autoplan.schema.layout import Layout
 from autoplan.units import format_seconds
+
+if TYPE_CHECKING:
+    from autoplan.answers.configure.engine_launches import BetterPlan
 
 # The layout of a file, the proven best, and the edits that gain most, as a document and as text.
 
@@ -135,14 +138,52 @@ def _edit_words(edit: FileEdit) -> str:
     return f"{where}{edit.before} -> {edit.after or '(remove)'}{below}"
 
 
+# What is better than the engines of a file, as text and as a document.
+
+
+def better_text(better: BetterPlan | None, *, proven: bool) -> str:
+    """Return how far the engines of a file are from the front, of which all was searched if it is proven."""
+    if better is None and not proven:
+        return "No better plan was found before the search ended: a longer --deadline may find one.\n"
+    if better is None:
+        return "No plan has as many tokens/s a device in as short a time per token.\n"
+    lines = [f"Better: {better.plan.layout_string}", _gains(better), *better.changes]
+    return "\n- ".join(lines) + "\n"
+
+
+def _gains(better: BetterPlan) -> str:
+    """Return by how much a plan is better, or what it serves where the engines of a file serve nothing."""
+    rate, each = better.throughput_per_device_gain, better.time_per_output_token_gain
+    if rate is None:
+        served = better.plan.output_tokens_per_second_per_device
+        return f"{served:,.0f} tokens/s a device, where the engines of the file serve none"
+    gain = f"{rate:+.0%} tokens/s a device".replace("%", " %")
+    if each is None:
+        return gain
+    return f"{gain}, time per token {abs(each) * 100:.0f} % {'shorter' if each >= 0 else 'longer'}"
+
+
+def better_document(better: BetterPlan) -> Document:
+    """Return a plan that is better than the engines of a file as a document."""
+    plan = better.plan
+    return {
+        "layout_string": plan.layout_string,
+        "output_tokens_per_second_per_device": plan.output_tokens_per_second_per_device,
+        "time_per_output_token_seconds": plan.time_per_output_token,
+        "throughput_per_device_gain": better.throughput_per_device_gain,
+        "time_per_output_token_gain": better.time_per_output_token_gain,
+        "changes": list(better.changes),
+    }
+
+
 #: Fields of a layout that a table leaves out: they are in others, or usual.
 _HIDDEN: Final = frozenset({"selective", "full", "schedule"})
 
 
-def configuration_table(document: Mapping[str, Any], terminal: Terminal) -> str:
-    """Return the document of a configuration as a table: fields with their lines, and what is open."""
+def configuration_blocks(document: Mapping[str, Any], _: Terminal) -> list[Block]:
+    """Return the document of a configuration as blocks: fields with their lines, and what is open."""
     lines = heading([f"{document['file']}: a configuration of {document['framework']}"])
-    return render([*lines, *_blocks(document)], terminal)
+    return [*lines, *_blocks(document)]
 
 
 def _blocks(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -174,7 +215,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, ", ".join(f"{name}: {value}" for name, value in job[key].items())
     for key, value in document["layout"].items():
         if key not in _HIDDEN and value is not None:
-            yield key, _shown(value)
+            yield key, _value_text(value)
 
 
 def _listed_keys(value: object) -> str:
@@ -193,7 +234,7 @@ def _described(model: Mapping[str, Any] | None) -> str:
     return ", ".join(parts)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "/".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -359,8 +359,8 @@ def _edited_beside(file: LaunchFile, edits: Sequence[FileEdit]) -> LaunchFile:
     else:
         text, words = file.text, list(file.arguments)
         for edit in inside:
-            found = re.search(rf"{re.escape(edit.before)}(?![\w-])", text) if edit.before else None
-            text = f"{text[: found.start()]}{edit.after}{text[found.end() :]}" if found else text
+            match = re.search(rf"{re.escape(edit.before)}(?![\w-])", text) if edit.before else None
+            text = f"{text[: match.start()]}{edit.after}{text[match.end() :]}" if match else text
             words += [] if edit.before else edit.after.split()
         edited = replace(file, text=text, arguments=tuple(words))
 

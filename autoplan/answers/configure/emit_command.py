@@ -5,25 +5,26 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.answers.configure.engine_commands import AskedEmission, words_of
 from autoplan.answers.configure.read_command import arguments_of
+from autoplan.catalog.job_option_names import reference_words
 from autoplan.catalog.roots import is_folder
 from autoplan.commands.options import CacheOption, DeadlineOption, takes_job_options
-from autoplan.commands.output import complain, standard_output, write
-from autoplan.commands.planned import asked_plan
-from autoplan.commands.typed_options import argument, option
+from autoplan.commands.output import argument, complain, option, standard_output, write
+from autoplan.commands.planned import asked_plan, planned, planned_plan
 
 if TYPE_CHECKING:
     from autoplan.launch.target import Emission
     from autoplan.results.front import Front
     from autoplan.results.plan import Plan
+    from autoplan.results.serving.serving_front import ServingPlan
+    from autoplan.schema.serving.serving_spec import ServingJob
 
 JobOrPlan = Annotated[
     str,
@@ -99,6 +100,38 @@ DraftCheckpoint = Annotated[
         "The draft model, or the heads that draft, of a serving job with speculation.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedEmission:
+    """What a command line says of the plan to emit."""
+
+    job: str
+    target: str
+    number: int | None
+    layout: str | None
+    deadline: float | None
+    framework: str | None
+    program: str | None
+    image: str
+    checkpoint: str | None
+    draft_checkpoint: str | None
+
+    @property
+    def chosen(self) -> list[str]:
+        """The words that choose the plan: those of its layout, or its number where that is not 1."""
+        if self.layout:
+            return ["--layout", self.layout]
+        return ["--plan", str(self.number)] if (self.number or 1) > 1 else []
+
+    def command(self, words: Sequence[str]) -> str:
+        """Return the command line that writes the same files, with the ``words`` of its options."""
+        return f"autoplan emit {reference_words(self.job)} {shlex.join(['--for', self.target, *words])}"
+
+
+def words_of(options: Mapping[str, str | None]) -> list[str]:
+    """Return the words of those ``options`` that are set."""
+    return [word for name, value in options.items() if value for word in (name, value)]
 
 
 @takes_job_options
@@ -182,6 +215,51 @@ def asked_training(request: AskedEmission) -> Emission:
     )
 
 
+def asked_engines(request: AskedEmission) -> Emission:
+    """Return the engines of a layout, or of a plan of the front, as the files of a target."""
+    from autoplan.answers.configure import ask
+    from autoplan.launch.engines.engine_registry import engine_target
+
+    if request.framework or request.program:
+        raise typer.BadParameter("engines serve: they start no training program", param_hint="--program")
+    engine_target(request.target)
+    job, plan = _engines(request)
+    options = {
+        "--image": request.image,
+        "--checkpoint": request.checkpoint,
+        "--draft-checkpoint": request.draft_checkpoint,
+    }
+    return ask.emit(
+        plan,
+        request.target,
+        job=job,
+        command=request.command([*words_of(options), *request.chosen]),
+        image=request.image,
+        checkpoint=request.checkpoint,
+        draft_checkpoint=request.draft_checkpoint,
+    )
+
+
+def _engines(request: AskedEmission) -> tuple[ServingJob, ServingPlan]:
+    """Return the plan of a serving job that is asked for, after its job: saved, evaluated or planned."""
+    from autoplan.catalog import load_serving_job
+    from autoplan.kinds import SERVING
+    from autoplan.planning.saved_plans import is_saved_plan
+
+    number = request.number or 1
+    if is_saved_plan(request.job):
+        if request.layout is not None:
+            raise typer.BadParameter(
+                "a saved answer has its layouts: choose with --plan", param_hint="--layout"
+            )
+        return SERVING.saved_plan(request.job, number)
+    job: ServingJob = load_serving_job(request.job)
+    if request.layout is not None:
+        return SERVING.evaluate(job, request.layout)
+    front = planned(job, request.deadline)
+    return front.job, planned_plan(front, number)
+
+
 def _written(emission: Emission, output: Path | None) -> None:
     """Write the files of an emission: one to a file or standard output, several into a folder."""
     files = emission.files
@@ -241,7 +319,7 @@ def launch(
     words = _with_flags(command, emission, target)
     environment = {**emission.environment, **os.environ}
     if dry_run:
-        typer.echo(_shown(words, emission))
+        typer.echo(_run_text(words, emission))
         return
     complain([_running(the_plan), *(f"note: {note}" for note in emission.notes)])
     os.execve(program, words, environment)  # noqa: S606 - the words are the user's own, and no shell reads them
@@ -266,7 +344,7 @@ def _with_flags(command: list[str], emission: Emission, target: str) -> list[str
     return [*command[:at], *emission.arguments, *command[at + 1 :]]
 
 
-def _shown(words: list[str], emission: Emission) -> str:
+def _run_text(words: list[str], emission: Emission) -> str:
     settings = [f"{name}={shlex.quote(value)}" for name, value in emission.environment.items()]
     return " ".join([*settings, shlex.join(words)])
 

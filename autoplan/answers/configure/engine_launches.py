@@ -12,7 +12,7 @@ import yaml
 
 from autoplan.answers.configure.ask import EmitOptions
 from autoplan.catalog import load_serving_job, read_file
-from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError
+from autoplan.errors import AutoplanError, CatalogError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.engines.arguments.argument_list import written_as
@@ -112,7 +112,8 @@ def emit_engines(
         others = [name for name, other in ENGINE_TARGETS.items() if engine.name in other.engines]
         advice = f"emit it for {', '.join(others)}" if others else "it cannot be emitted"
         raise UnsupportedError(f"the engine of the job is {engine}, not {chosen.title}: {advice}")
-    _refuse_pools(job, plan)
+    if isinstance(plan, DisaggregatedLayout):  # a plan has been priced, and so breaks no rule
+        refuse_broken(plan, broken_pool_rules(job, plan))
     run = ServedRun(
         job,
         _groups(plan),
@@ -138,20 +139,12 @@ def _groups(plan: ServingPlan | DisaggregatedLayout) -> tuple[EngineGroupToServe
     )
 
 
-def _refuse_pools(job: ServingJob, plan: ServingPlan | DisaggregatedLayout) -> None:
-    """Raise LayoutError for pools without a prediction that break a rule."""
-    if isinstance(plan, DisaggregatedLayout):
-        broken = broken_pool_rules(job, plan)
-        if broken:
-            raise LayoutError([f"{plan} breaks a rule: {sentence}" for sentence in broken])
-
-
 def _header(
     emitted: tuple[EngineTarget, ServedRun], plan: ServingPlan | DisaggregatedLayout, command: str
 ) -> tuple[str, ...]:
     """Return the lines of the header comment."""
     target, run = emitted
-    job, known = run.job, run.known
+    job, version = run.job, run.known
     layout = plan.layout_string if isinstance(plan, ServingPlan) else str(plan)
     devices = f"{plan.devices} device{'s' if plan.devices > 1 else ''}"
     lines = [f"{job.model.name} on {job.cluster.node.name}, {devices}: {layout}"]
@@ -166,7 +159,7 @@ def _header(
         lines.append("not predicted: pools for prefill and decode")
     lines.append(admitted_requests(job))
     around = f", started by {target.title} {target.version} (names checked)" if target.version else ""
-    lines.append(f"for {job.engine.title} {known.version} (names checked against {known.source}){around}")
+    lines.append(f"for {job.engine.title} {version.version} (names checked against {version.source}){around}")
     lines.append(f"made by autoplan {__version__}: {command}")
     return tuple(lines)
 
@@ -286,10 +279,10 @@ def _with_lines_of(file: LaunchFile, read: EngineConfiguration) -> EngineConfigu
 
     def placed(written: Written) -> Written:
         name, _, value = written.words.replace("=", " ", 1).partition(" ")
-        said = [(n, line) for n, line in keys.get(_plain_name(name), ()) if value.strip("\"'") in line]
-        if not written.line or len(said) != 1:
+        places = [(n, line) for n, line in keys.get(_plain_name(name), ()) if value.strip("\"'") in line]
+        if not written.line or len(places) != 1:
             return replace(written, line=None)
-        return replace(written, line=said[0][0], words=said[0][1])
+        return replace(written, line=places[0][0], words=places[0][1])
 
     note = "values of a chart as its templates make them, whose lines are those in other notes"
     values = {key: placed(written) for key, written in read.values.items()}
@@ -328,15 +321,15 @@ def evaluate_engine_file(job: ServingJob, file: LaunchFile, framework: str | Non
     LayoutError for a layout that breaks a rule, UnsupportedError for a file of no engine, or of another one.
     """
     same = framework is None or framework == job.engine.name
-    whole = (None if is_engine_file(file) else _rendered(file)) or file
-    wanted = str(job.engine) if same and _says_no_version(whole, job) else framework
+    launch = (None if is_engine_file(file) else _rendered(file)) or file
+    wanted = str(job.engine) if same and _says_no_version(launch, job) else framework
     configuration = read_engine_file(file, wanted)
     if configuration is None:
         raise UnsupportedError(f"{file.name} has no serve command of a known engine: give --framework")
     name, _, version = configuration.engine.partition("@")
     if written_as(name, version) != written_as(job.engine.name, job.engine.version):
         raise UnsupportedError(f"{file.name} is of {configuration.engine}, the job's engine is {job.engine}")
-    longest = _longest_admitted(job, configuration, whole)
+    longest = _longest_admitted(job, configuration, launch)
     workload = job.workload.model_copy(update={"longest_request": longest} if longest else {})
     priced = replace(job, search=_told(job.search, configuration.search), workload=workload)
     file_job, plan = evaluate_serving(priced, configuration.layout)
@@ -361,10 +354,10 @@ def _longest_admitted(job: ServingJob, configuration: EngineConfiguration, file:
 
     if PROGRAM_OF.get(job.engine.name, job.engine.name) != "vllm":
         return None
-    said = configuration.job.get("workload", {}).get("longest_request")
-    if said is None and _LENGTH_ARGUMENT.search(file.text) is None:
-        said = job.model.max_positions
-    return said if said is not None and said > job.longest_request else None
+    longest = configuration.job.get("workload", {}).get("longest_request")
+    if longest is None and _LENGTH_ARGUMENT.search(file.text) is None:
+        longest = job.model.max_positions
+    return longest if longest is not None and longest > job.longest_request else None
 
 
 def _told(search: ServingSearchSpec, told: Mapping[str, Any]) -> ServingSearchSpec:
@@ -408,10 +401,10 @@ def _shorter_requests(read: ReadEngines, job: ServingJob) -> Iterator[str]:
 
 def _no_worse(plan: ServingPlan, rate: float, each: float) -> bool:
     """Return whether a plan is as good in throughput and time per token, and better in one by 1 % or more."""
-    own_rate, own_each = plan.output_tokens_per_second_per_device, plan.time_per_output_token
-    if own_each is None or own_rate < rate or own_each > each:
+    plan_rate, plan_each = plan.output_tokens_per_second_per_device, plan.time_per_output_token
+    if plan_each is None or plan_rate < rate or plan_each > each:
         return False
-    return own_rate > rate * _BETTER or own_each * _BETTER < each
+    return plan_rate > rate * _BETTER or plan_each * _BETTER < each
 
 
 def _changes(configuration: EngineConfiguration, best: ServingPlan) -> Iterator[str]:

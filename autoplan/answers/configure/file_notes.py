@@ -107,9 +107,9 @@ def _unlike_method(job: Job, configuration: Configuration) -> str | None:
     theirs = None if written is None else RLSpec.model_validate(written.value)
     if theirs == job.rl or "rl" in configuration.unspecified:
         return None
-    said, ours = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
+    in_file, in_job = ("none" if rl is None else _rl_text(rl) for rl in (theirs, job.rl))
     where = _where(written) if written is not None else ""
-    return f"rl is {said} in the file{where}, and {ours} in the job, which is priced"
+    return f"rl is {in_file} in the file{where}, and {in_job} in the job, which is priced"
 
 
 def _rl_text(rl: RLSpec) -> str:

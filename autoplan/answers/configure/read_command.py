@@ -10,13 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoplan.answers.configure.engine_commands import present_engine_configuration
-from autoplan.commands.output import Format, FormatOption, OutputOption, present, write
-from autoplan.commands.typed_options import argument, option
+from autoplan.commands.output import (
+    Destination,
+    Format,
+    FormatOption,
+    OutputOption,
+    argument,
+    asks_for_page,
+    complain,
+    option,
+    present,
+    write,
+)
+from autoplan.commands.planned import planned
 
 if TYPE_CHECKING:
     from autoplan.kinds import AnyJob
-    from autoplan.launch.configuration import LaunchFile
+    from autoplan.launch.configuration import Configuration, LaunchFile
     from autoplan.launch.engines.served_run import EngineConfiguration
 
 
@@ -79,37 +89,79 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
     --hardware.
     """
     from autoplan.answers.configure import ask
-    from autoplan.answers.configure.blocks import configuration_document, job_text
-    from autoplan.catalog.programs import stack_of_way
+    from autoplan.answers.configure.blocks import configuration_blocks, configuration_document
+    from autoplan.answers.configure.engine_launches import engine_document
     from autoplan.launch.engines.served_run import EngineConfiguration
-    from autoplan.launch.registry import usual_stack
 
     values = variables_of(variables)
     read_on = partial(ask.read, file, framework, variables=values, arguments=arguments_of(arguments))
     configuration = read_on(devices=devices)
     if hardware is not None:
-        said = configuration.job.get("devices")
-        available = _devices_of(hardware, said)
-        if said is None:
+        of_file = configuration.job.get("devices")
+        available = _devices_of(hardware, of_file)
+        if of_file is None:
             configuration = read_on(devices=available)
-    if isinstance(configuration, EngineConfiguration):
-        present_engine_configuration(configuration, form, output, hardware)
-        return
     if form is Format.yaml:
-        usual = usual_stack(configuration.framework)
-        priced_by = stack_of_way(configuration.framework, configuration.way) or usual
-        write(job_text(configuration, priced_by, hardware), output)
+        write(_job_file(configuration, hardware), output)
         return
-    document = configuration_document(configuration)
+    if isinstance(configuration, EngineConfiguration):
+        document = engine_document(configuration)
+    else:
+        document = configuration_document(configuration)
+    present(Destination(form, output), document, document=dict, table=configuration_blocks)
 
-    from autoplan.answers.configure.blocks import configuration_table
 
+def _job_file(configuration: Configuration | EngineConfiguration, hardware: str | None) -> str:
+    """Return what was read as a job file."""
+    from autoplan.answers.configure.blocks import job_text
+    from autoplan.answers.configure.engine_launches import serving_job_text
+    from autoplan.catalog.programs import stack_of_way
+    from autoplan.launch.engines.served_run import EngineConfiguration
+    from autoplan.launch.registry import usual_stack
+
+    if isinstance(configuration, EngineConfiguration):
+        return serving_job_text(configuration, hardware)
+    usual = usual_stack(configuration.framework)
+    priced_by = stack_of_way(configuration.framework, configuration.way) or usual
+    return job_text(configuration, priced_by, hardware)
+
+
+def show_engine_file(
+    job: str,
+    file: LaunchFile,
+    framework: str | None,
+    deadline: float | None,
+    where: Destination,
+) -> None:
+    """Write the prediction of what serve commands in a file start, for a serving job, and what is better."""
+    if asks_for_page(where.form, where.output):
+        raise typer.BadParameter("there is no page of serve commands: give --layout", param_hint="--output")
+    from autoplan.answers.configure.blocks import better_document, better_text
+    from autoplan.answers.configure.engine_launches import better_plan, engine_document, evaluate_engine_file
+    from autoplan.catalog import load_serving_job
+    from autoplan.report.render.terminal import render
+    from autoplan.report.serving.serving_document import serving_plan_document
+    from autoplan.report.serving.serving_report import serving_plan_blocks
+
+    loaded = load_serving_job(job)
+    read = evaluate_engine_file(loaded, file, framework)
+    front = planned(loaded, deadline)
+    better, proven = better_plan(read, front), front.certificate.status == "optimal"
     present(
-        form,
-        output,
-        document=lambda: document,
-        table=lambda terminal: configuration_table(document, terminal),
+        where,
+        document=lambda: {
+            **serving_plan_document(read.job, read.plan),
+            "configuration": engine_document(read.configuration),
+            "differences": list(read.differences),
+            "comparison": None if better is None else better_document(better),
+            "comparison_proven": proven,
+        },
+        table=lambda terminal: (
+            f"{render(serving_plan_blocks(read.job, read.plan, terminal), terminal)}\n"
+            f"{better_text(better, proven=proven)}"
+        ),
     )
+    complain(f"note: {note}" for note in (*read.configuration.warnings, *read.differences))
 
 
 def _devices_of(hardware: str, devices: int | None) -> int:

@@ -208,8 +208,7 @@ def _parts(parts: MeasuredParts) -> Document:
 
 def _finding(finding: Finding) -> Document:
     return {
-        "kind": finding.kind,
-        "lost_seconds": finding.lost_seconds,
+        **plain(finding),
         "facts": dict(finding.facts),
         "sentence": finding_sentence(finding),
         "usually_means": finding_meaning(finding),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +11,18 @@ import typer
 
 from autoplan.commands.options import takes_job_options
 from autoplan.commands.output import (
+    Destination,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
     checked_output,
+    option,
+    page_of,
     present,
-    step_pictures,
     typed_command,
     write,
 )
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
     from autoplan.answers.diagnose.value import Diagnosis
@@ -102,18 +104,11 @@ def diagnose(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     from autoplan.answers.diagnose.blocks import diagnosis_blocks, diagnosis_document
 
-    def page() -> str:
-        from autoplan.answers.diagnose.page import diagnosis_page
-
-        command = typed_command(context)
-        return diagnosis_page(loaded, answer, run, command, lambda drawn: step_pictures(loaded, drawn))
-
     present(
-        form,
-        output,
+        Destination(form, output, typed_command(context)),
         document=lambda: diagnosis_document(loaded, answer, run),
         table=lambda terminal: diagnosis_blocks(loaded, answer, terminal),
-        page=page,
+        page=partial(page_of("diagnose", "diagnosis_page"), loaded, answer, run),
     )
 
 

@@ -6,20 +6,25 @@ from typing import Final
 
 from autoplan.answers.diagnose.blocks import MEASURED_NAMES, diagnosis_blocks, diagnosis_document
 from autoplan.answers.diagnose.value import Diagnosis
-from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     preformatted,
     table,
 )
-from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
+from autoplan.report.pages.page_sections import (
+    PageRequest,
+    command_section,
+    headings,
+    json_section,
+    prediction_details,
+    provenance_section,
+)
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.part_names import TIME_COLOURS
@@ -29,10 +34,9 @@ from autoplan.units import format_seconds
 _OTHER: Final = ("#bbbbbb", "#666666", "#9ecf6a", "#f2a48b", "#332288", "#882255")
 
 
-def diagnosis_page(job: Job, diagnosis: Diagnosis, run: str, command: str, pictures_of: PicturesOf) -> str:
+def diagnosis_page(job: Job, diagnosis: Diagnosis, run: str, request: PageRequest) -> str:
     """Return the diagnosis as a self-contained page; ``run`` is the run as a file for ``calibrate``."""
     plan = diagnosis.plan
-    document = plan_document(job, plan)
     parts = diagnosis_blocks(job, diagnosis, WIDE)
     body = [
         *headings(job, plan.facts),
@@ -41,11 +45,11 @@ def diagnosis_page(job: Job, diagnosis: Diagnosis, run: str, command: str, pictu
         *_bars(diagnosis),
         *html_of(below_heading(parts)),
         element("h2", "The prediction"),
-        *plan_details(plan, document["job"]["limits"], document["predicted"], pictures_of),
+        *prediction_details(job, plan, request),
         *provenance_section(job),
         element("h2", "The run, for autoplan calibrate --runs"),
         preformatted("run", run),
-        *command_section(command),
+        *command_section(request.command),
         *json_section("the diagnosis as JSON", diagnosis_document(job, diagnosis, run)),
     ]
     return page(f"{job.name}: a run of {plan.layout_string}", body)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from autoplan.costs.core.prediction import Prediction, StageMemory
-from autoplan.report.charts.breakdown import breakdown, fullest_stage
+from autoplan.report.charts.chart_data import breakdown, fullest_stage
 from autoplan.report.render.blocks import (
     GAP,
     Block,

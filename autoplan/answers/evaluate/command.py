@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,21 +18,24 @@ from autoplan.answers.configure.read_command import (
 )
 from autoplan.commands.options import DeadlineOption, takes_job_options
 from autoplan.commands.output import (
+    Destination,
     Format,
     FormatOption,
     JobArgument,
+    LayoutOption,
     OutputOption,
     drawn_step,
+    option,
+    page_of,
     present,
-    step_pictures,
     step_trace,
     typed_command,
 )
 from autoplan.commands.planned import planned
-from autoplan.commands.typed_options import option
+from autoplan.lazy import Later
 
 if TYPE_CHECKING:
-    from autoplan.launch.configuration import FileComparison, LaunchFile
+    from autoplan.launch.configuration import LaunchFile
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.plan import Plan
     from autoplan.results.serving.serving_front import ServingPlan
@@ -39,15 +43,6 @@ if TYPE_CHECKING:
     from autoplan.schema.serving.serving_spec import ServingJob
 
 
-NamedLayout = Annotated[
-    str | None,
-    option(
-        "--layout",
-        "LAYOUT",
-        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        "-l",
-    ),
-]
 LayoutFile = Annotated[
     Path | None,
     option(
@@ -62,7 +57,7 @@ LayoutFile = Annotated[
 def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
     context: typer.Context,
     job: JobArgument,
-    layout: NamedLayout = None,
+    layout: LayoutOption = None,
     file: LayoutFile = None,
     framework: FrameworkOption = None,
     variables: VariableOption = None,
@@ -92,7 +87,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     if (layout is None) == (file is None):
         raise typer.BadParameter("give one of --layout and --from", param_hint="--layout")
-    where = (form, output, typed_command(context))
+    where = Destination(form, output, typed_command(context))
     if file is not None:
         read = launch_file(file, variables, arguments)
         job = served_reference(job, read, framework)
@@ -102,23 +97,16 @@ def evaluate(  # noqa: PLR0913, PLR0917 - a parameter for each option
         kind.show_plan(*kind.evaluate(job, str(layout)), where, pictures=pictures)
 
 
-def show_plan(job: Job, plan: Plan, where: tuple[Format, Path | None, str], *, pictures: bool) -> None:
-    """Write a layout with its prediction; ``where`` is the form, the file and the command."""
-    form, output, command = where
-
+def show_plan(job: Job, plan: Plan, where: Destination, *, pictures: bool) -> None:
+    """Write a layout with its prediction."""
     from autoplan.answers.evaluate.blocks import plan_table
     from autoplan.report.document_fields import plan_document
 
-    present(
-        form,
-        output,
-        document=lambda: plan_document(job, plan),
-        table=lambda terminal: (
-            plan_table(job, plan, terminal) + (_pictures(job, plan, terminal) if pictures else "")
-        ),
-        page=lambda: _page(job, plan, command),
-        trace=lambda: step_trace(job, plan),
-    )
+    def table(job: Job, plan: Plan, terminal: Terminal) -> str:
+        return plan_table(job, plan, terminal) + (_pictures(job, plan, terminal) if pictures else "")
+
+    page, trace = page_of("evaluate", "evaluation_page"), lambda: step_trace(job, plan)
+    present(where, job, plan, document=plan_document, table=table, page=page, trace=trace)
 
 
 def _pictures(job: Job, plan: Plan, terminal: Terminal) -> str:
@@ -132,7 +120,7 @@ def show_file(
     file: LaunchFile,
     framework: str | None,
     deadline: float | None,
-    where: tuple[Format, Path | None, str],
+    where: Destination,
 ) -> None:
     """Write the prediction of the layout of ``file``, the best layout, and the edits that gain most."""
     from autoplan.answers.configure.comparing_files import compare_file, evaluate_file
@@ -147,39 +135,25 @@ def show_file(
     from autoplan.answers.evaluate.blocks import plan_table
     from autoplan.report.document_fields import plan_document
 
-    form, output, command = where
     present(
-        form,
-        output,
+        where,
         document=lambda: {**plan_document(job, plan), "comparison": comparison_document(comparison)},
         table=lambda terminal: f"{plan_table(job, plan, terminal)}\n{comparison_text(comparison, terminal)}",
-        page=lambda: _page(job, plan, command, comparison=comparison),
+        page=partial(page_of("evaluate", "evaluation_page"), job, plan, comparison=comparison),
         trace=lambda: step_trace(job, plan),
     )
-
-
-def _page(job: Job, plan: Plan, command: str, *, comparison: FileComparison | None = None) -> str:
-    """Return the prediction of one layout as a page."""
-    from autoplan.answers.evaluate.page import evaluation_page
-
-    return evaluation_page(job, plan, command, lambda drawn: step_pictures(job, drawn), comparison=comparison)
 
 
 def show_serving_plan(
     job: ServingJob,
     plan: ServingPlan,
-    where: tuple[Format, Path | None, str],
+    where: Destination,
     *,
     pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
 ) -> None:
-    """Write engines with their prediction; ``where`` is the form, the file and the command."""
+    """Write engines with their prediction."""
     from autoplan.report.serving.serving_document import serving_plan_document
-    from autoplan.report.serving.serving_plan_report import serving_plan_blocks
+    from autoplan.report.serving.serving_report import serving_plan_blocks
 
-    def page() -> str:
-        from autoplan.report.pages.serving_page import serving_plan_page
-
-        return serving_plan_page(job, plan, command)
-
-    form, output, command = where
-    present(form, output, job, plan, document=serving_plan_document, table=serving_plan_blocks, page=page)
+    page = Later[..., str]("autoplan.report.pages.serving_page", "serving_plan_page")
+    present(where, job, plan, document=serving_plan_document, table=serving_plan_blocks, page=page)

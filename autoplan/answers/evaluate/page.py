@@ -6,15 +6,14 @@ from autoplan.answers.configure.blocks import comparison_text
 from autoplan.launch.configuration import FileComparison
 from autoplan.report.charts.memory_svg import memory_svg
 from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.page_frame import element, page, preformatted, region, sentences_list
+from autoplan.report.pages.html import element, page, preformatted, region
 from autoplan.report.pages.page_sections import (
-    command_section,
+    PageRequest,
+    closing_sections,
     headings,
-    json_section,
-    provenance_section,
+    prediction_details,
     step_sentence,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.sentences import surety_sentences, uneven_chunks
 from autoplan.results.plan import Plan
@@ -22,26 +21,22 @@ from autoplan.schema.job import Job
 
 
 def evaluation_page(
-    job: Job, plan: Plan, command: str, pictures_of: PicturesOf, *, comparison: FileComparison | None = None
+    job: Job, plan: Plan, request: PageRequest, *, comparison: FileComparison | None = None
 ) -> str:
-    """Return the prediction of ``plan`` as a self-contained page; ``command`` is what was typed.
+    """Return the prediction of ``plan`` as a self-contained page.
 
     ``comparison`` is that of a file that the layout was read from with the best layout.
     """
     document = plan_document(job, plan)
-    limits = document["job"]["limits"]
+    sure = [*uneven_chunks(plan.layout), *surety_sentences(job, [plan.predicted], plan.stacks)]
     parts = [
         *headings(job, plan.facts),
         element("p", step_sentence(document["predicted"]), "answer"),
-        *plan_details(plan, limits, document["predicted"], pictures_of),
+        *prediction_details(job, plan, request),
         element("h3", "Memory by event of a step"),
         region("memory by event of a step", memory_svg(job, plan), "picture drawn"),
         *_compared(comparison),
-        element("h2", "How sure this is"),
-        sentences_list([*uneven_chunks(plan.layout), *surety_sentences(job, [plan.predicted], plan.stacks)]),
-        *provenance_section(job),
-        *command_section(command),
-        *json_section("the answer as JSON", document),
+        *closing_sections(job, request, "the answer as JSON", document, sure=sure),
     ]
     return page(f"{job.name}: {plan.layout_string}", parts)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final, TypedDict, Unpack, overload
 
 from autoplan.answers.explain.remedies import remedies_of
 from autoplan.costs.core.candidates import recompute_mode
@@ -145,11 +145,11 @@ class FastestPlan:
     least_bytes: float | None = None
 
 
-def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) -> FastestPlan:
+def fastest_within(job: Job, deadline: Deadline, *, without_proof: bool = False) -> FastestPlan:
     """Return the fastest plan of ``job``, which has one number of devices and one batch size.
 
     Where a deadline ended the search, a plan that may be more than 1 % slower than the fastest is returned
-    only with ``best_known``: what is said of a choice by its fastest layout would be false by any other.
+    only with ``without_proof``: what is said of a choice by its fastest layout would be false by any other.
     """
     from autoplan.search import least_needed, search
 
@@ -160,7 +160,7 @@ def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) ->
     except AutoplanError as error:
         return FastestPlan(None, str(error), proven=False)
     if front.plans:
-        return _fastest_of(front, best_known=best_known)
+        return _fastest_of(front, without_proof=without_proof)
     try:
         with deadline.in_force():
             least = least_needed(job)
@@ -173,10 +173,10 @@ def fastest_within(job: Job, deadline: Deadline, *, best_known: bool = False) ->
     return FastestPlan(None, why, least_bytes=least)
 
 
-def _fastest_of(front: Front, *, best_known: bool) -> FastestPlan:
+def _fastest_of(front: Front, *, without_proof: bool) -> FastestPlan:
     """Return the fastest plan of ``front``, where it has one that is known to be about that."""
     proven, gap = front.certificate.status == "optimal", front.certificate.gap
-    if proven or best_known or (gap is not None and gap <= _LARGEST_GAP):
+    if proven or without_proof or (gap is not None and gap <= _LARGEST_GAP):
         return FastestPlan(front.plans[0], proven=proven)
     return FastestPlan(None, f"not solved: {front.certificate.stopped}", proven=False)
 
@@ -386,10 +386,10 @@ def _stages(
     same_split = pp == layout.pp and sum(layout.layers) == total and not any(n % vpp for n in layout.layers)
     if same_split and (layout.even or job.stack.rules.uneven_stages):
         return layout.layers, dict(layout.recomputed)
-    layers, own_layers = even_stages(total, pp, vpp), sum(layout.layers)
+    layers, layers_now = even_stages(total, pp, vpp), sum(layout.layers)
     # Rounded down, the shares of all modes have no more layers than a stage.
     return layers, {
-        mode: tuple(n * sum(counts) // own_layers for n in layers) for mode, counts in layout.recomputed
+        mode: tuple(n * sum(counts) // layers_now for n in layers) for mode, counts in layout.recomputed
     }
 
 
@@ -400,43 +400,30 @@ def _distance(one: Layout, other: Layout) -> float:
     return factors_of_two + 0.5 * sum(bool(getattr(one, name) != getattr(other, name)) for name in switches)
 
 
-@overload
-def explain(
-    job: Job,
-    layout: Layout | str,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-) -> Explanation | Refusal: ...
+class SearchOptions(TypedDict, total=False):
+    """Keywords of ``explain``, as ``plan`` has them."""
+
+    progress: Callable[[int, float], None] | None
+    deadline: Deadline | float | None
 
 
 @overload
-def explain(
-    job: Job,
-    layout: None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
-) -> Choice: ...
+def explain(job: Job, layout: Layout | str, **options: Unpack[SearchOptions]) -> Explanation | Refusal: ...
+
+
+@overload
+def explain(job: Job, layout: None = None, **options: Unpack[SearchOptions]) -> Choice: ...
 
 
 @overload
 def explain(
-    job: ServingJob,
-    layout: str | None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
+    job: ServingJob, layout: str | None = None, **options: Unpack[SearchOptions]
 ) -> ServingExplanation | ServingFront | ServingStanding | ServingRefusal: ...
 
 
 @overload
 def explain(
-    job: str | Path,
-    layout: Layout | str | None = None,
-    *,
-    progress: Callable[[int, float], None] | None = None,
-    deadline: Deadline | float | None = None,
+    job: str | Path, layout: Layout | str | None = None, **options: Unpack[SearchOptions]
 ) -> object: ...
 
 

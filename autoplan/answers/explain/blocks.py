@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import breakdown
+from autoplan.report.charts.chart_data import breakdown
 from autoplan.report.document_fields import SCHEMA, Document, brief, difference_document
 from autoplan.report.picture_report import memory_picture
 from autoplan.report.render.blocks import (
     GAP,
     Block,
     Column,
-    ColumnKind,
     DataTable,
     Heading,
     LayoutLine,
     Sentence,
+    columns_of,
     data_table,
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.wording.part_names import GIB, TIME_NAMES
 from autoplan.report.wording.sentences import job_lines, surety_sentences
 from autoplan.report.wording.standing_words import signed_seconds, standing_sentence
@@ -109,10 +109,10 @@ def refusal_document(job: Job, refusal: Refusal) -> Document:
     }
 
 
-def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
-    """Return the breakdown of the fastest plan and the cost of every other choice as text."""
+def choice_blocks(job: Job, choice: Choice, terminal: Terminal) -> list[Block]:
+    """Return the breakdown of the fastest plan and the cost of every other choice as blocks."""
     predicted = choice.best.predicted
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, choice.best.facts, terminal)),
         LayoutLine(choice.best.layout_string, "fastest: "),
         Sentence(limited_sentence(choice)),
@@ -124,12 +124,14 @@ def choice_table(job: Job, choice: Choice, terminal: Terminal) -> str:
         GAP,
         items(surety_sentences(job, [predicted])),
     ]
-    return render(parts, terminal)
 
 
 def choices_table(choice: Choice) -> DataTable:
     """Return the fastest layout with one choice changed, each one solved, as a table."""
-    return data_table(_choice_columns(choice))
+    best = choice.best.predicted.step_seconds
+    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
+    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
+    return data_table(columns_of(heads, rows, {"what if": "text", "largest loss": "text"}))
 
 
 def limited_sentence(choice: Choice) -> str:
@@ -144,18 +146,6 @@ def limited_sentence(choice: Choice) -> str:
         if x > 0.01 * predicted.step_seconds
     ]
     return f"step time {format_seconds(predicted.step_seconds)}: {', '.join(shares)}"
-
-
-def _choice_columns(choice: Choice) -> list[Column]:
-    best = choice.best.predicted.step_seconds
-    rows = [_choice_row(alternative, best) for alternative in choice.alternatives]
-    heads = ("what if", "step", "slower", "peak\n(GiB)", "largest loss")
-    alignments = ("left", "right", "right", "right", "left")
-    cells = zip(*rows, strict=True) if rows else ((),) * len(heads)
-    return [
-        Column(head, tuple(column), "text" if side == "left" else "number")
-        for head, side, column in zip(heads, alignments, cells, strict=True)
-    ]
 
 
 def _choice_row(alternative: Contrast, best: float) -> tuple[str, ...]:
@@ -226,7 +216,6 @@ def bound_sentence(explanation: Explanation) -> str:
 
 
 _REMEDY_HEADS: Final = ("#", "remedy", "saves\n(GiB)", "peak\n(GiB)", "needed\n(GiB)", "step", "fits")
-_REMEDY_KINDS: Final[dict[str, ColumnKind]] = {"remedy": "text", "fits": "verdict"}
 
 
 def verdict_sentences(job: Job, predicted: Prediction) -> Iterator[str]:
@@ -292,11 +281,11 @@ def remedy_note(job: Job) -> str:
 _ROOMY: Final = 100
 
 
-def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) -> str:
-    """Return the memory timeline of a layout and its remedies as text."""
+def explanation_blocks(job: Job, explanation: Explanation, terminal: Terminal) -> list[Block]:
+    """Return the memory timeline of a layout and its remedies as blocks."""
     predicted = explanation.plan.predicted
     verdict, *more = verdict_sentences(job, predicted)
-    parts: list[Block] = [
+    return [
         *heading(job_lines(job, explanation.plan.facts, terminal)),
         LayoutLine(explanation.plan.layout_string),
         GAP,
@@ -311,7 +300,6 @@ def explanation_table(job: Job, explanation: Explanation, terminal: Terminal) ->
         GAP,
         items([remedy_note(job), *surety_sentences(job, [predicted])]),
     ]
-    return render(parts, terminal)
 
 
 def _remedies(explanation: Explanation, terminal: Terminal) -> Iterator[Block]:
@@ -330,8 +318,4 @@ def remedy_columns(explanation: Explanation, terminal: Terminal) -> list[Column]
     rows = _remedy_rows(explanation)
     if terminal.width < _ROOMY:
         rows = [(*cells, fits if fits == "yes" else "no") for *cells, fits in rows]
-    columns = zip(*rows, strict=True)
-    return [
-        Column(head, tuple(cells), _REMEDY_KINDS.get(head, "number"))
-        for head, cells in zip(_REMEDY_HEADS, columns, strict=True)
-    ]
+    return columns_of(_REMEDY_HEADS, rows, {"remedy": "text", "fits": "verdict"})

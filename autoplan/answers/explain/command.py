@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -11,27 +11,23 @@ from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     JobArgument,
+    LayoutOption,
     checked_output,
+    option,
+    page_of,
     present,
-    step_pictures,
     typed_command,
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
-from autoplan.commands.typed_options import option
 from autoplan.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from autoplan.deadline import Deadline
     from autoplan.results.explanation import Explanation, Refusal
-    from autoplan.results.serving.serving_explanation import (
-        ServingExplanation,
-        ServingRefusal,
-        ServingStanding,
-    )
-    from autoplan.results.serving.serving_front import ServingFront
     from autoplan.schema.job import Job
     from autoplan.schema.serving.serving_spec import ServingJob
 
@@ -47,16 +43,6 @@ _FORMS: Final = {
     ".txt": "table",
 }
 
-
-LayoutOption = Annotated[
-    str | None,
-    option(
-        "--layout",
-        "LAYOUT",
-        "The layout, such as tp=2,pp=2,mbs=1,recompute=selective; omitted keys have their defaults.",
-        "-l",
-    ),
-]
 
 ChosenFormatOption = Annotated[
     Format | None,
@@ -120,32 +106,24 @@ def explain(
     from autoplan.kinds import kind_of
 
     kind, limit = kind_of(job), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         loaded = kind.load(job)
         if deadline is None:
             limit.seconds = loaded.deadline
         if apply is not None:
             kind.show_remedy(loaded, layout, apply, output, limit)
             return
-        where = (chosen_form, output, typed_command(context))
+        where = Destination(chosen_form, output, typed_command(context))
         possible = kind.show_explanation(loaded, layout, where, limit)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     if not possible:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def show_explanation(
-    job: Job, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline
-) -> bool:
-    """Write why a layout of a training job, or the fastest one, is what it is; return whether it can run.
-
-    ``where`` is the form, the file and the command.
-    """
-    form, output, command = where
+def show_explanation(job: Job, layout: str | None, where: Destination, deadline: Deadline) -> bool:
+    """Write why a layout of a training job, or the fastest one, is what it is; return whether it can run."""
     if layout is None:
-        return _explain_fastest(job, form, (output, command), deadline)
-    return _explain_layout(job, layout, form, (output, command), deadline)
+        return _explain_fastest(job, where, deadline)
+    return _explain_layout(job, layout, where, deadline)
 
 
 def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, deadline: Deadline) -> None:
@@ -164,33 +142,25 @@ def show_remedy(job: Job, layout: str | None, number: int, output: Path | None, 
     write(remedied(job, answer, number, output.parent if output else None), output)
 
 
-def _explain_fastest(job: Job, form: str, where: tuple[Path | None, str], deadline: Deadline) -> bool:
-    """Write why the fastest plan is the fastest to the file of ``asked``, whose other part is the command."""
-    _no_picture(form, "of a choice", "--layout")
+def _explain_fastest(job: Job, where: Destination, deadline: Deadline) -> bool:
+    """Write why the fastest plan is the fastest."""
+    _no_picture(where.form, "of a choice", "--layout")
     from autoplan.answers.explain.ask import explain_choice
 
     with Bar("what if:") as bar:
         load_solver()
         answer = explain_choice(job, progress=bar, deadline=deadline)
 
-    from autoplan.answers.explain.blocks import choice_document, choice_table
+    from autoplan.answers.explain.blocks import choice_blocks, choice_document
     from autoplan.results.merged_front import at_batch
 
+    page = page_of("explain", "choice_page")
     job = at_batch(job, answer.best)
-
-    def page() -> str:
-        from autoplan.answers.explain.page import choice_page
-
-        return choice_page(job, answer, command, lambda drawn: step_pictures(job, drawn))
-
-    output, command = where
-    present(form, output, job, answer, document=choice_document, table=choice_table, page=page)
+    present(where, job, answer, document=choice_document, table=choice_blocks, page=page)
     return True
 
 
-def _explain_layout(
-    job: Job, layout: str, form: str, output: tuple[Path | None, str], deadline: Deadline
-) -> bool:
+def _explain_layout(job: Job, layout: str, where: Destination, deadline: Deadline) -> bool:
     """Write why a layout is not on the front, and return whether it can run and fits."""
     from autoplan.answers.explain import ask
     from autoplan.planning.plan_and_evaluate import chosen
@@ -204,23 +174,18 @@ def _explain_layout(
     finally:
         progress.close()
     if isinstance(answer, Refusal):
-        _refused(job, answer, form, output)
+        _refused(job, answer, where)
         return False
-    _present(job, answer, form, output)
+    _present(job, answer, where)
     return answer.plan.predicted.fits
 
 
-def _refused(job: Job, answer: Refusal, form: str, where: tuple[Path | None, str]) -> None:
-    _no_picture(form, "of a layout that cannot run", "a layout that satisfies every rule")
+def _refused(job: Job, answer: Refusal, where: Destination) -> None:
+    _no_picture(where.form, "of a layout that cannot run", "a layout that satisfies every rule")
     from autoplan.answers.explain.blocks import refusal_blocks, refusal_document
 
-    def page() -> str:
-        from autoplan.answers.explain.page import refusal_page
-
-        return refusal_page(job, answer, command)
-
-    output, command = where
-    present(form, output, job, answer, document=refusal_document, table=refusal_blocks, page=page)
+    page = page_of("explain", "refusal_page")
+    present(where, job, answer, document=refusal_document, table=refusal_blocks, page=page)
 
 
 def _no_picture(form: str, of: str, needed: str) -> None:
@@ -246,59 +211,61 @@ def _form(form: Format | None, output: Path | None) -> str:
     return form.value
 
 
-def _present(job: Job, answer: Explanation, form: str, where: tuple[Path | None, str]) -> None:
-    """Write the answer in ``form``."""
-    from autoplan.answers.explain.blocks import explanation_table
+def _present(job: Job, answer: Explanation, where: Destination) -> None:
+    from autoplan.answers.explain.blocks import explanation_blocks
     from autoplan.report.document_fields import explanation_document
-
-    def page() -> str:
-        from autoplan.answers.explain.page import explanation_page
-
-        return explanation_page(job, answer, command, lambda drawn: step_pictures(job, drawn))
 
     def picture() -> str:
         from autoplan.report.charts.memory_svg import memory_svg
 
         return memory_svg(job, answer.plan)
 
-    output, command = where
     present(
-        form,
-        output,
+        where,
         job,
         answer,
         document=explanation_document,
-        table=explanation_table,
-        page=page,
+        table=explanation_blocks,
+        page=page_of("explain", "explanation_page"),
         picture=picture,
     )
 
 
 def show_serving_explanation(
-    job: ServingJob, layout: str | None, where: tuple[str, Path | None, str], deadline: Deadline
+    job: ServingJob, layout: str | None, where: Destination, deadline: Deadline
 ) -> bool:
     """Write why the best plan of a serving job is the best, or where ``layout`` stands.
 
-    ``where`` is the form, the file and the command. Returns whether something is feasible, or the layout can
-    run and serve.
+    Returns whether something is feasible, or the layout can run and serve.
     """
-    from autoplan.answers.explain.explained_serving import explain_serving, explain_serving_layout
+    from autoplan.answers.explain import serving_blocks as report
+    from autoplan.answers.explain.explained_serving import explain_engines
+    from autoplan.report.serving.serving_document import serving_front_document
+    from autoplan.report.serving.serving_report import serving_front_blocks
+    from autoplan.results.serving.serving_explanation import (
+        ServingExplanation,
+        ServingRefusal,
+        ServingStanding,
+    )
     from autoplan.results.serving.serving_front import ServingFront
 
-    form, output, _ = where
-    if form == "svg":
+    if where.form == "svg":
         raise UnsupportedError("no chart of a serving job: give a training job, or --format table")
-    if form == "html":
+    if where.form == "html":
         raise UnsupportedError(
             "no page explains a serving job: give --format table; `autoplan plan` writes a page"
         )
     load_solver()
-    if layout is not None:
-        standing = explain_serving_layout(job, layout, deadline=deadline)
-        return _present_standing(standing, Format(form), output)
-    answer = explain_serving(job, deadline=deadline)
-    _present_explanation(answer, Format(form), output)
-    return not isinstance(answer, ServingFront)
+    answer = explain_engines(job, layout, deadline=deadline)
+    forms: dict[type, tuple[Any, Any]] = {
+        ServingFront: (serving_front_document, serving_front_blocks),
+        ServingRefusal: (report.serving_refusal_document, report.serving_refusal_blocks),
+        ServingExplanation: (report.serving_explanation_document, report.serving_explanation_blocks),
+        ServingStanding: (report.serving_standing_document, report.serving_standing_blocks),
+    }
+    document, table = forms[type(answer)]
+    present(where, answer, document=document, table=table)
+    return answer.plan.fits if isinstance(answer, ServingStanding) else isinstance(answer, ServingExplanation)
 
 
 def show_serving_remedy(
@@ -306,46 +273,3 @@ def show_serving_remedy(
 ) -> NoReturn:
     """Raise BadParameter: what helps a serving job is a change of the job, not of a layout."""
     raise typer.BadParameter("`autoplan plan JOB --apply N` makes changes", param_hint="--apply")
-
-
-def _present_explanation(
-    answer: ServingExplanation | ServingFront, form: Format, output: Path | None
-) -> None:
-    from autoplan.answers.explain.serving_blocks import (
-        serving_explanation_document,
-        serving_explanation_table,
-    )
-    from autoplan.report.serving.serving_document import serving_front_document
-    from autoplan.report.serving.serving_report import serving_front_blocks
-    from autoplan.results.serving.serving_explanation import ServingExplanation
-
-    present(
-        form,
-        output,
-        document=lambda: (
-            serving_explanation_document(answer)
-            if isinstance(answer, ServingExplanation)
-            else serving_front_document(answer)
-        ),
-        table=lambda terminal: (
-            serving_explanation_table(answer, terminal)
-            if isinstance(answer, ServingExplanation)
-            else serving_front_blocks(answer, terminal)
-        ),
-    )
-
-
-def _present_standing(answer: ServingStanding | ServingRefusal, form: Format, output: Path | None) -> bool:
-    """Write where a layout stands, and return whether it can run and serve."""
-    import autoplan.answers.explain.serving_blocks as report
-    from autoplan.results.serving.serving_explanation import ServingRefusal
-
-    if isinstance(answer, ServingRefusal):
-        present(
-            form, output, answer, document=report.serving_refusal_document, table=report.serving_refusal_table
-        )
-        return False
-    present(
-        form, output, answer, document=report.serving_standing_document, table=report.serving_standing_table
-    )
-    return answer.plan.fits

@@ -14,7 +14,7 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import LayoutError
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
-from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
+from autoplan.results.serving.plan_values import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_explanation import (
     LimitSlack,
     ServingContrast,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from autoplan.answers.explain.blocks import (
     bound_sentence,
     choice_document,
@@ -18,12 +16,15 @@ from autoplan.answers.explain.blocks import (
     verdict_sentences,
 )
 from autoplan.report.charts.memory_svg import memory_svg
-from autoplan.report.document_fields import explanation_document, plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import element, page, region, sentences_list
-from autoplan.report.pages.page_sections import command_section, headings, json_section, provenance_section
+from autoplan.report.document_fields import explanation_document
+from autoplan.report.pages.html import element, html_of, page, region
+from autoplan.report.pages.page_sections import (
+    PageRequest,
+    closing_sections,
+    headings,
+    prediction_details,
+)
 from autoplan.report.pages.pictures.stacked_bars import share_bars
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Block, Column, Heading, below_heading, data_table
 from autoplan.report.render.terminal import WIDE
 from autoplan.report.wording.sentences import surety_sentences
@@ -31,11 +32,11 @@ from autoplan.results.explanation import Choice, Explanation, Refusal
 from autoplan.schema.job import Job
 
 
-def explanation_page(job: Job, explanation: Explanation, command: str, pictures_of: PicturesOf) -> str:
-    """Return a layout with its memory, step and remedies as a page; ``command`` is what was typed."""
+def explanation_page(job: Job, explanation: Explanation, request: PageRequest) -> str:
+    """Return a layout with its memory, step and remedies as a page."""
     plan = explanation.plan
     verdict, *more = verdict_sentences(job, plan.predicted)
-    document = plan_document(job, plan)
+    document, sure = explanation_document(job, explanation), surety_sentences(job, [plan.predicted])
     body = [
         *headings(job, plan.facts),
         element("h2", "The layout"),
@@ -51,17 +52,15 @@ def explanation_page(job: Job, explanation: Explanation, command: str, pictures_
         element("h2", "Memory by event of a step"),
         region("memory by event of a step", memory_svg(job, plan), "picture drawn"),
         element("h2", "The prediction"),
-        *plan_details(plan, document["job"]["limits"], document["predicted"], pictures_of),
-        *_end(job, surety_sentences(job, [plan.predicted]), command),
-        *json_section("the explanation as JSON", explanation_document(job, explanation)),
+        *prediction_details(job, plan, request),
+        *closing_sections(job, request, "the explanation as JSON", document, sure=sure),
     ]
     return page(f"{job.name}: {plan.layout_string}", body)
 
 
-def choice_page(job: Job, choice: Choice, command: str, pictures_of: PicturesOf) -> str:
-    """Return why the fastest plan is the fastest as a page; ``command`` is what was typed."""
-    best = choice.best
-    document = plan_document(job, best)
+def choice_page(job: Job, choice: Choice, request: PageRequest) -> str:
+    """Return why the fastest plan is the fastest as a page."""
+    best, sure = choice.best, surety_sentences(job, [choice.best.predicted])
     body = [
         *headings(job, best.facts),
         element("h2", "The fastest layout"),
@@ -69,31 +68,21 @@ def choice_page(job: Job, choice: Choice, command: str, pictures_of: PicturesOf)
         element("h2", "What if: one choice changed, each one solved"),
         *html_of([choices_table(choice)]),
         element("h2", "The prediction"),
-        *plan_details(best, document["job"]["limits"], document["predicted"], pictures_of),
-        *_end(job, surety_sentences(job, [best.predicted]), command),
-        *json_section("the choice as JSON", choice_document(job, choice)),
+        *prediction_details(job, best, request),
+        *closing_sections(job, request, "the choice as JSON", choice_document(job, choice), sure=sure),
     ]
     return page(f"{job.name}: the fastest layout", body)
 
 
-def refusal_page(job: Job, refusal: Refusal, command: str) -> str:
-    """Return why a layout cannot run as a page; ``command`` is what was typed."""
+def refusal_page(job: Job, refusal: Refusal, request: PageRequest) -> str:
+    """Return why a layout cannot run as a page."""
     body = [
         *headings(job, refusal.facts),
         element("h2", "The layout"),
         *html_of(below_heading(refusal_blocks(job, refusal, WIDE))),
-        *provenance_section(job),
-        *command_section(command),
-        *json_section("the refusal as JSON", refusal_document(job, refusal)),
+        *closing_sections(job, request, "the refusal as JSON", refusal_document(job, refusal)),
     ]
     return page(f"{job.name}: {refusal.layout}", body)
-
-
-def _end(job: Job, sentences: list[str], command: str) -> Iterator[str]:
-    yield element("h2", "How sure this is")
-    yield sentences_list(sentences)
-    yield from provenance_section(job)
-    yield from command_section(command)
 
 
 def _remedies(explanation: Explanation) -> list[str]:

@@ -21,7 +21,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.terminal import Terminal
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_words import load_words
 from autoplan.results.job_summary import serving_job_document
@@ -50,8 +50,8 @@ _BOUNDS: Final = {
 _TIMES: Final = {"time_to_first_token", "time_per_output_token", "request_latency"}
 
 
-def serving_explanation_table(answer: ServingExplanation, terminal: Terminal) -> str:
-    """Return why the best plan is the best as text."""
+def serving_explanation_blocks(answer: ServingExplanation, terminal: Terminal) -> list[Block]:
+    """Return why the best plan is the best as blocks."""
     parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
         Sentence(f"best by {answer.objective}: {_value(answer.best, answer.objective)}"),
@@ -66,7 +66,7 @@ def serving_explanation_table(answer: ServingExplanation, terminal: Terminal) ->
         parts += [Heading("why not: one choice forced, each one solved")]
         parts += [_contrasts(answer), GAP]
     parts.append(items([*_flip_lines(answer.flips, answer.job), *_notes(answer)]))
-    return render(parts, terminal)
+    return parts
 
 
 def _value(plan: ServingPlan, objective: ServingObjective) -> str:
@@ -255,16 +255,15 @@ def _step(step: IterationParts) -> Document:
     }
 
 
-def serving_refusal_table(answer: ServingRefusal, terminal: Terminal) -> str:
-    """Return the rules that a layout breaks as text."""
-    lines: list[Block] = [
+def serving_refusal_blocks(answer: ServingRefusal, terminal: Terminal) -> list[Block]:
+    """Return the rules that a layout breaks as blocks."""
+    return [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
         LayoutLine(answer.layout),
         GAP,
         Sentence("cannot run: it breaks these rules", "bad"),
         items(answer.rules, ""),
     ]
-    return render(lines, terminal)
 
 
 def serving_refusal_document(answer: ServingRefusal) -> Document:
@@ -277,8 +276,8 @@ def serving_refusal_document(answer: ServingRefusal) -> Document:
     }
 
 
-def serving_standing_table(answer: ServingStanding, terminal: Terminal) -> str:
-    """Return where a layout stands against the front as text."""
+def serving_standing_blocks(answer: ServingStanding, terminal: Terminal) -> list[Block]:
+    """Return where a layout stands against the front as blocks."""
     parts: list[Block] = [
         *heading((*serving_job_lines(answer.job, terminal), load_words(answer.job))),
         LayoutLine(answer.plan.layout_string),
@@ -291,7 +290,7 @@ def serving_standing_table(answer: ServingStanding, terminal: Terminal) -> str:
         parts += [Heading("changes of one setting that help, each one evaluated")]
         parts.append(items([f"{change.sentence}: {change.plan.layout_string}" for change in answer.changes]))
     parts.append(items(_flip_lines(answer.flips, answer.job)))
-    return render(parts, terminal)
+    return parts
 
 
 def _place(answer: ServingStanding) -> str:

@@ -9,13 +9,15 @@ import typer
 
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
+    option,
+    page_of,
     present,
     typed_command,
 )
-from autoplan.commands.typed_options import option
 from autoplan.schema.precision import Optimizer, Precision, ResultState, StartState
 
 
@@ -180,11 +182,7 @@ def gemm(  # noqa: PLR0913, PLR0917 - one argument for each option
 
     from autoplan.answers.gemm.blocks import gemm_blocks, gemm_document
 
-    def page() -> str:
-        from autoplan.answers.gemm.page import gemm_page
-
-        return gemm_page(answer, typed_command(context))
-
-    present(form, output, answer, document=gemm_document, table=gemm_blocks, page=page)
+    where, page = Destination(form, output, typed_command(context)), page_of("gemm", "gemm_page")
+    present(where, answer, document=gemm_document, table=gemm_blocks, page=page)
     if not answer.feasible:
         raise typer.Exit(NOTHING_FEASIBLE)

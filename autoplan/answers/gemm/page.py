@@ -20,17 +20,20 @@ from autoplan.answers.gemm.value import (
     PurposeTime,
     SchemeRow,
 )
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     table,
     text_cell,
 )
-from autoplan.report.pages.page_sections import command_section, json_section, provenance_section
+from autoplan.report.pages.page_sections import (
+    PageRequest,
+    closing_sections,
+)
 from autoplan.report.pages.pictures.roofline_picture import RooflinePoint, roofline_picture
 from autoplan.report.pages.pictures.stacked_bars import Part, stacked_bar
 from autoplan.report.render.blocks import below_heading
@@ -43,8 +46,8 @@ _FAR: Final = 4.0
 _COLOURS: Final = tuple(TIME_COLOURS.values())
 
 
-def gemm_page(answer: ProductAnswer | DistributedAnswer, command: str) -> str:
-    """Return the answer on a product as a self-contained page; ``command`` is what was typed."""
+def gemm_page(answer: ProductAnswer | DistributedAnswer, request: PageRequest) -> str:
+    """Return the answer on a product as a self-contained page."""
     if isinstance(answer, ProductAnswer):
         parts, where, pictures = product_blocks(answer, WIDE), product_where(answer, WIDE), _single(answer)
     else:
@@ -58,9 +61,7 @@ def gemm_page(answer: ProductAnswer | DistributedAnswer, command: str) -> str:
         *([element("p", _times(answer), "answer")] if isinstance(answer, ProductAnswer) else []),
         *html_of(below_heading(parts)),
         *pictures,
-        *provenance_section(answer.job),
-        *command_section(command),
-        *json_section("the answer as JSON", gemm_document(answer)),
+        *closing_sections(answer.job, request, "the answer as JSON", gemm_document(answer)),
     ]
     return page(title, body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from autoplan.answers.guide.value import (
@@ -18,13 +19,14 @@ from autoplan.report.document_fields import SCHEMA, Document, brief, difference_
 from autoplan.report.render.blocks import (
     GAP,
     Block,
-    Column,
+    ColumnKind,
     Heading,
     LayoutLine,
     Sentence,
     ShareBar,
     ShareBars,
     TypedLines,
+    columns_of,
     data_table,
     heading,
     items,
@@ -320,19 +322,7 @@ def _line(line: ScalingLine) -> Document:
         "breaks_at_devices": line.breaks_at,
         "broken_by": line.broken_by,
         "sentence": scaling_sentence(line),
-        "points": [_point(point) for point in line.points],
-    }
-
-
-def _point(point: ScalingPoint) -> Document:
-    return {
-        "devices": point.devices,
-        "nodes": point.nodes,
-        "global_batch_size": point.global_batch_size,
-        "plan": _brief(point.plan),
-        "why": point.why,
-        "speedup": point.speedup,
-        "line": point.line,
+        "points": [{**plain(replace(x, plan=None)), "plan": _brief(x.plan)} for x in line.points],
     }
 
 
@@ -342,7 +332,10 @@ _NOTHING: Final = "-"
 _LAYOUT: Final = 24
 _LAYOUT_SHARE: Final = 0.35
 
-_Rows = Sequence[tuple[str, ...]]
+#: Columns that are no numbers.
+_KINDS: Final[dict[str, ColumnKind]] = dict.fromkeys(
+    ("allowed too", "layout", "what it brings and costs", "precision", ""), "text"
+)
 
 
 def guide_blocks(guide: TrainingGuide, terminal: Terminal) -> list[Block]:
@@ -387,17 +380,11 @@ def _job_file(guide: TrainingGuide) -> Iterator[Block]:
         yield TypedLines(tuple(f"  {line}" for line in guide.job.source.text.splitlines()), "quiet")
 
 
-def _titled(title: str, rows: _Rows, columns: Sequence[tuple[str, str]]) -> Iterator[Block]:
+def _titled(title: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[Block]:
     """Yield a table below its title; nothing without rows."""
-    if not rows:
-        return
-    yield Heading(title)
-    yield data_table(
-        [
-            Column(head, tuple(cells), "text" if side == "left" else "number")
-            for (head, side), cells in zip(columns, zip(*rows, strict=True), strict=True)
-        ]
-    )
+    if rows:
+        yield Heading(title)
+        yield data_table(columns_of(heads, rows, _KINDS))
 
 
 def _short(plan: Plan, terminal: Terminal) -> str:
@@ -411,10 +398,8 @@ def _peak(plan: Plan) -> str:
 
 def _ladder(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     rows = [_rung_row(rung, terminal) for rung in guide.rungs]
-    columns = (("allowed too", "left"), ("layout", "left"), ("step", "right"), ("peak\n(GiB)", "right"))
-    yield from _titled(
-        "baselines, each with all above it", rows, (*columns, ("what it brings and costs", "left"))
-    )
+    heads = ("allowed too", "layout", "step", "peak\n(GiB)", "what it brings and costs")
+    yield from _titled("baselines, each with all above it", heads, rows)
     yield GAP
 
 
@@ -468,9 +453,8 @@ def _scaling(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     for line in guide.scaling:
         same = "the same batch" if line.kind == "strong" else "a batch in proportion"
         heads = ("devices", "nodes", "batch", "layout", "step", "tokens/s", "speedup", "by the law")
-        columns = [(head, "left" if head == "layout" else "right") for head in heads]
         rows = [_point_row(point, terminal) for point in line.points]
-        yield from _titled(f"more devices, {same}", rows, columns)
+        yield from _titled(f"more devices, {same}", heads, rows)
         yield items([scaling_sentence(line)], "")
         yield GAP
 
@@ -500,8 +484,8 @@ def _batch(guide: TrainingGuide) -> Iterator[Block]:
 
 def _precisions(guide: TrainingGuide, terminal: Terminal) -> Iterator[Block]:
     rows = [_precision_row(change, guide.best, terminal) for change in guide.precisions]
-    columns = (("precision", "left"), ("layout", "left"), ("step", "right"), ("peak\n(GiB)", "right"))
-    yield from _titled(f"other precisions than {guide.job.precision}", rows, (*columns, ("", "left")))
+    heads = ("precision", "layout", "step", "peak\n(GiB)", "")
+    yield from _titled(f"other precisions than {guide.job.precision}", heads, rows)
     yield GAP
 
 

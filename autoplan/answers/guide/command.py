@@ -10,15 +10,17 @@ from autoplan.commands.lean import load_solver
 from autoplan.commands.options import DeadlineOption, command_deadline
 from autoplan.commands.output import (
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     OutputOption,
+    argument,
+    option,
+    page_of,
     present,
-    step_pictures,
     typed_command,
 )
 from autoplan.commands.planned import Bar, stopped_by_signals
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.answers.guide.value import TrainingGuide
@@ -102,10 +104,11 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
     --output whose name ends in .html is the answer as a page that loads nothing, written beside the table.
     """
     from autoplan.answers.guide.ask import guided_job
+    from autoplan.answers.guide.blocks import guide_blocks, guide_document
 
     of_model, on = _one_of(model, named_model, "MODEL"), _one_of(hardware, named_hardware, "HARDWARE")
     limit = command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         job, assumed = guided_job(
             of_model,
             on,
@@ -119,16 +122,8 @@ def guide(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if deadline is None:
             limit.seconds = job.deadline
         answer = _answer(job, assumed, critical_batch, limit)
-    from autoplan.answers.guide.blocks import guide_blocks, guide_document
-
-    def page() -> str:
-        from autoplan.answers.guide.page import guide_page
-
-        return guide_page(answer, typed_command(context), lambda drawn: step_pictures(job, drawn))
-
-    present(form, output, answer, document=guide_document, table=guide_blocks, page=page)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
+        where, page = Destination(form, output, typed_command(context)), page_of("guide", "guide_page")
+        present(where, answer, document=guide_document, table=guide_blocks, page=page)
     if answer.best is None:
         raise typer.Exit(NOTHING_FEASIBLE)
 

@@ -8,25 +8,22 @@ from xml.etree import ElementTree as ET
 from autoplan.answers.guide.blocks import guide_blocks, guide_document
 from autoplan.answers.guide.value import ScalingLine, TrainingGuide
 from autoplan.report.charts.chart_data import Axis, round_values
-from autoplan.report.document_fields import plan_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import colour_keys, element, page, readout, region
+from autoplan.report.pages.html import colour_keys, element, html_of, page, readout, region
 from autoplan.report.pages.page_sections import (
-    command_section,
+    PageRequest,
+    closing_sections,
     headings,
-    json_section,
-    provenance_section,
+    prediction_details,
     rejected_section,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, written
 from autoplan.report.render.terminal import WIDE
 from autoplan.units import format_seconds
 
 
-def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> str:
-    """Return the guide as a self-contained page; ``command`` is what was typed."""
+def guide_page(guide: TrainingGuide, request: PageRequest) -> str:
+    """Return the guide as a self-contained page."""
     job, best = guide.job, guide.best
     parts = guide_blocks(guide, WIDE)
     # The title and its conditions are those of the page.
@@ -37,16 +34,10 @@ def guide_page(guide: TrainingGuide, command: str, pictures_of: PicturesOf) -> s
         *(x for line in guide.scaling for x in scaling_picture(line)),
     ]
     if best is not None:
-        document = plan_document(job, best)
-        body += [
-            element("h2", "The best layout"),
-            *plan_details(best, document["job"]["limits"], document["predicted"], pictures_of),
-        ]
+        body += [element("h2", "The best layout"), *prediction_details(job, best, request)]
     body += [
         *rejected_section(guide.front),
-        *provenance_section(job),
-        *command_section(command),
-        *json_section("the guide as JSON", guide_document(guide)),
+        *closing_sections(job, request, "the guide as JSON", guide_document(guide)),
     ]
     return page(f"{job.name}: a guide", body)
 

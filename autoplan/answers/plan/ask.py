@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import sqrt
 from typing import Final
 
-from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog import stack as stack_named
 from autoplan.costs.uncertainty import MACHINE_SHARE, half_widths
 from autoplan.errors import AutoplanError
 from autoplan.planning.plan_and_evaluate import evaluate, plan
-from autoplan.results.front import Front
+from autoplan.results.front import Front, LinkChoice, NarrowerIntervals
 from autoplan.results.merged_front import at_batch
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
@@ -50,7 +49,7 @@ def link_choices(front: Front) -> list[LinkChoice]:
     cannot tell apart are one choice; a measured rate leaves none open.
     """
     job = at_batch(front.job, front.fastest)
-    return [found for rate in _rates_of_hosts(job) if (found := _choice_at(front, job, rate)) is not None]
+    return [choice for rate in _rates_of_hosts(job) if (choice := _choice_at(front, job, rate)) is not None]
 
 
 def _rates_of_hosts(job: Job) -> Iterator[float]:
@@ -78,15 +77,15 @@ def _with_fabric(job: Job, rate: float) -> Job:
 
 def _choice_at(front: Front, job: Job, rate: float) -> LinkChoice | None:
     """Return the fastest layout with a fabric of ``rate`` [byte/s], where it is not the answer's."""
-    there = _with_fabric(job, rate)
+    at_rate = _with_fabric(job, rate)
     try:
         alternative = plan(
-            replace(there, programs=None, choices=(), objectives=("step_time",)), deadline=job.deadline
+            replace(at_rate, programs=None, choices=(), objectives=("step_time",)), deadline=job.deadline
         )
     except AutoplanError:
         return None
     noise = job.stack.uncertainty.order.value if job.stack.uncertainty.order else 0.0
-    fastest = evaluate(there, front.fastest.layout).predicted.step_seconds
+    fastest = evaluate(at_rate, front.fastest.layout).predicted.step_seconds
     if not alternative.plans or alternative.fastest.predicted.step_seconds >= fastest * (1.0 - noise):
         return None
     return LinkChoice(

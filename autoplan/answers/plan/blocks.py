@@ -10,10 +10,9 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Final
 
-from autoplan.answers.plan.value import LinkChoice, NarrowerIntervals
 from autoplan.catalog.job_option_names import reference_words
 from autoplan.costs.core.prediction import Prediction
-from autoplan.report.charts.breakdown import breakdown, fullest_stage, memory_rows, time_rows
+from autoplan.report.charts.chart_data import breakdown, fullest_stage, memory_rows, time_rows
 from autoplan.report.choices_report import basis_sentences, question_columns, question_sentences
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
@@ -49,7 +48,7 @@ from autoplan.report.wording.sentences import (
 )
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.report.wording.suggestion_words import next_change, suggestion_lines
-from autoplan.results.front import Front
+from autoplan.results.front import Front, LinkChoice, NarrowerIntervals
 from autoplan.results.merged_front import at_batch, batch_of, choice_key, target_of
 from autoplan.results.plan import Plan
 from autoplan.schema.job import ChosenProgram, Job
@@ -156,12 +155,12 @@ def _memory_words(predicted: Prediction, terminal: Terminal) -> str:
 
 
 def _part_words(
-    parts: Sequence[tuple[str, float]], whole: float, words: Callable[[float], str], terminal: Terminal
+    parts: Sequence[tuple[str, float]], total: float, words: Callable[[float], str], terminal: Terminal
 ) -> str:
     ranked = sorted(parts, key=lambda part: -part[1])
-    large = [part for part in ranked if part[1] >= _SMALL_PART * whole]
+    large = [part for part in ranked if part[1] >= _SMALL_PART * total]
     other = sum(size for _, size in ranked[len(large) :])
-    if other >= _SMALL_PART * whole:
+    if other >= _SMALL_PART * total:
         large.append(("other", other))
     return f" {terminal.dot} ".join(f"{name} {words(size)}" for name, size in large)
 
@@ -189,14 +188,14 @@ def _trust(front: Front, intervals: NarrowerIntervals | None) -> str:
 
 def _link_words(links: Sequence[LinkChoice]) -> str:
     """Return which layouts are faster where devices copy at other rates, and how to know the rate."""
-    there = "; ".join(
+    reversals = "; ".join(
         f"at {x.rate / 1e9:.2g} GB/s {x.layout} takes {format_seconds(x.seconds)}, plan 1"
         f" {format_seconds(x.fastest_seconds)}"
         for x in links
     )
     taken = f"{links[0].taken / 1e9:.2g} GB/s is taken"
     tells = "autoplan hardware --measure tells"
-    return f"the choice hangs on the rate between devices over PCIe, {taken}: {there}; {tells}"
+    return f"the choice hangs on the rate between devices over PCIe, {taken}: {reversals}; {tells}"
 
 
 def _narrower(job: Job, intervals: NarrowerIntervals | None) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,28 +9,25 @@ import typer
 from autoplan.commands.lean import load_solver
 from autoplan.commands.options import CacheOption, DeadlineOption, command_deadline, takes_job_options
 from autoplan.commands.output import (
-    MANY_PASSES,
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
     JobArgument,
     OutputOption,
     drawn_step,
-    many_passes,
+    option,
+    page_of,
     present,
-    step_pictures,
     step_trace,
     typed_command,
     write,
 )
 from autoplan.commands.planned import Bar, Progress, stopped_by_signals
-from autoplan.commands.typed_options import option
 
 if TYPE_CHECKING:
-    from autoplan.report.pages.plan_details import StepPictures
     from autoplan.report.render.terminal import Terminal
     from autoplan.results.front import Front
-    from autoplan.results.plan import Plan
 
 __all__ = ["plan", "show_front"]
 
@@ -101,7 +97,7 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
     kind = kind_of(job)
     progress, limit = Progress(), command_deadline(deadline)
-    with stopped_by_signals(limit) as interrupted:
+    with stopped_by_signals(limit):
         try:
             loaded = kind.load(job) if lost_nodes is None else remaining(job, lost_nodes)
             if deadline is None:
@@ -116,26 +112,17 @@ def plan(  # noqa: PLR0913, PLR0917 - a parameter for each option
         if apply is not None:
             write(kind.applied(front, apply, output.parent if output else None), output)
         else:
-            where = (form, output, typed_command(context))
+            where = Destination(form, output, typed_command(context))
             kind.show_front(front, where, all_plans=all_plans, details=details, pictures=pictures)
-    if interrupted.exit_code is not None:
-        raise typer.Exit(interrupted.exit_code)
     if apply is None and not front.answered:
         raise typer.Exit(NOTHING_FEASIBLE)
 
 
-def show_front(
-    front: Front, where: tuple[Format, Path | None, str], *, all_plans: bool, details: bool, pictures: bool
-) -> None:
-    """Write the front of a training job; ``where`` is the form, the file and the command."""
-    form, output, command = where
+def show_front(front: Front, where: Destination, *, all_plans: bool, details: bool, pictures: bool) -> None:
+    """Write the front of a training job."""
+    from autoplan.report.document_fields import front_document
 
-    def document() -> dict[str, Any]:
-        from autoplan.report.document_fields import front_document
-
-        return front_document(front)
-
-    def table(terminal: Terminal) -> str:
+    def table(front: Front, terminal: Terminal) -> str:
         from autoplan.answers.plan.ask import faster_layout, narrower_intervals
         from autoplan.answers.plan.blocks import front_table
         from autoplan.launch.expressible import expressible_number
@@ -152,7 +139,8 @@ def show_front(
 
         return step_trace(at_batch(front.job, front.fastest), front.fastest) if front.feasible else ""
 
-    present(form, output, document=document, table=table, page=lambda: _page(front, command), trace=trace)
+    page = page_of("plan", "plan_page")
+    present(where, front, document=front_document, table=table, page=page, trace=trace)
 
 
 def _pictures(front: Front, terminal: Terminal) -> str:
@@ -161,17 +149,3 @@ def _pictures(front: Front, terminal: Terminal) -> str:
 
     step = drawn_step(at_batch(front.job, front.fastest), front.fastest)
     return front_pictures(front, step, terminal)
-
-
-def _page(front: Front, command: str) -> str:
-    """Return the front as a page."""
-    from autoplan.answers.plan.page import plan_page
-    from autoplan.results.merged_front import at_batch
-
-    def pictures_of(plan: Plan) -> StepPictures:
-        job = at_batch(front.job, plan)
-        if plan != front.fastest and many_passes(plan):
-            return step_pictures(job, plan, timeline=MANY_PASSES)
-        return step_pictures(job, plan)
-
-    return plan_page(front, command, pictures_of)

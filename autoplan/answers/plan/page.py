@@ -9,23 +9,26 @@ from typing import Any, Final
 from autoplan.answers.plan.blocks import plans_table
 from autoplan.report.choices_report import answers_table, question_sentences
 from autoplan.report.document_fields import Document, front_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     choice_list,
     detail_section,
     element,
     folded,
+    html_of,
     page,
     preformatted,
     sentences_list,
 )
 from autoplan.report.pages.page_sections import (
+    PageRequest,
     command_section,
     headings,
     json_section,
+    plan_details,
     proof_section,
     provenance_section,
     rejected_section,
+    step_beside,
     step_sentence,
 )
 from autoplan.report.pages.pictures.scatter_picture import (
@@ -34,13 +37,13 @@ from autoplan.report.pages.pictures.scatter_picture import (
     scatter_picture,
     with_ends_labelled,
 )
-from autoplan.report.pages.plan_details import PicturesOf, plan_details
 from autoplan.report.render.blocks import Heading
 from autoplan.report.render.terminal import WIDE, Terminal, spread
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import front_sentences, layout_parts, number_words, space_sentence
 from autoplan.report.wording.suggestion_words import conflict_sentences, suggestion_sentences
 from autoplan.results.front import Front
+from autoplan.results.merged_front import at_batch
 from autoplan.units import format_bytes, format_seconds
 
 __all__ = ["MOST_DETAILS", "MOST_PLANS", "front_picture", "plan_page"]
@@ -52,15 +55,15 @@ MOST_DETAILS: Final = 8
 _MOST_CHARACTERS: Final = 600_000
 
 
-def plan_page(front: Front, command: str, pictures_of: PicturesOf) -> str:
-    """Return ``front`` as a self-contained page; ``command`` is what was typed."""
-    body = _feasible(front, pictures_of) if front.plans else _infeasible(front)
+def plan_page(front: Front, request: PageRequest) -> str:
+    """Return ``front`` as a self-contained page."""
+    body = _feasible(front, request) if front.plans else _infeasible(front)
     parts = [
         *headings(front.job, front.facts),
         *body,
         *rejected_section(front),
         *provenance_section(front.job),
-        *command_section(command),
+        *command_section(request.command),
     ]
     return page(f"{front.job.name}: plans", parts)
 
@@ -78,11 +81,11 @@ def _infeasible(front: Front) -> Iterator[str]:
     yield from proof_section(front, [space_sentence(front)])
 
 
-def _feasible(front: Front, pictures_of: PicturesOf) -> Iterator[str]:
+def _feasible(front: Front, request: PageRequest) -> Iterator[str]:
     document = front_document(front)
     numbers = [index + 1 for index in spread(len(front.plans), MOST_PLANS)]
     chosen = front.plans.index(front.fastest) + 1
-    details = dict(_details(front, document, chosen, pictures_of))
+    details = dict(_details(front, document, chosen, request))
     yield from _answer_sentences(front, document["front"])
     yield element("h2", f"The front: {number_words(len(front.plans), 'plan')}")
     yield front_picture({n: document["front"][n - 1] for n in numbers}, chosen)
@@ -117,24 +120,26 @@ def _answer_sentences(front: Front, plans: Sequence[Mapping[str, Any]]) -> Itera
 
 
 def _details(
-    front: Front, document: Document, chosen: int, pictures_of: PicturesOf
+    front: Front, document: Document, chosen: int, request: PageRequest
 ) -> Iterator[tuple[int, str]]:
     """Yield plans that can be chosen, ``chosen`` first, as long as they leave the page small."""
     spent = 0
     others = [index + 1 for index in spread(len(front.plans), MOST_DETAILS)]
     for number in dict.fromkeys([chosen, *others]):
-        html = "\n".join(_detail(front, document, number, pictures_of))
+        html = "\n".join(_detail(front, document, number, request))
         spent += len(html)
         if number != chosen and spent > _MOST_CHARACTERS:
             return
         yield number, html
 
 
-def _detail(front: Front, document: Document, number: int, pictures_of: PicturesOf) -> list[str]:
+def _detail(front: Front, document: Document, number: int, request: PageRequest) -> list[str]:
     plan, entry = front.plans[number - 1], document["front"][number - 1]
+    job, documents = at_batch(front.job, plan), (document["job"]["limits"], entry["predicted"])
+    timeline = step_beside(job, plan, front.fastest, request)
     return [
         element("h3", f"Plan {number}"),
-        *plan_details(plan, document["job"]["limits"], entry["predicted"], pictures_of),
+        *plan_details(job, plan, documents, request, timeline),
         *json_section(f"plan {number} as JSON", entry),
     ]
 

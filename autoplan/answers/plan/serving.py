@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from autoplan.catalog.job_option_names import reference_words
-from autoplan.commands.output import Format, present
+from autoplan.commands.output import Destination, present
 from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
 from autoplan.launch.engines.serve_commands import PROGRAM_OF
 from autoplan.launch.engines.served_run import checkpoint_of
+from autoplan.lazy import Later
 from autoplan.report.render.blocks import (
     COLUMN_GAP,
     GAP,
@@ -27,8 +28,8 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import SCREEN_LINES, Terminal, render, spread
 from autoplan.report.serving.capacity_report import serving_job_lines
-from autoplan.report.serving.serving_plan_report import class_blocks
 from autoplan.report.serving.serving_report import (
+    class_blocks,
     figure_columns,
     proof_sentences,
     scaling_blocks,
@@ -46,27 +47,21 @@ __all__ = ["serving_screen", "show_serving_front"]
 
 def show_serving_front(
     front: ServingFront,
-    where: tuple[Format, Path | None, str],
+    where: Destination,
     *,
     all_plans: bool,
     details: bool,
     pictures: bool,  # noqa: ARG001 - as of any kind: engines have none
 ) -> None:
-    """Write the front of a serving job; ``where`` is the form, the file and the command."""
+    """Write the front of a serving job."""
     from autoplan.report.serving.serving_document import serving_front_document
 
-    def page() -> str:
-        from autoplan.report.pages.serving_page import serving_front_page
-
-        return serving_front_page(front, command)
-
-    form, output, command = where
     present(
-        form,
-        output,
-        document=lambda: serving_front_document(front),
-        table=lambda terminal: serving_screen(front, terminal, all_plans=all_plans, details=details),
-        page=page,
+        where,
+        front,
+        document=serving_front_document,
+        table=partial(serving_screen, all_plans=all_plans, details=details),
+        page=Later[..., str]("autoplan.report.pages.serving_page", "serving_front_page"),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,17 +13,20 @@ from autoplan.commands.lean import collect_again
 from autoplan.commands.output import (
     INTERRUPTED,
     NOTHING_FEASIBLE,
+    Destination,
     Format,
     FormatOption,
+    argument,
     asks_for_page,
     complain,
     form_of_suffix,
+    option,
+    page_of,
     present,
     standard_output,
     typed_command,
 )
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 if TYPE_CHECKING:
     from autoplan.results.sweep import Sweep
@@ -87,22 +91,17 @@ def sweep(
         )
     if dask is not None and workers is not None:
         raise typer.BadParameter("the cluster's workers plan: leave --workers out", param_hint="--dask")
-    whole = asks_for_page(form, output) or form_of_suffix(output) is not None
-    answer = _planned(grid, None if whole else output, workers, dask)
+    at_the_end = asks_for_page(form, output) or form_of_suffix(output) is not None
+    answer = _planned(grid, None if at_the_end else output, workers, dask)
 
     from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
 
-    def page() -> str:
-        from autoplan.answers.sweep.page import sweep_page
-
-        return sweep_page(answer, typed_command(context))
-
     present(
-        form,
-        output if whole else None,
-        document=lambda: sweep_document(answer),
-        table=lambda terminal: sweep_blocks(answer, terminal, all_cells=all_cells),
-        page=page,
+        Destination(form, output if at_the_end else None, typed_command(context)),
+        answer,
+        document=sweep_document,
+        table=partial(sweep_blocks, all_cells=all_cells),
+        page=page_of("sweep", "sweep_page"),
     )
     if answer.altered:
         complain([_altered(answer)])

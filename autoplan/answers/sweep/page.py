@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.answers.sweep.blocks import sweep_blocks, sweep_document
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import element, page, sentences_list
-from autoplan.report.pages.page_sections import command_section, json_section
+from autoplan.report.pages.html import element, html_of, page, sentences_list
+from autoplan.report.pages.page_sections import PageRequest, command_section, json_section
 from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
 from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE, spread
@@ -25,8 +24,8 @@ _MOST_LABELS: Final = 40
 MOST_CELLS: Final = 400
 
 
-def sweep_page(sweep: Sweep, command: str) -> str:
-    """Return the best plan of each cell as a self-contained page; ``command`` is what was typed."""
+def sweep_page(sweep: Sweep, request: PageRequest) -> str:
+    """Return the best plan of each cell as a self-contained page."""
     chosen = [sweep.rows[index] for index in spread(len(sweep.rows), MOST_CELLS)]
     listed = replace(sweep, rows=tuple(chosen))
     parts = sweep_blocks(listed, WIDE, all_cells=True)
@@ -42,7 +41,7 @@ def sweep_page(sweep: Sweep, command: str) -> str:
         *([element("p", f"{left_out} more cells: --format json", "quiet")] if left_out else []),
         element("h2", "Where the numbers come from"),
         sentences_list(_origin(sweep)),
-        *command_section(command),
+        *command_section(request.command),
         *json_section("the cells as JSON", sweep_document(listed)),
     ]
     return page(f"{sweep.name}: a sweep", body)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.report.document_fields import SCHEMA, Document, plain
-from autoplan.report.render.blocks import GAP, FactRow, Facts, Sentence, Tone
-from autoplan.report.render.terminal import Terminal, render
+from autoplan.report.render.blocks import GAP, Block, FactRow, Facts, Sentence, Tone
+from autoplan.report.render.terminal import Terminal
 from autoplan.results.verdict import AnswerComparison, Finding, Outcome, Verdict
 
 _TONES: Final[dict[Finding, Tone]] = {"holds": "good", "fails": "bad", "not checked": "warning"}
@@ -25,15 +25,11 @@ def verdict_document(verdict: Verdict) -> Document:
     }
 
 
-def verdict_table(verdict: Verdict, terminal: Terminal) -> str:
+def verdict_blocks(verdict: Verdict, _: Terminal) -> list[Block]:
     """Return one line per claim, with its details below, and the outcome as the last line."""
     outcome = f"{verdict.outcome}: {verdict.file}{_why(verdict)}"
-    blocks = (
-        Facts(tuple(_claim_rows(verdict))),
-        GAP,
-        Sentence(outcome, _OUTCOMES[verdict.outcome], strong=True),
-    )
-    return render(blocks, terminal)
+    rows = Facts(tuple(_claim_rows(verdict)))
+    return [rows, GAP, Sentence(outcome, _OUTCOMES[verdict.outcome], strong=True)]
 
 
 def _claim_rows(verdict: Verdict) -> Iterator[FactRow]:
@@ -59,11 +55,11 @@ def comparison_document(comparison: AnswerComparison) -> Document:
     return {"schema": SCHEMA, **plain(comparison), "same": not comparison.differences}
 
 
-def comparison_table(comparison: AnswerComparison, terminal: Terminal) -> str:
+def comparison_blocks(comparison: AnswerComparison, _: Terminal) -> list[Block]:
     """Return one line per field that differs, and as the last line whether the answers are the same."""
     lines = [Sentence(difference) for difference in comparison.differences]
     word = "different" if lines else "same"
     outcome = Sentence(
         f"{word}: {comparison.file} and {comparison.other}", "bad" if lines else "good", strong=True
     )
-    return render([*lines, outcome], terminal)
+    return [*lines, outcome]

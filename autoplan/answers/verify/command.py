@@ -9,9 +9,16 @@ import typer
 
 from autoplan.commands.lean import collect_again
 from autoplan.commands.options import DEADLINE_METAVAR, command_deadline, seconds_from
-from autoplan.commands.output import Format, FormatOption, OutputOption, present
+from autoplan.commands.output import (
+    Destination,
+    Format,
+    FormatOption,
+    OutputOption,
+    argument,
+    option,
+    present,
+)
 from autoplan.commands.planned import Bar
-from autoplan.commands.typed_options import argument, option
 
 #: Exit code where a claim is false, or two answers differ.
 REFUTED: Final = 1
@@ -55,26 +62,27 @@ def verify(
     from autoplan.answers.verify import ask
 
     collect_again()
+    where = Destination(form, output)
     if against is not None:
-        _compare(plan, against, form, output)
+        _compare(plan, against, where)
         return
     deadline = command_deadline(None if exhaustive else seconds)
     with Bar("checking layouts") as bar:
         verdict = ask.verify(plan, job=job, deadline=deadline, progress=bar)
 
-    from autoplan.answers.verify.blocks import verdict_document, verdict_table
+    from autoplan.answers.verify.blocks import verdict_blocks, verdict_document
 
-    present(form, output, verdict, document=verdict_document, table=verdict_table)
+    present(where, verdict, document=verdict_document, table=verdict_blocks)
     if not verdict.verified:
         raise typer.Exit(REFUTED if verdict.failed else NOT_ALL_CHECKED)
 
 
-def _compare(plan: Path, other: Path, form: Format, output: Path | None) -> None:
+def _compare(plan: Path, other: Path, where: Destination) -> None:
     """Write the fields in which two saved plans differ."""
     from autoplan.answers.verify.ask import compared
-    from autoplan.answers.verify.blocks import comparison_document, comparison_table
+    from autoplan.answers.verify.blocks import comparison_blocks, comparison_document
 
     comparison = compared(plan, other)
-    present(form, output, comparison, document=comparison_document, table=comparison_table)
+    present(where, comparison, document=comparison_document, table=comparison_blocks)
     if comparison.differences:
         raise typer.Exit(REFUTED)

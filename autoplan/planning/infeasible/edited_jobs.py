@@ -52,12 +52,12 @@ def on_all(job: Job, change: Callable[[Job], Job]) -> Job:
     return replace(change(job), choices=tuple(map(change, job.choices)))
 
 
-def given_keys(job: Job) -> frozenset[str]:
+def keys_in_file(job: Job) -> frozenset[str]:
     """Return which of stack, kernels and devices the file of ``job`` sets, so that hardware does not."""
     if job.source is not None:
         return job.source.keys & {"stack", "kernels", "devices"}
-    own_kernels = job.kernels != kernels_for(job.cluster.device.name)
-    return frozenset({"devices", "kernels"} if own_kernels else {"devices"})
+    other_kernels = job.kernels != kernels_for(job.cluster.device.name)
+    return frozenset({"devices", "kernels"} if other_kernels else {"devices"})
 
 
 def edits_of(job: Job, changes: Changes) -> tuple[Edit, ...]:
@@ -77,9 +77,9 @@ def _present(job: Job, key: str) -> str:
     if section == "limits":
         value = getattr(job.limits, inner)
         return quantity_text(value, _DIMENSIONS[inner]) if inner in _DIMENSIONS and value else _listed(value)
-    if key in {"stack", "kernels"} and key not in given_keys(job):
+    if key in {"stack", "kernels"} and key not in keys_in_file(job):
         return _DEFAULT
-    default = " (default)" if key == "devices" and key not in given_keys(job) else ""
+    default = " (default)" if key == "devices" and key not in keys_in_file(job) else ""
     return _PRESENT[key](job) + default
 
 
@@ -98,8 +98,8 @@ def _several(values: Sequence[int]) -> str:
 
 def _flow(part: AdapterSpec | RLSpec) -> str:
     """Return what a job says of its adapters or its method as YAML on one line."""
-    said = part.model_dump(exclude_defaults=True)
-    return f"{{{', '.join(f'{key}: {_listed(value)}' for key, value in said.items())}}}"
+    keys = part.model_dump(exclude_defaults=True)
+    return f"{{{', '.join(f'{key}: {_listed(value)}' for key, value in keys.items())}}}"
 
 
 def rules_text(job: Job) -> str:
@@ -150,7 +150,7 @@ def _edited(job: Job, key: str, value: Any) -> Job:  # noqa: ANN401 - a value of
         changed = part.model_copy(update={inner: getattr(checked, inner)})
         if section == "software":
             return on_all(job, lambda one: _with_software(one, changed))
-        return on_all(job, lambda one: replace(one, **{section: changed}))
+        return _with(job, **{section: changed})
     return _EDITED[key](job, value)
 
 
@@ -169,7 +169,7 @@ def _with_software(job: Job, software: SoftwareSpec) -> Job:
 def _with_hardware(job: Job, name: str) -> Job:
     """Return ``job`` on other hardware, with the defaults of that hardware where the file sets none."""
     node, available = hardware(name, Path())
-    kind, file_keys = device(node.device), given_keys(job)
+    kind, file_keys = device(node.device), keys_in_file(job)
     _require_power(job, kind.power is not None, kind.name)
     fixed = job.source is None or "stack" in file_keys
     stack = job.stack if fixed else with_software(assumed_stack(node), job.software)
@@ -187,11 +187,8 @@ def _require_power(job: Job, has_power: bool, name: str) -> None:  # noqa: FBT00
         raise UnsupportedError(f"energy needs the power of {name}, which is missing in its file")
 
 
-def _with_batch(job: Job, batch: int) -> Job:
-    def changed(one: Job) -> Job:
-        return replace(one, workload=one.workload.model_copy(update={"global_batch_size": batch}))
-
-    return _with_choices(job, changed)
+def _with_workload(job: Job, key: str, value: int) -> Job:
+    return replace(job, workload=job.workload.model_copy(update={key: value}))
 
 
 def _with_choices(job: Job, change: Callable[[Job], Job]) -> Job:
@@ -210,11 +207,9 @@ def _counts(choices: Sequence[Job]) -> tuple[int, int]:
     return len(set(devices)), len(set(batches))
 
 
-def _with_length(job: Job, length: int) -> Job:
-    def changed(one: Job) -> Job:
-        return replace(one, workload=one.workload.model_copy(update={"sequence_length": length}))
-
-    return on_all(job, changed)
+def _with(job: Job, **fields: Any) -> Job:  # noqa: ANN401 - values of any fields
+    """Return ``job`` with ``fields`` set in it and in all of its choices."""
+    return on_all(job, lambda one: replace(one, **fields))
 
 
 def _with_stack(job: Job, name: str) -> Job:
@@ -222,30 +217,13 @@ def _with_stack(job: Job, name: str) -> Job:
     unchanged = name == job.stack.name and not job.stack_assumed
     chosen = job.stack if unchanged else with_software(stack(name), job.software)
     # A stack that is named without a program is of any layout.
-    return on_all(
-        job, lambda one: replace(one, stack=chosen, stack_assumed=False, program=None, programs=None)
-    )
-
-
-def _with_kernels(job: Job, name: str) -> Job:
-    curves = kernels_at(name, Path())
-    return on_all(job, lambda one: replace(one, kernels=curves))
+    return _with(job, stack=chosen, stack_assumed=False, program=None, programs=None)
 
 
 def _with_optimizer(job: Job, name: str) -> Job:
     field = JobSpec.model_fields["optimizer"]
     assert name in get_args(field.annotation)  # noqa: S101 - an edit of our own
-    return on_all(job, lambda one: replace(one, optimizer=name))  # type: ignore[arg-type]
-
-
-def _with_adapters(job: Job, value: Plain) -> Job:
-    adapters = validate(Document("edit", value, 1), AdapterSpec)
-    return on_all(job, lambda one: replace(one, adapters=adapters))
-
-
-def _with_rl(job: Job, value: Plain) -> Job:
-    rl = validate(Document("edit", value, 1), RLSpec)
-    return on_all(job, lambda one: replace(one, rl=rl))
+    return _with(job, optimizer=name)
 
 
 def _with_base(job: Job, name: str) -> Job:
@@ -267,8 +245,7 @@ def _with_rules(job: Job, rules: Plain) -> Job:
             numbers.append(number)
             remaining.pop(0)
     lines = tuple(job.rule_lines[i] for i in numbers) if job.rule_lines else ()
-    chosen_rules = tuple(job.rules[i] for i in numbers)
-    return on_all(job, lambda one: replace(one, rules=chosen_rules, rule_lines=lines))
+    return _with(job, rules=tuple(job.rules[i] for i in numbers), rule_lines=lines)
 
 
 _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
@@ -277,12 +254,16 @@ _EDITED: Final[dict[str, Callable[[Job, Any], Job]]] = {
         job, lambda one: replace(one, cluster=replace(one.cluster, devices=devices))
     ),
     "stack": _with_stack,
-    "kernels": _with_kernels,
-    "workload.sequence_length": _with_length,
-    "workload.global_batch_size": _with_batch,
+    "kernels": lambda job, name: _with(job, kernels=kernels_at(name, Path())),
+    "workload.sequence_length": lambda job, length: on_all(
+        job, lambda one: _with_workload(one, "sequence_length", length)
+    ),
+    "workload.global_batch_size": lambda job, batch: _with_choices(
+        job, lambda one: _with_workload(one, "global_batch_size", batch)
+    ),
     "optimizer": _with_optimizer,
-    "adapters": _with_adapters,
-    "rl": _with_rl,
+    "adapters": lambda job, value: _with(job, adapters=validate(Document("edit", value, 1), AdapterSpec)),
+    "rl": lambda job, value: _with(job, rl=validate(Document("edit", value, 1), RLSpec)),
     "adapters.base": _with_base,
     "program": lambda job, name: on_all(replace(job, programs=name), lambda one: replace(one, programs=name)),
     "rules": _with_rules,

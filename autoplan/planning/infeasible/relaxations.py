@@ -16,7 +16,7 @@ from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
+from autoplan.planning.infeasible.edited_jobs import Changes, keys_in_file, rules_text
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens
 from autoplan.rules.user_constraints import without_rules
 from autoplan.schema.job import Job, SearchSpec, long_document
@@ -265,7 +265,7 @@ def _with_hardware(job: Job, name: str, devices: int | None = None) -> Changes:
     Defaults of the hardware would replace what the file leaves out; kernel curves that it names are those of
     another device.
     """
-    other, keys = node(name), given_keys(job)
+    other, keys = node(name), keys_in_file(job)
     changes = [("hardware", name)]
     if "stack" not in keys and job.program is None and (other.default_stack or "analytic") != job.stack.name:
         changes.append(("stack", job.stack.name))
@@ -363,7 +363,7 @@ def _with_usual(job: Job) -> Iterator[Changes]:
 def _with_and_without(job: Job, program: str) -> Iterator[Changes]:
     """Yield no change of the program, and the change to ``program`` where the job names no stack."""
     yield ()
-    if "stack" not in given_keys(job) and job.programs != program:
+    if "stack" not in keys_in_file(job) and job.programs != program:
         yield (("program", program),)
 
 
@@ -380,7 +380,7 @@ def _batches_at_once(job: Job) -> Iterator[Changes]:
 
 def _other_programs(job: Job, _: float | None) -> Iterator[Changes]:
     """Yield the programs that are usual, then each other one, where the job names no stack."""
-    if "stack" in given_keys(job):
+    if "stack" in keys_in_file(job):
         return
     programs = (job.programs,) if isinstance(job.programs, str) else job.programs or ()
     names = (USUAL, *entry_names("program"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -280,16 +281,16 @@ class _InfeasibleJob:
         if self.fastest is not None and (suggestion := self._with_longer_step(_LONGER, (), self.fastest)):
             yield suggestion
         too_slow: list[tuple[str, _Relaxed, Fastest]] = []
-        wider, found = False, self.fastest is not None
+        wider, sufficed = False, self.fastest is not None
         for done, kind in enumerate(KINDS):
             progress(done, len(KINDS), kind.name)
-            if (kind.name == OPEN_SEARCH and wider) or (kind.last and found):
+            if (kind.name == OPEN_SEARCH and wider) or (kind.last and sufficed):
                 continue
             sufficient, slow = self._smallest(kind)
             if sufficient is not None and self._workload_alone(sufficient):
                 continue
             if sufficient is not None and (suggestion := self._suggestion(kind.name, sufficient)):
-                wider, found = wider or kind.widens_search, True
+                wider, sufficed = wider or kind.widens_search, True
                 yield suggestion
             if slow is not None and self.fastest is None:
                 too_slow.append((f"{kind.name}, and {_LONGER}", *slow))
@@ -508,7 +509,8 @@ def _search_requirements(job: Job) -> Iterator[Requirement]:
         # What allows the default and more than it is no requirement.
         if current != default and (default == "any" or default not in allowed) and current != "any":
             text = f"search.{key} allows {', '.join(map(str, allowed))}"
-            yield Requirement(text, _without_key(key, default), key in _NARROW_BY_DEFAULT)
+            without = partial(_with_default, section="search", key=key, value=default)
+            yield Requirement(text, without, key in _NARROW_BY_DEFAULT)
 
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
@@ -519,18 +521,20 @@ def _without_program(job: Job) -> Job:
     return on_all(job, lambda one: replace(one, program=None))
 
 
-def _without_key(key: str, value: object) -> Callable[[Job], Job]:
-    def without(one: Job) -> Job:
-        return replace(one, search=one.search.model_copy(update={key: value}))
+def _with_default(job: Job, *, section: str, key: str, value: object) -> Job:
+    """Return ``job`` with ``value`` for one key of its ``search`` or ``limits``."""
 
-    return lambda job: on_all(job, without)
+    def changed(one: Job) -> Job:
+        return replace(one, **{section: getattr(one, section).model_copy(update={key: value})})
+
+    return on_all(job, changed)
 
 
 def _limit_requirements(job: Job) -> Iterator[Requirement]:
     for key, text in _limit_texts(job).items():
         default = Limits.model_fields[key].get_default()
         if getattr(job.limits, key) != default:
-            yield Requirement(text, _without_limit(key, default))
+            yield Requirement(text, partial(_with_default, section="limits", key=key, value=default))
 
 
 def _limit_texts(job: Job) -> dict[str, str]:
@@ -546,13 +550,6 @@ def _limit_texts(job: Job) -> dict[str, str]:
         "memory_headroom": f"limits.memory_headroom is {limits.memory_headroom:.3g}",
         "peak_memory": f"limits.peak_memory is {format_bytes(size)}",
     }
-
-
-def _without_limit(key: str, value: object) -> Callable[[Job], Job]:
-    def without(one: Job) -> Job:
-        return replace(one, limits=one.limits.model_copy(update={key: value}))
-
-    return lambda job: on_all(job, without)
 
 
 def _with_unlimited_memory(job: Job) -> Job:

@@ -6,20 +6,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.report.pages.html import html_of
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     choice_list,
     colour_keys,
     detail_section,
     drawn_cell,
     element,
+    html_of,
     number_cell,
     page,
     row_head,
     table,
     text_cell,
 )
-from autoplan.report.pages.page_sections import coefficients_section, command_section, json_section
+from autoplan.report.pages.page_sections import (
+    PageRequest,
+    coefficients_section,
+    command_section,
+    json_section,
+)
 from autoplan.report.pages.pictures.scatter_picture import (
     ScatterAxis,
     ScatterPoint,
@@ -31,8 +36,7 @@ from autoplan.report.render.blocks import below_heading
 from autoplan.report.render.terminal import WIDE, spread
 from autoplan.report.serving.capacity_report import serving_job_lines
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
-from autoplan.report.serving.serving_plan_report import serving_plan_blocks
-from autoplan.report.serving.serving_report import front_ends, serving_front_blocks
+from autoplan.report.serving.serving_report import front_ends, serving_front_blocks, serving_plan_blocks
 from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words
@@ -47,8 +51,8 @@ _MOST_DETAILS: Final = 12
 _MOST_STAGES: Final = 16
 
 
-def serving_front_page(front: ServingFront, command: str) -> str:
-    """Return the front of a serving job as a self-contained page; ``command`` is what was typed."""
+def serving_front_page(front: ServingFront, request: PageRequest) -> str:
+    """Return the front of a serving job as a self-contained page."""
     document = serving_front_document(front)
     listed = replace(front, plans=front.plans[:_MOST_PLANS])
     parts = serving_front_blocks(listed, WIDE, all_plans=True)
@@ -63,14 +67,14 @@ def serving_front_page(front: ServingFront, command: str) -> str:
         *_rejected(front),
         *_certificate(document),
         *_provenance(front.job),
-        *command_section(command),
+        *command_section(request.command),
         *(() if front.plans else json_section("the answer as JSON", document)),
     ]
     return page(f"{front.job.name}: serving plans", body)
 
 
-def serving_plan_page(job: ServingJob, plan: ServingPlan, command: str) -> str:
-    """Return the prediction of one plan as a self-contained page; ``command`` is what was typed."""
+def serving_plan_page(job: ServingJob, plan: ServingPlan, request: PageRequest) -> str:
+    """Return the prediction of one plan as a self-contained page."""
     document = serving_plan_document(job, plan)
     parts = serving_plan_blocks(job, plan, WIDE, memory=plan.pooled is not None)
     body = [
@@ -81,7 +85,7 @@ def serving_plan_page(job: ServingJob, plan: ServingPlan, command: str) -> str:
         *served_limits_table(job.limits, document["predicted"]),
         *_memory(document["predicted"]),
         *_provenance(job),
-        *command_section(command),
+        *command_section(request.command),
         *json_section("the answer as JSON", document),
     ]
     return page(f"{job.name}: {plan.layout_string}", body)

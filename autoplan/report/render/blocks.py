@@ -6,7 +6,7 @@ page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Final, Literal
@@ -209,6 +209,20 @@ def facts(rows: Iterable[tuple[str, str]]) -> Facts:
 def data_table(columns: Iterable[Column], label: str = "") -> DataTable:
     """Return ``columns`` as a table."""
     return DataTable(tuple(columns), label)
+
+
+def columns_of(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], kinds: Mapping[str, ColumnKind]
+) -> list[Column]:
+    """Return ``rows`` as columns under ``heads``; cells are numbers unless ``kinds`` says what they are.
+
+    >>> for column in columns_of(("axis", "ranks"), [("tp", "4"), ("pp", "2")], {"axis": "text"}):
+    ...     print(column.head, column.cells, column.kind)
+    axis ('tp', 'pp') text
+    ranks ('4', '2') number
+    """
+    cells = [*zip(*rows, strict=True)] or [()] * len(heads)
+    return [Column(head, texts, kinds.get(head, "number")) for head, texts in zip(heads, cells, strict=True)]
 
 
 def below_heading(blocks: Iterable[Block]) -> list[Block]:

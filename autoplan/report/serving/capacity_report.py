@@ -21,7 +21,7 @@ from autoplan.report.render.blocks import (
     heading,
     items,
 )
-from autoplan.report.render.terminal import Terminal, bar, render
+from autoplan.report.render.terminal import Terminal, bar
 from autoplan.report.wording.part_names import GIB
 from autoplan.report.wording.sentences import job_assumptions
 from autoplan.results.job_summary import serving_job_document
@@ -118,8 +118,8 @@ def _knob(knob: CapacityKnob, now: CapacityPrediction) -> Document:
     }
 
 
-def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:
-    """Return the capacity as text."""
+def capacity_blocks(answer: CapacityAnswer, terminal: Terminal) -> list[Block]:
+    """Return the capacity as blocks."""
     parts: list[Block] = [
         *heading(serving_job_lines(answer.job, terminal)),
         LayoutLine(str(answer.layout)),
@@ -135,7 +135,7 @@ def capacity_table(answer: CapacityAnswer, terminal: Terminal) -> str:
         if table is not None:
             parts += [GAP, Heading(_title(answer, title)), table]
     parts += [GAP, items(_notes(answer))]
-    return render(parts, terminal)
+    return parts
 
 
 def serving_job_lines(job: ServingJob, terminal: Terminal) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from autoplan.costs.core.serving.served_prediction import Distribution
 from autoplan.results.serving.capacity_answer import shortage_sentence
-from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
+from autoplan.results.serving.plan_values import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
 from autoplan.schema.serving.request_lengths import RequestClass
 from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective, TimeLimit

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from autoplan.catalog import entry_names, resolve_job
 from autoplan.errors import AutoplanError
 from autoplan.playground.answers import changed_query, job_of
-from autoplan.playground.page_choices import page_choices
 from autoplan.playground.questions import (
     Ask,
     Drafting,
@@ -24,6 +23,7 @@ from autoplan.playground.questions import (
     UnknownNameError,
     WeightFormats,
     ask_from,
+    page_choices,
     query_of,
 )
 from autoplan.playground.serving_question_jobs import changed_serving_query, serving_job_of

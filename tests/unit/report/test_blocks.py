@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from autoplan.report.pages import page_frame
+from autoplan.report.pages import html as elements
 from autoplan.report.pages.html import html_of
 from autoplan.report.render import blocks
 from autoplan.report.render.terminal import Terminal, render
@@ -112,7 +112,7 @@ def test_rows_can_be_linked_to_where_the_table_says_so():
 
 def test_every_element_of_the_template_is_made_by_a_function():
     """The template of elements and the functions that call it are the same list."""
-    template = page_frame._static("elements.html")
-    made = set(re.findall(r'_made\("(\w+)"', page_frame.__loader__.get_source(page_frame.__name__)))
+    template = elements._static("elements.html")
+    made = set(re.findall(r'_made\("(\w+)"', elements.__loader__.get_source(elements.__name__)))
 
     assert made == set(re.findall(r"macro (\w+)\(", template))

@@ -12,7 +12,7 @@ from autoplan.answers.evaluate.blocks import plan_table
 from autoplan.answers.plan.blocks import front_table
 from autoplan.costs.core.prediction import CATEGORIES
 from autoplan.costs.predict import facts_of
-from autoplan.report.charts.breakdown import fullest_stage, memory_rows, time_rows
+from autoplan.report.charts.chart_data import fullest_stage, memory_rows, time_rows
 from autoplan.report.document_fields import plain
 from autoplan.report.render.terminal import Terminal, bar, spread, terminal_of
 from autoplan.report.wording.part_names import MEMORY_PARTS

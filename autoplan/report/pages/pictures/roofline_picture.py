@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import AttentionKernel, KernelWork, LayerProduct, LayerProducts
 from autoplan.report.charts.chart_data import PIECE_KINDS, Axis
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     element,
     folded,

@@ -12,7 +12,7 @@ from typing import Final
 from xml.etree import ElementTree as ET
 
 from autoplan.report.charts.chart_data import Axis, round_values
-from autoplan.report.pages.page_frame import readout, region
+from autoplan.report.pages.html import readout, region
 from autoplan.report.render.svg import Place, add_line, add_text, canvas, printable, written
 
 _SIZE: Final = (760, 400)

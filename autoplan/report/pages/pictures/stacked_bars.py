@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from autoplan.report.pages.page_frame import (
+from autoplan.report.pages.html import (
     colour_keys,
     drawn,
     drawn_cell,

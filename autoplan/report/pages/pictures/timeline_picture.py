@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 
 from autoplan.costs.core.prediction import StepTimeline
 from autoplan.report.charts.chart_data import PIECE_KINDS, Axis, StepPiece, pieces_of, round_values
-from autoplan.report.pages.page_frame import colour_keys, element, region, zoom, zoomable
+from autoplan.report.pages.html import colour_keys, element, region, zoom, zoomable
 from autoplan.report.render.svg import add_line, add_text, canvas, written
 from autoplan.report.render.terminal import spread
 from autoplan.report.wording.sentences import number_words

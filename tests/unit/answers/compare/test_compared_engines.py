@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 import autoplan
-from autoplan.answers.compare.blocks import engine_comparison_document, engine_comparison_table
-from autoplan.report.render.terminal import WIDE
+from autoplan.answers.compare.blocks import engine_comparison_blocks, engine_comparison_document
+from autoplan.report.render.terminal import WIDE, render
 from autoplan.results.serving.serving_front import loss
 
 JOB = "llama3.1-8b-1x-h100"
@@ -21,7 +21,7 @@ def job():
 
 def said(answer):
     """Return the text of a comparison in one line."""
-    return " ".join(engine_comparison_table(answer, WIDE).split())
+    return " ".join(render(engine_comparison_blocks(answer, WIDE), WIDE).split())
 
 
 def test_the_first_objective_that_tells_layouts_apart_decides(job):

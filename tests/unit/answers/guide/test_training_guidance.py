@@ -352,10 +352,10 @@ def test_a_plan_that_may_not_be_the_fastest_speaks_for_no_choice(monkeypatch):
         return fitting(*arguments, **options)
 
     monkeypatch.setattr(front_search, "fitting_candidates", stopped)
-    known = fastest_within(job, limit, best_known=True)
+    unproven = fastest_within(job, limit, without_proof=True)
     limit = Deadline(None)
     stopped = fastest_within(job, limit)
 
-    assert known.plan is not None
-    assert not known.proven
+    assert unproven.plan is not None
+    assert not unproven.proven
     assert (stopped.plan, stopped.why, stopped.proven) == (None, "not solved: interrupted", False)

@@ -16,10 +16,9 @@ from autoplan.answers.plan.page import MOST_DETAILS, MOST_PLANS, plan_page
 from autoplan.planning.communicating import placement, predicted_step, products
 from autoplan.report.charts.chart_data import pieces_of
 from autoplan.report.document_fields import front_document, plan_document
+from autoplan.report.pages.page_sections import PageRequest
 from autoplan.report.pages.pictures.timeline_picture import MOST_PIECES, timeline_picture
-from autoplan.report.pages.plan_details import StepPictures
 from autoplan.report.wording.sentences import CENTRE_ONLY
-from autoplan.results.merged_front import at_batch
 from tests.support.page_reader import PageReader, assert_stands_alone
 
 JOB = "llama3.2-1b-2x-rtx3090"
@@ -37,10 +36,13 @@ limits: {step_time: 600 s, cost: 100}
 HOSTILE = "</pre></script><script>alert(1)</script>\"' onload=x <b>&amp;" + "\u202e\u2066\x1b\x00"
 
 
-def pictures(job, plan, timeline=None):
-    """Return what is drawn of a plan, or words where its step would be."""
-    step = predicted_step(job, plan.layout) if timeline is None else timeline
-    return StepPictures(step, products(job, plan.layout), placement(job, plan.layout))
+def request(command, timeline=None):
+    """Return what a page shows beside an answer; ``timeline`` are words where steps would be."""
+
+    def step_of(job, plan):
+        return predicted_step(job, plan.layout) if timeline is None else timeline
+
+    return PageRequest(command, step_of, products, placement)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def front():
 @pytest.fixture(scope="module")
 def text(front):
     """Return its page."""
-    return plan_page(front, "autoplan plan x", lambda own: pictures(front.job, own))
+    return plan_page(front, request("autoplan plan x"))
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +138,8 @@ def test_several_numbers_of_devices_and_batches_have_their_answers(tmp_path):
     file.write_text(CHOICES)
     front = plan(load_job(file))
 
-    def of_batch(own):
-        return pictures(at_batch(front.job, own), own, str(own.layout))
-
-    page = assert_stands_alone(plan_page(front, "x", of_batch))
+    drawn = PageRequest("x", lambda _, own: str(own.layout), products, placement)
+    page = assert_stands_alone(plan_page(front, drawn))
     answers = front_document(front)["answers"]
 
     assert len(answers) == 4
@@ -160,13 +160,13 @@ def test_several_numbers_of_devices_and_batches_have_their_answers(tmp_path):
 
 def test_a_page_is_the_same_twice(front, text):
     """Two runs write the same bytes."""
-    assert plan_page(front, "autoplan plan x", lambda own: pictures(front.job, own)) == text
+    assert plan_page(front, request("autoplan plan x")) == text
 
 
 def test_a_front_of_very_many_plans_stays_small(front):
     """Some of them have a row, fewer can be chosen, and the page says so."""
     many = replace(front, plans=tuple(front.plans[n % len(front.plans)] for n in range(400)))
-    page = assert_stands_alone(plan_page(many, "x", lambda own: pictures(front.job, own)))
+    page = assert_stands_alone(plan_page(many, request("x")))
 
     assert len(page.rows["plans of the front"]) == MOST_PLANS + 1
     assert f"{400 - MOST_PLANS} more plans" in page.words
@@ -177,7 +177,7 @@ def test_names_of_users_are_text(front):
     job = replace(front.job, name=HOSTILE, model=front.job.model.model_copy(update={"title": HOSTILE}))
     rejected = (replace(front.rejected[0], reason=HOSTILE, layouts=7), *front.rejected)
     named = replace(front, job=job, rejected=rejected)
-    text = plan_page(named, f"autoplan plan '{HOSTILE}'", lambda own: pictures(front.job, own, HOSTILE))
+    text = plan_page(named, request(f"autoplan plan '{HOSTILE}'", HOSTILE))
     page = assert_stands_alone(text)
 
     assert len(page.scripts) == 1
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_explained():
     job = load_job(JOB)
     job = replace(job, limits=job.limits.model_copy(update={"peak_memory": 2.0**30}))
     front = plan(job)
-    page = assert_stands_alone(plan_page(front, "autoplan plan x", lambda own: pictures(front.job, own, "")))
+    page = assert_stands_alone(plan_page(front, request("autoplan plan x", "")))
 
     assert "nothing is feasible" in page.words
     assert all(reason in page.words for reason in front.reasons)
@@ -211,7 +211,7 @@ def test_bars_and_limits_are_those_of_the_document(job, layout):
     """Times, memory by stage and limits of one layout, and bars as long as their numbers."""
     loaded = load_job(job)
     answer = evaluate(loaded, layout)
-    text = evaluation_page(loaded, answer, "x", lambda own: pictures(loaded, own))
+    text = evaluation_page(loaded, answer, request("x"))
     page, document = assert_stands_alone(text), plan_document(loaded, answer)
     predicted = document["predicted"]
     stages, limit = predicted["memory"]["stages"], predicted["memory_limit_bytes"]
@@ -297,7 +297,7 @@ def test_layouts_side_by_side_are_those_of_the_document():
     steps = [predicted_step(JOB, plan.layout) for plan in comparison.plans]
 
     def written():
-        return comparison_page(comparison, "autoplan compare x", lambda own: predicted_step(JOB, own.layout))
+        return comparison_page(comparison, request("autoplan compare x"))
 
     text = written()
     page, document = assert_stands_alone(text), layouts_document(comparison)
@@ -326,13 +326,12 @@ def test_the_step_of_a_layout_that_cannot_be_drawn_says_why():
     """In the place of its timeline stands the reason, and the other layouts are drawn."""
     comparison = compare(JOB, ["tp=2,recompute=full", "pp=2,recompute=full"], deadline=0.0)
     first = comparison.plans[0]
-    page = assert_stands_alone(
-        comparison_page(
-            comparison,
-            "x",
-            lambda own: "too <many> passes" if own == first else predicted_step(JOB, own.layout),
-        )
-    )
+
+    def step_of(job, own):
+        return "too <many> passes" if own == first else predicted_step(job, own.layout)
+
+    drawn = PageRequest("x", step_of, products, placement)
+    page = assert_stands_alone(comparison_page(comparison, drawn))
 
     assert "too <many> passes" in page.words
     assert len(page.attributes("div", "zoom")) == 1

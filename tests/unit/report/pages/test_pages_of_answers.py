@@ -23,8 +23,8 @@ from autoplan.planning import communicating
 from autoplan.planning.communicating import predicted_step, products
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving
 from autoplan.report.document_fields import explanation_document
+from autoplan.report.pages.page_sections import MOST_NODES, PageRequest, placement_picture
 from autoplan.report.pages.pictures.roofline_picture import layer_roofline
-from autoplan.report.pages.plan_details import MOST_NODES, StepPictures, placement_picture
 from autoplan.report.pages.serving_page import serving_front_page, serving_plan_page
 from autoplan.report.serving.serving_document import serving_front_document, serving_plan_document
 from autoplan.results.sweep import CellAnswer, Sweep, SweepRow
@@ -54,19 +54,19 @@ def job():
     return replace(loaded, name=HOSTILE, model=loaded.model.model_copy(update={"title": HOSTILE}))
 
 
-def pictures_of(job):
-    """Return what makes the pictures of plans of a job."""
-    return lambda own: StepPictures(
-        predicted_step(job, own.layout),
-        products(job, own.layout),
-        communicating.placement(job, own.layout),
-    )
+def request(command):
+    """Return what a page shows beside an answer."""
+
+    def step_of(job, own):
+        return predicted_step(job, own.layout)
+
+    return PageRequest(command, step_of, products, communicating.placement)
 
 
 def test_an_explanation_has_its_remedies_and_the_prediction(job):
     """The document to copy, a row for each remedy, the bottlenecks, and every picture of the layout."""
     answer = explain(job, "tp=2,mbs=8", deadline=0.0)
-    page = assert_is_text(explanation_page(job, answer, f"autoplan '{HOSTILE}'", pictures_of(job)))
+    page = assert_is_text(explanation_page(job, answer, request(f"autoplan '{HOSTILE}'")))
 
     document = explanation_document(job, answer)
     assert json.loads(page.copied["the explanation as JSON"]) == json.loads(json.dumps(document))
@@ -81,7 +81,7 @@ def test_an_explanation_has_its_remedies_and_the_prediction(job):
 def test_a_refused_layout_has_its_rules_on_a_page(job):
     """Each rule that it breaks is said."""
     answer = explain(job, "tp=2,pp=1,ep=2", deadline=0.0)
-    page = assert_is_text(refusal_page(job, answer, "x"))
+    page = assert_is_text(refusal_page(job, answer, request("x")))
 
     assert answer.rules
     assert all(rule in page.words for rule in answer.rules)
@@ -91,7 +91,7 @@ def test_a_refused_layout_has_its_rules_on_a_page(job):
 def test_the_fastest_plan_has_what_else_could_be(job):
     """A row for each other choice, and the fastest plan's pictures."""
     answer = explain_choice(job, deadline=20.0)
-    page = assert_is_text(choice_page(job, answer, "x", pictures_of(job)))
+    page = assert_is_text(choice_page(job, answer, request("x")))
 
     (label,) = [name for name in page.texts if name == "answer"]
     assert len(page.texts[label]) == 1 + len(answer.alternatives)
@@ -103,7 +103,7 @@ def test_a_product_is_on_its_roofline_or_among_its_schemes(devices):
     """The document to copy, and one bar or point for each part of the answer."""
     where = {"device": "a100-sxm4-80gb"} if devices == 1 else {"hardware": "dgx-a100-80gb", "devices": 4}
     answer = gemm(GemmQuestion(m=4096, n=4096, k=4096, settings=ProductSettings(), **where))
-    page = assert_stands_alone(gemm_page(answer, "x"))
+    page = assert_stands_alone(gemm_page(answer, request("x")))
 
     assert json.loads(page.copied["the answer as JSON"]) == json.loads(json.dumps(gemm_document(answer)))
     if devices == 1:
@@ -122,7 +122,7 @@ def test_a_guide_has_its_scaling_lines_and_its_best_layout():
     """A mark for each number of devices with a speedup; a hostile file name is text."""
     job, assumed = guided_job("llama3.2-1b", "2x-rtx3090", global_batch_size=8)
     guide = autoplan.guide(replace(job, name=HOSTILE), assumed=assumed, deadline=60.0)
-    page = assert_is_text(guide_page(guide, f"autoplan {HOSTILE}", pictures_of(job)))
+    page = assert_is_text(guide_page(guide, request(f"autoplan {HOSTILE}")))
 
     for line in guide.scaling:
         speedups = [point for point in line.points if point.speedup is not None]
@@ -141,7 +141,7 @@ def test_a_diagnosis_sets_measured_beside_predicted(tmp_path):
     trace = written(tmp_path / "<b>rank0.json.gz", events)
     job = replace(load_job("llama3-8b-8x-a100"), name=HOSTILE)
     answer = diagnose(job, "tp=2,dp=4,mbs=1,recompute=full", [trace])
-    page = assert_is_text(diagnosis_page(job, answer, HOSTILE, "x", pictures_of(job)))
+    page = assert_is_text(diagnosis_page(job, answer, HOSTILE, request("x")))
 
     measured, predicted = (row for row in page.rows["measured and predicted step"] if row)
     assert measured == [pytest.approx(answer.measured_seconds)]
@@ -159,7 +159,9 @@ def test_a_sweep_has_a_point_and_a_row_for_each_planned_cell():
         SweepRow(Cell(1, {"model": HOSTILE}), planned),
         SweepRow(Cell(2, {"model": "b"}), CellAnswer("infeasible", (HOSTILE,))),
     ]
-    page = assert_is_text(sweep_page(Sweep(HOSTILE, ("model",), tuple(rows)), f"autoplan sweep {HOSTILE}"))
+    page = assert_is_text(
+        sweep_page(Sweep(HOSTILE, ("model",), tuple(rows)), request(f"autoplan sweep {HOSTILE}"))
+    )
     (point,) = page.attributes("a", "point")
 
     assert (point["href"], point["data-step-seconds"]) == ("#cell-1", "2.0")
@@ -170,7 +172,7 @@ def test_serving_plans_are_points_rows_and_sections():
     """Each plan of the front is a point with the JSON's numbers and a row; some can be chosen."""
     job = replace(load_serving_job("llama3-70b-8x-h100"), name=HOSTILE)
     front = plan_serving(job, deadline=30.0)
-    page = assert_is_text(serving_front_page(front, f"autoplan plan {HOSTILE}"))
+    page = assert_is_text(serving_front_page(front, request(f"autoplan plan {HOSTILE}")))
     plans = serving_front_document(front)["front"]
     points = page.attributes("a", "point")
 
@@ -187,7 +189,7 @@ def test_serving_plans_are_points_rows_and_sections():
 def test_a_serving_layout_has_its_memory_and_limits():
     """Memory by part is the document's."""
     job, plan = evaluate_serving("llama3-70b-8x-h100", "tp=8")
-    page = assert_stands_alone(serving_plan_page(job, plan, "x"))
+    page = assert_stands_alone(serving_plan_page(job, plan, request("x")))
     (stage,) = serving_plan_document(job, plan)["predicted"]["memory"]
 
     sizes = [value for name, value in stage.items() if name != "stage" and value > 0]

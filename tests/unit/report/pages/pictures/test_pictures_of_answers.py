@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from autoplan.report.charts.chart_data import PIECE_KINDS
+from autoplan.report.pages.page_sections import STAGE_COLOURS
 from autoplan.report.pages.pictures.roofline_picture import RooflinePoint, roofline_picture
 from autoplan.report.pages.pictures.scatter_picture import ScatterAxis, ScatterPoint, scatter_picture
-from autoplan.report.pages.plan_details import STAGE_COLOURS
 from autoplan.report.wording.part_names import MEMORY_PARTS, SERVED_MEMORY, TIME_COLOURS
 
 #: What is one thing under two names.
