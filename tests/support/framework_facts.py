@@ -169,7 +169,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "hf-trainer-liger": Framework(**_FUSED, loss=(6, 0)),
     "litgpt": Framework(**{**_FSDP1, **_FUSED, "each_microbatch_from": 4}),
     "llm-c": Framework(**_LLM_C, master=4),
-    "llm-q": Framework(**_LLM_C, moments=4),
+    "llm-q": Framework(**_LLM_C, moments=4, overlaps_gathering=True),
     "megatron-bridge": Framework(**_BRIDGE),
     "megatron-bridge-fp8": Framework(**_BRIDGE),
     "megatron-core": Framework(**_CORE),

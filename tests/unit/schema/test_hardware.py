@@ -8,6 +8,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from autoplan.catalog import kernels_for
 from autoplan.schema.base import FROM_FILE
 from autoplan.schema.hardware import (
     ClusterSpec,
@@ -266,6 +267,14 @@ def test_network_share_of_one_device():
     """DGX A100: 8 x 200 Gb/s over 8 devices; p4d: 4 x 100 Gb/s over 8 devices."""
     assert node("dgx-a100-80gb").network.bandwidth_per_device.value == 25 * GIGA
     assert node("aws-p4d-24xlarge").network.bandwidth_per_device.value == 6.25 * GIGA
+
+
+def test_network_of_jean_zay_is_what_it_measured():
+    """4 GB in 1.531 s over 32 devices, a ring on one of four cards, each of which two devices share."""
+    ring = 4 * GIGA / 1.531 * 2 * 31 / 32
+    share = kernels_for("a100-sxm4-80gb").collectives.network_share.value
+    a_device = node("jean-zay-a100").network.bandwidth_per_device.value
+    assert a_device * share == pytest.approx(ring / 2, rel=0.01)
 
 
 def test_network_is_never_faster_than_the_fabric():
