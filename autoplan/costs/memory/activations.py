@@ -26,6 +26,7 @@ from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
 from autoplan.costs.core.sizes import (
     attention_widths,
+    column_gemms,
     dropout_masks,
     element_bytes,
     residual_bytes,
@@ -153,9 +154,13 @@ def _held_keys_values(job: Job, e: float, t: Array) -> Array:
 
 
 def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:
-    """Statistics of norms, and the fp32 copies of their inputs that unfused norms save."""
+    """Statistics of norms, and the copies of their inputs that unfused norms save.
+
+    The normalised input is one of them, for the gradient of the norm's weight: a frozen norm has none.
+    """
     statistics = 4.0 if job.model.norm == "rmsnorm" else 8.0
-    copies = job.stack.block.norm_copy_bytes * job.model.hidden_size * (e / 2)
+    frozen = 0.0 if job.adapters is None else residual_bytes(job)
+    copies = max(0.0, job.stack.block.norm_copy_bytes - frozen) * job.model.hidden_size * (e / 2)
     return norms * (statistics + copies) / sp
 
 
@@ -193,7 +198,8 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Norm inputs, inputs of the column-parallel GEMMs, dropout masks, norm statistics."""
     model = job.model
     norms = 4 if model.post_norms else 2
-    inputs = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
+    shared = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
+    inputs = shared + np.where(t > 1, _copied_inputs(job), 0.0)
     local = (norms * residual_bytes(job) + 2.0 * dropout_masks(job)) * model.hidden_size / sp
     return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
 
@@ -201,6 +207,18 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
 def _product_inputs(job: Job) -> float:
     """Return the saved inputs of the column-parallel GEMMs [1]: 2, of frozen ones those that are needed."""
     return float(sum(_input_saved(job, group) for group in (ATTENTION_MODULES[:3], MLP_MODULES[:2])))
+
+
+def _copied_inputs(job: Job) -> float:
+    """Return the inputs that column-parallel GEMMs save more where each copies its own [1].
+
+    Source: PaddlePaddle/Paddle python/paddle/distributed/fleet/layers/mpu/mp_ops.py, c_identity_eager, whose
+    operator copies; ColumnParallelLinear saves the copy.
+    """
+    block, model = job.stack.block, job.model
+    if not block.column_inputs_copied or model.moe is not None or model.mla is not None:
+        return 0.0
+    return column_gemms(job) - _product_inputs(job)
 
 
 def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
