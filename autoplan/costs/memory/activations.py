@@ -433,7 +433,7 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         return without_attention
     model = job.model
     q, k = attention_widths(model, t)
-    attention = e * (2 * q + 2 * k) + 4.0 * model.heads / t
+    attention = e * (2 * q + 2 * k) + _kept_scores(job, e) * model.heads / t
     if model.mla is not None:
         mla, latents = model.mla, (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
@@ -456,6 +456,19 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
     if job.stack.block.experts_hide_products:
         saved = (1.0 - share) * saved + share * _kept_of_compiled_parts(job, e, t, sp)
     return saved
+
+
+def _kept_scores(job: Job, e: float) -> float:
+    """What a policy that keeps outputs of products keeps of core attention, a token and head [byte].
+
+    A kernel's log-sum-exp; of eager attention the scores, which are the output of a batched product.
+    torchtitan's policy names mm alone. Source: PyTorch torch/utils/checkpoint.py,
+    create_selective_checkpoint_contexts, whose example has aten.mm, aten.bmm and aten.addmm.
+    """
+    block = job.stack.block
+    if block.attention != "eager":
+        return 4.0
+    return e * job.workload.sequence_length if block.selective == "matmul-outputs" else 0.0
 
 
 def _kept_of_compiled_parts(job: Job, e: float, t: Array, sp: Array) -> Array:
