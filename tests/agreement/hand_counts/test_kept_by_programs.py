@@ -6,8 +6,30 @@ from dataclasses import replace
 
 import pytest
 
+from autoplan.costs.predict import predict
 from autoplan.schema.adapters import AdapterSpec
-from tests.agreement.hand_counts.test_fine_tuning import LAYER, OUTSIDE, H, L, S, T, V, job_of, stage_of
+from autoplan.schema.costmodel.software import SoftwareSpec, with_software
+from autoplan.schema.layout import parse_layout
+from tests.support.ideal_machines import ideal_job
+
+#: The small model of ``ideal_job``, and its microbatch of two sequences of 256 tokens.
+L, H, K, F, V, S, T = 8, 512, 256, 1024, 4096, 256, 512
+LAYER = 2 * H * H + 2 * H * K + 3 * H * F + 2 * H
+OUTSIDE = 2 * V * H + H
+
+
+def job_of(name, *, software=None, devices=1, **more):
+    """Return the small job under a stack with the choices of ``software``."""
+    job = ideal_job(name, devices=devices, more=more)
+    chosen = SoftwareSpec(**(software or {}))
+    return replace(job, software=chosen, stack=with_software(job.stack, chosen))
+
+
+def stage_of(job, text):
+    """Return the memory of the only stage of a layout."""
+    layout = parse_layout(text, layers=L, devices=job.cluster.devices, zero=0)
+    (stage,) = predict(job, layout).memory.stages
+    return stage
 
 
 def with_fields(job, section, **fields):
