@@ -60,6 +60,8 @@ QUESTIONS = (
             "dp=4,cp=2,mbs=1",
             "tp=2,pp=2,dp=2,mbs=1,order=tp-pp-cp-dp",
             "dp=8,mbs=1,zero=1,offload=optimizer",
+            "dp=8,mbs=8,zero=3",
+            "dp=8,mbs=1,zero=3,offload=optimizer",
             "dp=8,mbs=1,zero=3,recompute=full,recompute_num_layers=4",
             "dp=8,mbs=1,zero=3,recompute=full,offload=activations",
             "dp=8,mbs=1,zero=2,recompute=full,offload=activations",

@@ -164,7 +164,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "fsdp2-async-tp": Framework(**_TITAN, **_COMPILED),
     "fsdp2-compile": Framework(**_TITAN, **_COMPILED),
     "fsdp2-rowwise": Framework(**_TITAN, **_COMPILED),
-    "hf-fsdp2": Framework(**{**_FSDP2, "sent": 2, "each_microbatch_from": 4}),
+    "hf-fsdp2": Framework(**{**_FSDP2, "sent": 2, "each_microbatch_from": 4, "root_unit": True}),
     "hf-trainer": Framework(),
     "hf-trainer-liger": Framework(**_FUSED, loss=(6, 0)),
     "litgpt": Framework(**{**_FSDP1, **_FUSED, "each_microbatch_from": 4}),

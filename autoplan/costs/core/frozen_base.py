@@ -100,6 +100,31 @@ def cast_weight_bytes(scope: Scope, part: Part) -> Array:
     return cast
 
 
+def held_weight_bytes(scope: Scope, part: Part) -> Array:
+    """Return what products save of the gathered weights of ``part`` under ZeRO-3 [byte], shape [C, 1].
+
+    c P where the stack says so: F.linear saves ``weight.t()``, a view of the gathered tensor, which stays
+    although the parameter is released. DeepSpeed replaces F.linear by a function that saves the parameter
+    itself, but only when a model is built inside of ``zero.Init``.
+
+    >>> job, plain = load_job("llama3-8b-8x-a100"), stack("deepspeed")
+    >>> memory = plain.memory.model_copy(update={"weights_held": True})
+    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> stacks = (plain, plain.model_copy(update={"memory": memory}))
+    >>> scopes = [scope_of(replace(job, stack=x), one) for x in stacks]
+    >>> [float(held_weight_bytes(x, x.weights.layer)[0, 0]) for x in scopes]  # 218,112,000 x 2
+    [0.0, 436224000.0]
+
+    Leaves out: norms, which save no weight.
+    Source: deepspeedai/DeepSpeed v0.14.2 deepspeed/runtime/zero/partition_parameters.py, Init's
+    patch_init_and_builtins, and linear.py; PyTorch, aten/src/ATen/native/Linear.cpp and
+    torch/csrc/autograd/saved_variable.cpp.
+    """
+    memory = scope.job.stack.memory
+    held: Array = float(memory.weights_held) * scope.parameters_sharded * (scope.zero == 3) * part.total
+    return memory.gathered_bytes * held * gathered_ratio(scope, part)
+
+
 def gathered_ratio(scope: Scope, part: Part) -> Array | float:
     """Return the bytes of ``part`` in an all-gather over those of all of it in c bytes [1]: 1 but for QLoRA.
 

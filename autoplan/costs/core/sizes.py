@@ -171,3 +171,13 @@ def causal_keys(tokens: Array, window: Array | float) -> Array:
     """
     w = np.minimum(window, tokens)
     return np.asarray(w - w * (w - 1) / (2 * tokens))
+
+
+def column_gemms(job: Job) -> int:
+    """Return the column-parallel GEMMs of a layer [1]: qkv as one or three, up, gate.
+
+    >>> column_gemms(load_job("llama3-8b-8x-a100")), column_gemms(load_job("gpt3-175b-128x-a100"))
+    (3, 2)
+    """
+    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved or job.model.linear_attention
+    return (1 if packed else 3) + (2 if job.model.gated else 1)

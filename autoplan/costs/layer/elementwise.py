@@ -19,7 +19,12 @@ import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
 from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.sizes import attention_widths, dropout_masks, sequence_parallel_degree
+from autoplan.costs.core.sizes import (
+    attention_widths,
+    column_gemms,
+    dropout_masks,
+    sequence_parallel_degree,
+)
 from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.casts import cast_elements
@@ -186,12 +191,15 @@ def _norms_and_additions(job: Job, candidates: Candidates) -> tuple[Array, Array
 
 
 def _attention_and_mlp(job: Job, candidates: Candidates) -> tuple[Array, Array]:
-    """Return accesses per token of rotary embedding, activation and eager attention's copies [1]."""
+    """Return accesses per token of rotary embedding, activation, and copies of inputs of products [1]."""
     accesses, model = _Accesses.of(job), job.model
     q, k, f = _widths(job, candidates)
     rotated = q + k if model.positions == "rope" and model.mla is None else 0.0 * q
     forward = accesses.rotation * rotated + accesses.activation * f
     backward = accesses.rotation_backward * rotated + accesses.activation_backward * f
+    if job.stack.block.column_inputs_copied:
+        copied = column_gemms(job) * model.hidden_size
+        forward = forward + np.where(candidates.tp > 1, 2.0 * copied, 0.0)
     if job.stack.block.attention == "eager":
         forward = forward + 2 * q
         backward = backward + 2 * q + 2 * (q + 2 * k)

@@ -26,6 +26,7 @@ from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, padded_vocabulary
 from autoplan.costs.core.sizes import (
     attention_widths,
+    column_gemms,
     dropout_masks,
     element_bytes,
     residual_bytes,
@@ -153,9 +154,13 @@ def _held_keys_values(job: Job, e: float, t: Array) -> Array:
 
 
 def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:
-    """Statistics of norms, and the fp32 copies of their inputs that unfused norms save."""
+    """Statistics of norms, and the copies of their inputs that unfused norms save.
+
+    The normalised input is one of them, for the gradient of the norm's weight: a frozen norm has none.
+    """
     statistics = 4.0 if job.model.norm == "rmsnorm" else 8.0
-    copies = job.stack.block.norm_copy_bytes * job.model.hidden_size * (e / 2)
+    frozen = 0.0 if job.adapters is None else residual_bytes(job)
+    copies = max(0.0, job.stack.block.norm_copy_bytes - frozen) * job.model.hidden_size * (e / 2)
     return norms * (statistics + copies) / sp
 
 
@@ -193,7 +198,8 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Norm inputs, inputs of the column-parallel GEMMs, dropout masks, norm statistics."""
     model = job.model
     norms = 4 if model.post_norms else 2
-    inputs = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
+    shared = 1.0 if model.parallel_block and model.shared_block_norm else _product_inputs(job)
+    inputs = shared + np.where(t > 1, _copied_inputs(job), 0.0)
     local = (norms * residual_bytes(job) + 2.0 * dropout_masks(job)) * model.hidden_size / sp
     return local + _norm_copies(job, e, sp, norms=norms) + inputs * product_input(job, e, t, sp)
 
@@ -201,6 +207,18 @@ def _residual_stream(job: Job, e: float, t: Array, sp: Array) -> Array:
 def _product_inputs(job: Job) -> float:
     """Return the saved inputs of the column-parallel GEMMs [1]: 2, of frozen ones those that are needed."""
     return float(sum(_input_saved(job, group) for group in (ATTENTION_MODULES[:3], MLP_MODULES[:2])))
+
+
+def _copied_inputs(job: Job) -> float:
+    """Return the inputs that column-parallel GEMMs save more where each copies its own [1].
+
+    Source: PaddlePaddle/Paddle python/paddle/distributed/fleet/layers/mpu/mp_ops.py, c_identity_eager, whose
+    operator copies; ColumnParallelLinear saves the copy.
+    """
+    block, model = job.stack.block, job.model
+    if not block.column_inputs_copied or model.moe is not None or model.mla is not None:
+        return 0.0
+    return column_gemms(job) - _product_inputs(job)
 
 
 def _input_saved(job: Job, modules: tuple[TargetModule, ...]) -> bool:
@@ -415,7 +433,7 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
         return without_attention
     model = job.model
     q, k = attention_widths(model, t)
-    attention = e * (2 * q + 2 * k) + 4.0 * model.heads / t
+    attention = e * (2 * q + 2 * k) + _kept_scores(job, e) * model.heads / t
     if model.mla is not None:
         mla, latents = model.mla, (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
         heads = model.head_dim + mla.qk_nope_head_dim + 2 * mla.v_head_dim
@@ -438,6 +456,19 @@ def _selective(job: Job, e: float, t: Array, sp: Array, without_attention: Array
     if job.stack.block.experts_hide_products:
         saved = (1.0 - share) * saved + share * _kept_of_compiled_parts(job, e, t, sp)
     return saved
+
+
+def _kept_scores(job: Job, e: float) -> float:
+    """What a policy that keeps outputs of products keeps of core attention, a token and head [byte].
+
+    A kernel's log-sum-exp; of eager attention the scores, which are the output of a batched product.
+    torchtitan's policy names mm alone. Source: PyTorch torch/utils/checkpoint.py,
+    create_selective_checkpoint_contexts, whose example has aten.mm, aten.bmm and aten.addmm.
+    """
+    block = job.stack.block
+    if block.attention != "eager":
+        return 4.0
+    return e * job.workload.sequence_length if block.selective == "matmul-outputs" else 0.0
 
 
 def _kept_of_compiled_parts(job: Job, e: float, t: Array, sp: Array) -> Array:

@@ -57,7 +57,7 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     parameters = policy.parameter_bytes * part.trained + base_bytes(scope, part)
     parameters = parameters + reference_bytes(scope, part)
     excess = (1 - scope.gradients_sharded) * part.gradient_excess
-    gradients = _gradient_bytes(scope) * (part.trained + excess)
+    gradients = (1.0 - _gradients_on_host(scope)) * _gradient_bytes(scope) * (part.trained + excess)
     on_device = 1.0 - _offloaded(scope)
     return ModelStates(
         parameters=on_device * scope.spread(scope.parameters_sharded, parameters, part),
@@ -85,6 +85,16 @@ def _gradient_bytes(scope: Scope) -> Array:
 def _offloaded(scope: Scope) -> Array:
     """Return 1 where shards of parameters, gradients and states are in host memory [1], shape [C, 1]."""
     return float(scope.job.stack.memory.offload_parameters) * scope.parameters_sharded
+
+
+def _gradients_on_host(scope: Scope) -> Array:
+    """Return 1 where shards of gradients are beside an offloaded optimizer [1], shape [C, 1].
+
+    deepspeedai/DeepSpeed deepspeed/runtime/zero/stage3.py, grad_partitions_flat_buffer on self.device, and
+    stage_1_and_2.py, accumulated_grads_in_cpu.
+    """
+    offloaded = column(scope.candidates.optimizer_offload) * scope.gradients_sharded
+    return float(scope.job.stack.memory.offloaded_gradients) * offloaded
 
 
 def _copied(scope: Scope) -> Array:
@@ -117,12 +127,18 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     >>> float(host_bytes(scope, scope.weights.layer)[0, 0])  # 12 x 109,060,096 / 4
     327180288.0
 
-    Leaves out: pinned staging buffers; gradients in host memory during the step.
+    Gradients are there beside an offloaded optimizer where the stack accumulates them there.
+
+    Leaves out: pinned staging buffers; copies of gradients in host memory during the step.
     Source: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 3.
     """
     states, policy = _optimizer_bytes(scope, part), scope.job.stack.memory
+    gradients = scope.spread(
+        scope.gradients_sharded, _gradient_bytes(scope) * part.trained, part, trained=True
+    )
+    states_and_gradients = states + _gradients_on_host(scope) * gradients
     optimizer: Array = np.where(
-        column(scope.candidates.optimizer_offload) > 0, states, _paged_bytes(scope, part)
+        column(scope.candidates.optimizer_offload) > 0, states_and_gradients, _paged_bytes(scope, part)
     )
     if not policy.offload_parameters:
         return optimizer
@@ -150,7 +166,8 @@ def gradients_persist(scope: Scope) -> Array:
     policy = scope.job.stack.memory
     if policy.optimizer_in_backward:
         return np.zeros_like(scope.microbatches)
-    return flag((scope.microbatches > 1) | policy.gradients_persist)
+    shards = (scope.zero == 3) & policy.gradient_shards_persist
+    return flag((scope.microbatches > 1) | policy.gradients_persist | shards)
 
 
 def update_bytes(scope: Scope, part: Part) -> Array:

@@ -34,7 +34,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, broadcast, column, flag
-from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio
+from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio, held_weight_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
@@ -240,7 +240,10 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     schedule = scope.candidates.schedule[:, None]
     columns = column(logit_columns(job, scope.candidates))
     m, v = scope.microbatches, column(scope.candidates.vpp)
-    cast, head_cast = (cast_weight_bytes(scope, x) for x in (scope.weights.layer, scope.weights.head))
+    cast, head_cast = (
+        cast_weight_bytes(scope, x) + held_weight_bytes(scope, x)
+        for x in (scope.weights.layer, scope.weights.head)
+    )
     return SavedActivations(
         in_flight=shape + microbatches_in_flight(scope.candidates.pp, m, v, schedule),
         none=shape + tokens * column(on_device.none) + cast,

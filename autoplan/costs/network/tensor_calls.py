@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.scope import Scope, tokens_of
-from autoplan.costs.core.sizes import element_bytes
+from autoplan.costs.core.sizes import column_gemms, element_bytes
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.recompute import in_order, modules_of
@@ -129,7 +129,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     """
     block, halves = job.stack.block, 1 if job.model.parallel_block else 2
     regathered = 0 if block.gathered_inputs_saved else 1
-    input_gradients = _column_gemms(job) if block.dgrad_reduced_per_gemm else halves
+    input_gradients = column_gemms(job) if block.dgrad_reduced_per_gemm else halves
     skipped = 1 if block.checkpoint_early_stop else 0
 
     # Routed tokens are dispatched over the expert-parallel group, see ``costs/layer``.
@@ -181,12 +181,6 @@ def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array |
 def _routed_only(job: Job) -> bool:
     moe = job.model.moe
     return moe is not None and moe.shared_expert_ffn_size == 0
-
-
-def _column_gemms(job: Job) -> int:
-    """Return the column-parallel GEMMs of a layer: qkv as one or three, up, gate."""
-    packed = job.stack.block.packed_qkv or job.stack.block.packed_qkv_saved or job.model.linear_attention
-    return (1 if packed else 3) + (2 if job.model.gated else 1)
 
 
 def loss_bytes(scope: Scope) -> tuple[Array, Array]:

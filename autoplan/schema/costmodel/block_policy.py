@@ -82,6 +82,11 @@ class BlockPolicy(Frozen):
         default=False,
         description="without sequence parallelism each GEMM reduces its own input gradient (dgrad)",
     )
+    column_inputs_copied: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="with tensor parallelism each column-parallel GEMM copies its input, and saves the copy"
+        " (Paddle's c_identity)",
+    )
     gather_reorder_copies: bool = Field(
         default=False,
         description="chunks of sequences are copied into order around an all-gather or reduce-scatter",

@@ -24,9 +24,10 @@ _FILLED = 2.0
 class SoftwareSpec(Frozen):
     """Choices of a run's software; what is left out is as the stack has it."""
 
-    loss: Literal["whole", "fused", "chunked", "tiled"] | None = Field(
+    loss: Literal["whole", "shifted", "fused", "chunked", "tiled"] | None = Field(
         default=None,
-        description="whole: logits in fp32 and separate kernels; fused: one kernel for the loss and its"
+        description="whole: logits in fp32 and separate kernels; shifted: the same, on a copy of all but the"
+        " last token (transformers before 4.50); fused: one kernel for the loss and its"
         " gradient, on 16-bit logits; chunked: also the output layer, a chunk of tokens at a time (Liger,"
         " Unsloth, torchtune); tiled: a tile of logits at a time, which backward computes again (TRL)",
     )
@@ -84,6 +85,11 @@ class SoftwareSpec(Frozen):
         default=None,
         description="shards of parameters, gradients and optimizer states are in host memory, where the"
         " optimizer runs (FSDP's CPU offload, DeepSpeed's ZeRO-3 offload)",
+    )
+    weights_held: bool | None = Field(
+        default=None,
+        description="under ZeRO-3 autograd keeps gathered weights from forward to backward: DeepSpeed around"
+        " a model that was built outside of zero.Init, whose F.linear saves a view of the weight",
     )
     fp8_weights: bool | None = Field(
         default=None, description="weights are kept and gathered in fp8 alone (--fp8-param-gather)"
@@ -153,6 +159,18 @@ _LOSS: dict[str, dict[str, Any]] = {
         "logits_backward_bytes": 12,
         "loss_forward_traffic": 16,
         "loss_backward_traffic": 14,
+        "loss_recomputed": False,
+    },
+    # huggingface/transformers 4.48 loss/loss_utils.py, ForCausalLMLoss: logits.float(), whose copy without
+    # the last token is contiguous; backward has its gradient, and one of full length.
+    "shifted": {
+        "loss_chunks": 1,
+        "loss_chunks_saved": False,
+        "logits_bytes": 4,
+        "logits_forward_bytes": 14,
+        "logits_backward_bytes": 16,
+        "loss_forward_traffic": 24,
+        "loss_backward_traffic": 22,
         "loss_recomputed": False,
     },
     # One kernel reads the logits twice (maximum and sum, then the gradient) and writes its gradient in place.
@@ -294,7 +312,7 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         # Buffers of gradients have the format of the gradients.
         copied = min(stack.memory.gradient_copy_bytes, _PURE_BF16["gradient_bytes"])
         changes = {**_PURE_BF16, "gradient_copy_bytes": copied}
-    for name in ("optimizer_in_backward", "offload_parameters"):
+    for name in ("optimizer_in_backward", "offload_parameters", "weights_held"):
         if (chosen := getattr(software, name)) is not None:
             changes[name] = chosen
     if software.frozen_weights is not None:
@@ -353,6 +371,8 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         for chosen, fields in choices:
             if chosen is switch:
                 changes |= dict.fromkeys(fields, switch)
+    if changes.get("fused_norms"):
+        changes["norm_copy_bytes"] = 0
     if software.recompute_early_stop is not None:
         changes["checkpoint_early_stop"] = software.recompute_early_stop
     return changes

@@ -145,6 +145,13 @@ class MemoryPolicy(Frozen):
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"
     )
+    gradient_shards_persist: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="under ZeRO-3 shards of gradients are buffers that stay allocated between steps",
+    )
+    offloaded_gradients: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False, description="sharded gradients accumulate in host memory beside an offloaded optimizer"
+    )
     optimizer_in_backward: bool = Field(
         default=False, description="a parameter is updated when its gradient is there, which is then freed"
     )
@@ -160,6 +167,10 @@ class MemoryPolicy(Frozen):
     state_bytes: int = Field(ge=1, le=8, description="one moment of the optimizer")
     unsharded_layers: int = Field(
         ge=1, le=8, description="layers that are unsharded at once under ZeRO-3, prefetched ones included"
+    )
+    weights_held: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="under ZeRO-3 products save the gathered weight, which stays until their backward",
     )
     max_live_parameters: int | None = Field(
         default=None,
