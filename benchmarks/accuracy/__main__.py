@@ -52,7 +52,7 @@ _DATA = Path(__file__).parent / "data"
 DEFAULT_RUNS = (_DATA / "training.yaml", _DATA / "training_2.yaml")
 
 #: Runs of publications that no fit sees.
-UNSEEN_RUNS = (*(_DATA / f"training_{number}.yaml" for number in range(3, 9)), _DATA / "strangers.yaml")
+UNSEEN_RUNS = (*(_DATA / f"training_{number}.yaml" for number in range(3, 10)), _DATA / "strangers.yaml")
 _UNSEEN = "unseen"
 
 

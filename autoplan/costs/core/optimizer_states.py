@@ -64,6 +64,19 @@ def state_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> tuple[float, floa
     )
 
 
+def unfused_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> float:
+    """Return what kernels of Adam move for a parameter beside one fused kernel [byte]: passes x b.
+
+    >>> listed = stack("ddp").memory.model_copy(update={"update_passes": 13})
+    >>> [unfused_bytes(name, listed) for name in ("adamw", "adamw-8bit")]  # 20 - 7 of 4 bytes
+    [52.0, 0.0]
+
+    Leaves out: other optimizers, whose kernels are one (bitsandbytes) or were not counted.
+    Source: PyTorch 2.13, torch/optim/adam.py, counted.
+    """
+    return float(policy.update_passes * policy.state_bytes) if optimizer in {"adam", "adamw"} else 0.0
+
+
 def paged_bytes(optimizer: Optimizer, policy: MemoryPolicy) -> float:
     """Return the bytes of a parameter's moments that are in pages [byte]: all of a paged optimizer, else 0.
 

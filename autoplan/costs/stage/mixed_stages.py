@@ -46,7 +46,7 @@ from autoplan.costs.core.candidates import (
     taken,
 )
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
-from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
+from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes, unfused_bytes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import at_precision, scope_of
@@ -527,9 +527,10 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
 
     HBM traffic: every state is read and written; the gradient is read for its norm, read and written for
     clipping, and read for the update; the parameter is written from the master copy, or without one read and
-    written. Persistent gradients are zeroed, unsharded. With optimizer offload the gradient and the parameter
-    cross the host link, and the update runs at the host's rate (Ren et al. 2021, arXiv:2101.06840). Pages of
-    a paged optimizer cross it both ways, behind the update that waits for them (``paged_bytes``).
+    written. Adam of several kernels moves more (``unfused_bytes``). Persistent gradients are zeroed,
+    unsharded. With optimizer offload the gradient and the parameter cross the host link, and the update runs
+    at the host's rate (Ren et al. 2021, arXiv:2101.06840). Pages of a paged optimizer cross it both ways,
+    behind the update that waits for them (``paged_bytes``).
     """
     job, scope = context.job, context.scope
     memory = job.stack.memory
@@ -539,7 +540,8 @@ def _update_seconds(context: StageContext, part: Part) -> Array:
     sharded = flag(scope.zero >= 1)
     zeroed = float(memory.gradient_bytes) if memory.gradients_persist else 0.0
     local_bytes = scope.spread(sharded, update_bytes, part, trained=True)
-    device = memory_bound_seconds(local_bytes + zeroed, context.machine, calls=0)
+    unfused = scope.spread(sharded, unfused_bytes(job.optimizer, memory), part, trained=True)
+    device = memory_bound_seconds(local_bytes + unfused + zeroed, context.machine, calls=0)
     moved = float(memory.gradient_bytes + memory.gathered_bytes)
     copied = scope.spread(sharded, moved, part, trained=True)
     update = local_bytes / context.machine.cpu_optimizer_bandwidth

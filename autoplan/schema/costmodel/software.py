@@ -214,6 +214,9 @@ _COMPILED_LOSS = {"logits_bytes": 2, "logits_forward_bytes": 2, "logits_backward
 
 _FUSED = {"fused_norms": True, "fused_rope": True, "fused_activation": True}
 
+#: Kernels of a compiled layer's forward, as costmodels/stacks/fsdp2-compile and nanogpt have them.
+_COMPILED_KERNELS = 14
+
 _PURE_BF16 = {
     "parameter_bytes": 2,
     "gathered_bytes": 2,
@@ -266,6 +269,10 @@ _OVERLAPS = {
 
 #: Launches for each tensor of the update: AdamW as a loop has a dozen, for lists of tensors one or none.
 _UPDATE_LAUNCHES = {"loop": 12, "foreach": 1, "fused": 0}
+#: Reads and writes of Adam's eight kernels (mul, lerp, mul, addcmul, sqrt, div, add, addcdiv: 20) beside
+#: those of one (parameter and moments both ways, the gradient: 7), counted in PyTorch 2.13,
+#: torch/optim/adam.py, _single_tensor_adam and _multi_tensor_adam.
+_UPDATE_PASSES = {"loop": 13, "foreach": 13, "fused": 0}
 
 
 def with_software(stack: StackSpec, software: SoftwareSpec) -> StackSpec:
@@ -324,6 +331,7 @@ def _memory_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
         changes |= {"gradient_bytes": width, "accumulation_traffic": _accumulation_traffic(stack, width)}
     if software.optimizer_kernels is not None:
         changes["update_launches"] = _UPDATE_LAUNCHES[software.optimizer_kernels]
+        changes["update_passes"] = _UPDATE_PASSES[software.optimizer_kernels]
         # Lists of tensors take the root of the second moments of all of them at once (PyTorch,
         # torch/optim/adam.py, _multi_tensor_adam; torch/optim/optimizer.py, _foreach_doc).
         listed = software.optimizer_kernels == "foreach"
@@ -373,6 +381,8 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
                 changes |= dict.fromkeys(fields, switch)
     if changes.get("fused_norms"):
         changes["norm_copy_bytes"] = 0
+    if software.compile:
+        changes["kernels"] = min(stack.block.kernels, _COMPILED_KERNELS)
     if software.recompute_early_stop is not None:
         changes["checkpoint_early_stop"] = software.recompute_early_stop
     return changes

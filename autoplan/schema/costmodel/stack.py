@@ -141,6 +141,12 @@ class MemoryPolicy(Frozen):
         le=1_000,
         description="kernels that the optimizer launches for each tensor; 0: for lists of tensors",
     )
+    update_passes: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="reads and writes of a tensor by the kernels of Adam beside those of one fused kernel",
+    )
     host_sync_passes_zero: int = Field(default=0, ge=0, le=4, description="the same with ZeRO")
     gradients_persist: bool = Field(
         description="gradient buffers stay allocated between steps, also with one microbatch"

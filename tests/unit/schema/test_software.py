@@ -99,6 +99,31 @@ def test_launches_move_steps_that_the_host_bounds(tmp_path):
     )
 
 
+def test_kernels_of_adam_move_thirteen_tensors_more(tmp_path):
+    """PyTorch's eight kernels move 20 tensors where a fused one moves 7; 8-bit Adam is one kernel always."""
+
+    def seconds(kernels, optimizer="adamw"):
+        section = f"optimizer: {optimizer}\nsoftware: {{optimizer_kernels: {kernels}}}"
+        return predicted(tmp_path, section)[0]
+
+    job = stack("ddp")
+    listed = with_software(job, SoftwareSpec(optimizer_kernels="foreach")).memory
+    traffic = 13 * job.memory.state_bytes * 1.72e9  # parameters of Qwen3 1.7B
+    more = seconds("foreach") - seconds("fused")
+
+    assert listed.update_passes == 13
+    assert traffic / 1.008e12 < more < 1.4 * traffic / 1.008e12
+    assert seconds("foreach", "adamw-8bit") - seconds("fused", "adamw-8bit") < 0.1 * more
+
+
+@pytest.mark.parametrize("name", ["ddp", "hf-fsdp2", "fsdp2-compile"])
+def test_a_compiled_layer_launches_as_few_kernels_in_every_stack(name):
+    """The host launches what torch.compile made of a layer, whoever's modules it was."""
+    compiled = with_software(stack(name), SoftwareSpec(compile=True))
+
+    assert compiled.block.kernels == stack("fsdp2-compile").block.kernels
+
+
 def test_buckets_and_early_stop_move_the_step(tmp_path):
     """The last bucket is exposed; a recompute that stops early leaves out a product."""
     plain = predicted(tmp_path, "")[0]
