@@ -198,7 +198,7 @@ def _attention_share(job: Job) -> float:
     table = job.kernels.attention_table
     as_measured = block.attention == "flash" or (table is not None and table.flash2 is not None)
     flash2 = 1.0 if as_measured else measured.flash2_share.value
-    flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
+    flash1 = {"flash1": 1.0, "masked": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(block.attention)
     older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
     return block.attention_share.value * flash2 * older
 
