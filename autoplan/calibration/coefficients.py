@@ -98,7 +98,7 @@ COEFFICIENTS: Final[tuple[Coefficient, ...]] = (
         "attention.flash1_share",
         0.10,
         "rate of the first FlashAttention over the second's",
-        ("flash1", "flash1-triton"),
+        ("flash1", "flash1-triton", "masked"),
     ),
     _kernels("collectives.network_share", 0.02, "bandwidth of the network that a ring reaches"),
     _kernels("collectives.fabric_share", 0.02, "bandwidth of the fabric that a ring reaches"),

@@ -24,7 +24,8 @@ from autoplan.costs.core.scope import microbatches, scope_of, with_modes_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
 from autoplan.costs.device.memory_limit import memory_limit_bytes, reported_memory_bytes
-from autoplan.costs.layer.layer_time import LayerTimes, mean_keys
+from autoplan.costs.layer.attended_keys import mean_keys
+from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.linear_attention_time import recurrent_flops
 from autoplan.costs.layer.mla import head_widths
 from autoplan.costs.memory.footprint import Footprint, footprint_of, footprint_without_transient

@@ -25,9 +25,10 @@ from autoplan.costs.core.scope import tokens_of
 from autoplan.costs.core.sizes import attention_widths
 from autoplan.costs.device.kernels import Gemm, gemm_seconds, gemm_work
 from autoplan.costs.device.machine import Machine, machine_of
+from autoplan.costs.layer.attended_keys import visited_keys
 from autoplan.costs.layer.context_parallel import attention_steps
 from autoplan.costs.layer.gemm_shapes import input_gradient_gemms, weight_gradient_gemms
-from autoplan.costs.layer.layer_time import attention_kernel_seconds, layer_gemms, mean_keys
+from autoplan.costs.layer.layer_time import attention_kernel_seconds, layer_gemms
 from autoplan.costs.layer.mla import head_widths
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -107,7 +108,7 @@ def _attention_kernels(job: Job, candidates: Candidates, machine: Machine) -> It
     # In units of one head's width, so that these are heads of a rank.
     heads, key_heads = attention_widths(job.model, candidates.tp.astype(np.float64), 1.0)
     rows, key_rows = float(heads[0]) * tokens, float(key_heads[0]) * tokens
-    keys = mean_keys(job) / steps
+    keys = visited_keys(job) / steps
     tensors = machine.element_bytes * (rows + key_rows) * (wide + narrow)
     widths, copies = (wide + narrow, 3 * wide + 2 * narrow), (1, 2)
     seconds = attention_kernel_seconds(job, candidates, machine)

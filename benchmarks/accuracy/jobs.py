@@ -76,8 +76,7 @@ def job_of(run: Run) -> Job:
         workload=Workload(sequence_length=length, global_batch_size=batch),
         precision=_PRECISIONS[run.layout.precision],
         **_tuned(run),
-        # Runs of benchmarks route tokens evenly.
-        routing=RoutingSpec(load_variation=0.0 if model.moe else None),
+        routing=run.routing if model.moe else RoutingSpec(),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autoplan.schema.costmodel.software import SoftwareSpec
+from autoplan.schema.job import RoutingSpec
 
 __all__ = ["Experts", "Hardware", "Lora", "Measured", "Model", "PeakKind", "Run", "RunLayout", "Tuning"]
 
@@ -138,6 +139,8 @@ class Run(_Part):
     layout: RunLayout
     #: Settings of the software in the words of a job.
     software: SoftwareSpec = SoftwareSpec()
+    #: How unevenly tokens spread over experts, in the words of a job; most benchmarks route them evenly.
+    routing: RoutingSpec = RoutingSpec(load_variation=0.0)
     tuning: Tuning | None = None
     lora: Lora | None = None
     measured: Measured

@@ -191,6 +191,19 @@ def test_software_of_a_run_is_what_its_row_says(row):
     assert [block(layout__kernel=f"flash_attention_{x}").attention for x in (2, 3)] == ["flash2", "flash"]
 
 
+def test_tokens_of_a_run_are_routed_evenly_unless_its_row_says_otherwise(row):
+    """A program whose products are padded to the longest expert computes that many for each."""
+    moe = {"experts": 8, "top_k": 2, "expert_ffn": 1024}
+
+    def outcome(**changes):
+        return outcome_of(changed(row, stack="fsdp2", model__moe=moe, model__gated_mlp=True, **changes), 0)
+
+    even, padded = (outcome(**x) for x in ({}, {"routing": {"capacity_factor": 4.0, "padded": True}}))
+
+    assert (even.job.routing.load_variation, padded.job.routing.capacity_factor) == (0.0, 4.0)
+    assert padded.predicted.step_seconds > even.predicted.step_seconds
+
+
 def test_strangers_are_of_publications_that_no_fit_has_seen():
     """And what was predicted before any change for them is kept for each of them."""
     strangers = DATA / "strangers.yaml"

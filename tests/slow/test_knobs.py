@@ -209,6 +209,9 @@ def fine_tunes(job, layouts):
         {"offload_parameters": True},
         {"compile": True},
         {"attention": "eager"},
+        {"attention": "masked"},
+        {"gelu": "formula", "dropout": True},
+        {"host_waits": 100},
         {"deterministic": True},
     )
     adapted += [replace(job, software=SoftwareSpec(**chosen)) for chosen in software]

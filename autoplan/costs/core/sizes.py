@@ -103,6 +103,35 @@ def softmax_in_fp32(job: Job) -> bool:
     return block.fp32_softmax and not block.fused_softmax and element_bytes(job) == 2
 
 
+def has_formula_gelu(job: Job) -> bool:
+    """Return whether the MLP's activation is a GELU whose formula is an operation each.
+
+    >>> job = load_job("gpt3-175b-128x-a100")
+    >>> block = job.stack.block.model_copy(update={"formula_gelu": True})
+    >>> has_formula_gelu(job), has_formula_gelu(
+    ...     replace(job, stack=job.stack.model_copy(update={"block": block}))
+    ... )
+    (False, True)
+
+    Source: huggingface/transformers src/transformers/activations.py, NewGELUActivation; karpathy/minGPT
+    mingpt/model.py, NewGELU.
+    """
+    return job.stack.block.formula_gelu and not job.model.gated
+
+
+def runs_under_autocast(job: Job) -> bool:
+    """Return whether 16-bit operations of ``job`` are casts of autocast, beside fp32 parameters.
+
+    >>> job = load_job("llama3-8b-8x-a100")
+    >>> [runs_under_autocast(replace(job, stack=stack(name))) for name in ("ddp", "deepspeed")]
+    [True, False]
+
+    Source: PyTorch, aten/src/ATen/autocast_mode.h: pow and softmax are among what it computes in fp32.
+    """
+    parameters = job.stack.memory.parameter_bytes
+    return job.stack.block.fp32_softmax and parameters == 4 and element_bytes(job) == 2
+
+
 def data_ranks(candidates: Candidates) -> Array:
     """Return the data-parallel ranks: same parameters, different tokens [1], shape [C]: c d.
 

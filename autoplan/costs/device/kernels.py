@@ -33,6 +33,10 @@ from autoplan.costs.device.machine import Machine, Rate
 #: Sharpness of the transition between compute-bound and memory-bound; 4 fits the sweeps best.
 _BLEND = 4.0
 
+#: Time that the device idles where the host waits for it, over that of a kernel launch: a copy to the host,
+#: and the launches of the copy and of the next kernel.
+_WAIT_LAUNCHES = 3
+
 #: Kernels read and write matrices at multiples of so many bytes.
 _ALIGNMENT = 16
 
@@ -73,6 +77,19 @@ def smooth_maximum(one: Array, other: Array, sharpness: float) -> Array:
     ratio = np.divide(shorter, longer, out=np.zeros_like(longer), where=longer > 0)
     maximum: Array = longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
     return maximum
+
+
+def waiting_seconds(waits: Array | float, machine: Machine) -> Array:
+    """Return the time that the device idles while the host waits ``waits`` times for a number from it [s].
+
+    >>> round(float(waiting_seconds(1000.0, SimpleNamespace(host_launch=8e-6))), 6)
+    0.024
+
+    Leaves out: what the device has left to do when the host begins to wait.
+    Source: an estimate; loops of one wait a token take 17 to 25 us each beside a launch of 8 us (prime-rl,
+    trainer/utils.py, get_response_lengths: its policy loss against its cross entropy, benchmarks/accuracy).
+    """
+    return _WAIT_LAUNCHES * machine.host_launch * np.asarray(waits, dtype=np.float64)
 
 
 def _compute_seconds(flops: Array, extents: tuple[Array, ...], rate: Rate) -> Array:

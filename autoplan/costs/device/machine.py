@@ -223,7 +223,7 @@ def _attention_share(job: Job) -> float:
     kernels, table = attention_kernels(job), job.kernels.attention_table
     as_measured = kernels == "flash" or (table is not None and table.flash2 is not None)
     flash2 = 1.0 if as_measured else measured.flash2_share.value
-    flash1 = {"flash1": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(kernels)
+    flash1 = {"flash1": 1.0, "masked": 1.0, "flash1-triton": _TRITON_OVER_CUDA}.get(kernels)
     older = 1.0 if flash1 is None else min(1.0, measured.flash1_share.value * flash1)
     return block.attention_share.value * flash2 * older
 

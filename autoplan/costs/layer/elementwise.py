@@ -23,6 +23,8 @@ from autoplan.costs.core.sizes import (
     attention_widths,
     column_gemms,
     dropout_masks,
+    has_formula_gelu,
+    runs_under_autocast,
     sequence_parallel_degree,
 )
 from autoplan.costs.device.kernels import from_memory, memory_bound_seconds
@@ -48,6 +50,14 @@ _ADDITION = 3
 #: models/qwen3_next/modeling_qwen3_next.py, Qwen3NextAttention.forward).
 _GATE = 5
 _GATE_BACKWARD = 9
+#: Kernels of a GELU by its formula, x/2 (1 + tanh(c (x + a x^3))), and their accesses per element in forward
+#: and in backward, of 2 bytes under autocast, of the element elsewhere. Forward: x/2, power, a x^3, sum,
+#: c times it, tanh, plus one, product; under autocast the power takes a cast of x, and what follows is in
+#: fp32 until the next product casts it. Backward: both factors of the product, tanh, c, a, the power's three
+#: kernels, x/2 and two sums; under autocast with four casts.
+_GELU_KERNELS: Final = 10
+_GELU: Final = (18.0, 28.0)
+_GELU_AUTOCAST: Final = (38.0, 59.0)
 #: Accesses of forward dropout per element where it is fused with the addition: the mask.
 _FUSED_DROPOUT = 0.5
 
@@ -75,8 +85,8 @@ def elementwise_seconds(
 
     Leaves out: what one kernel leaves in the last-level cache for the next.
     Source: bytes that each kernel reads and writes. The stack's ``norm_traffic`` and ``elementwise_traffic``
-    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens and the
-    biases of experts, which is what their kernels move.
+    scale the traffic of norms and additions, and of all other kernels but the permutation of tokens, the
+    biases of experts and a GELU by its formula, which is what their kernels move.
     """
     moe_share, policy = moe_layer_share(job.model), job.stack.experts
     block, permuted = job.stack.block, permute_elements(job, candidates)
@@ -87,6 +97,7 @@ def elementwise_seconds(
         (4, block.elementwise_traffic.value, _mla_moe_cast_elements(job, candidates)),
         (4, 1.0, (permuted, permuted)),
         (4, 1.0, expert_bias_elements(job, candidates)),
+        (_GELU_KERNELS, 1.0, _formula_gelu_elements(job, candidates)),
     ]
     tensor_bytes = machine.element_bytes * tokens
     calls = _MEMORY_BOUND_KERNELS + (moe_share * policy.routing_kernels if policy else 0.0)
@@ -209,6 +220,18 @@ def _attention_and_mlp(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     return forward, backward
 
 
+def _formula_gelu_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
+    """Return accesses per token of a GELU whose formula is an operation each [1], forward and backward.
+
+    Source: huggingface/transformers src/transformers/activations.py, NewGELUActivation, and the derivatives
+    of its operations in PyTorch, tools/autograd/derivatives.yaml.
+    """
+    _, _, f = _widths(job, candidates)
+    accesses = _GELU_AUTOCAST if runs_under_autocast(job) else _GELU
+    forward, backward = (has_formula_gelu(job) * x * f for x in accesses)
+    return forward, backward
+
+
 def _bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     """Return accesses per token of kernels that only add biases, and of bias gradients [1].
 
@@ -274,9 +297,10 @@ class _Accesses:
     def of(job: Job) -> _Accesses:
         """Return the accesses of the job's stack."""
         block, model = job.stack.block, job.model
-        # A LayerNorm or a GELU is one kernel in every stack.
+        # A LayerNorm is one kernel in every stack; a GELU by its formula is priced apart.
         fused = (2.0, 5.0) if block.separate_norm_wgrad else (2.0, 3.0)
         norm = fused if block.fused_norms or model.norm == "layernorm" else (18.0, 32.0)
         rotation = (2.0, 2.0) if block.fused_rope else (10.0, 10.0)
         gated = (3.0, 5.0) if block.fused_activation else (5.0, 9.0)
-        return _Accesses(*norm, *rotation, *(gated if model.gated else (2.0, 3.0)))
+        single = (0.0, 0.0) if has_formula_gelu(job) else (2.0, 3.0)
+        return _Accesses(*norm, *rotation, *(gated if model.gated else single))

@@ -36,8 +36,8 @@ from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import (
     backward_split,
-    causal_keys,
     dropout_masks,
+    has_formula_gelu,
     sequence_parallel_degree,
     softmax_in_fp32,
 )
@@ -47,6 +47,7 @@ from autoplan.costs.device.kernels import (
     gemm_seconds_at_rate,
     memory_bound_seconds,
     smooth_maximum,
+    waiting_seconds,
 )
 from autoplan.costs.device.machine import VECTOR_SHARE, Machine, Rate
 from autoplan.costs.layer.adapter_time import (
@@ -56,6 +57,7 @@ from autoplan.costs.layer.adapter_time import (
     dequantization_seconds,
 )
 from autoplan.costs.layer.alternate_recompute import alternate_gemms, products_of_attention
+from autoplan.costs.layer.attended_keys import visited_keys
 from autoplan.costs.layer.casts import weight_cast_seconds
 from autoplan.costs.layer.context_parallel import attention_steps, context_times, step_kernel_seconds
 from autoplan.costs.layer.elementwise import DROPOUT_ACCESSES, elementwise_seconds
@@ -74,8 +76,7 @@ from autoplan.costs.layer.recomputed_modules import RecomputeTimes, recomputed_m
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_exposed, tensor_seconds
 from autoplan.costs.network.overlap import Traffic, exposed_seconds
 from autoplan.costs.network.tensor_calls import Calls, TensorCalls, tensor_calls
-from autoplan.schema.job import Job, document_pieces
-from autoplan.schema.model import ModelSpec
+from autoplan.schema.job import Job
 from autoplan.schema.recompute import listed_modes
 
 #: Backward kernels per forward kernel: a GEMM has two gradients, most other operations one.
@@ -83,12 +84,11 @@ _BACKWARD_KERNELS = 2
 #: Kernels of eager attention in forward less one, with a softmax that is fused with scale and mask, or not.
 _FUSED_SOFTMAX_KERNELS = 4
 _EAGER_SOFTMAX_KERNELS = 7
+#: Kernels of a GELU's formula in forward less one.
+_GELU_KERNELS = 9
 #: Host time of a collective over that of a kernel launch: besides the launch it records and waits for CUDA
 #: events. An estimate: runs of small models (benchmarks/accuracy) distinguish 4 from 0, but not from 8.
 _COLLECTIVE_LAUNCHES = 4
-#: Time that the device idles where the host waits for it, over that of a kernel launch: a copy to the host,
-#: and the launches of the copy and of the next kernel.
-_WAIT_LAUNCHES = 3
 #: Exponent of the smooth maximum of host launches and compute: the host may be late at small kernels although
 #: it is early at large ones. Runs of small models (benchmarks/accuracy) are fitted as well by 1.7.
 _LAUNCH_SHARPNESS = 1.75
@@ -146,7 +146,7 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     adapted, adapted_backward = _adapter_seconds(job, tokens, candidates, machine)
     forward_compute = forward_gemm + attention.forward + memory_bound + casts + adapted
     forward, context_forward = _with_launches(forward_compute, attention.exposed_forward, launches)
-    waits = _WAIT_LAUNCHES * machine.host_launch * expert_waits(job, candidates)
+    waits = waiting_seconds(expert_waits(job, candidates), machine)
     forwards = forward + _without_gradient(job, candidates, machine, forward_compute, launches)
     accumulation = _accumulation_seconds(job, candidates, machine)
     backward_compute = (
@@ -256,7 +256,7 @@ def _launch_seconds(
 
     The host launches them one by one; a device that is faster idles.
     """
-    dense = job.stack.block.kernels + _eager_kernels(job)
+    dense = job.stack.block.kernels + _eager_kernels(job) + has_formula_gelu(job) * _GELU_KERNELS
     kernels = dense + expert_kernels(job, candidates) + adapter_kernels(job) + linear_kernels(job.model)
     hooks = _hook_launches(job, candidates)
     forward = kernels + hooks + _COLLECTIVE_LAUNCHES * calls.forward.number
@@ -432,41 +432,6 @@ def _accumulation_seconds(job: Job, candidates: Candidates, machine: Machine) ->
     return memory_bound_seconds(traffic_bytes, machine, calls=0)
 
 
-def mean_keys(job: Job) -> float:
-    """Return the mean number of keys that a token attends to, over tokens and layers [1].
-
-    (s + 1)/2 for causal attention; w - w(w-1)/(2s) with a sliding window w < s; 0 in layers with linear
-    attention. Of documents packed into the
-    sequence, s is a token's own: with lengths n, (E[n^2]/E[n] + 1)/2.
-
-    >>> from autoplan.schema.job import Workload
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> mean_keys(job)  # 8,193 / 2
-    4096.5
-    >>> packed = Workload(sequence_length=8192, global_batch_size=128, documents=(1000, 3000))
-    >>> mean_keys(replace(job, workload=packed))  # (1,000 x 500.5 + 3,000 x 1,500.5) / 4,000
-    1250.5
-
-    Leaves out: the spread of lengths around a window, where mean and deviation alone are given; document
-    masks of attention that is not fused, which computes what it masks.
-    Source: the sum of min(i, w) over i = 1..s, over s.
-    """
-    model, work = job.model, job.workload
-    whole = ((float(work.sequence_length), 1.0),)
-    pieces = document_pieces(work.documents, work.sequence_length) if work.documents else whole
-    windows = [_window(model, layer) for layer in range(model.layers)]
-    keys = {
-        window: sum(share * float(causal_keys(np.asarray(s), window)) for s, share in pieces)
-        for window in set(windows)
-    }
-    return sum(keys[window] for window in windows) / model.layers
-
-
-def _window(model: ModelSpec, layer: int) -> float:
-    """Return the most keys that a token attends to in a layer: none in linear attention."""
-    return 0.0 if model.is_linear_layer(layer) else model.attention_window(layer) or np.inf
-
-
 def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[Array, Array]:
     """Return the time of one fused attention kernel, forward and backward [s], shape [C] each.
 
@@ -477,10 +442,10 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
     >>> round(float(backward[0] / forward[0]), 6)  # five GEMMs instead of two
     2.5
 
-    Leaves out: kernels that do not split the sequence evenly, as ``step_kernel_seconds``.
+    Leaves out: kernels that do not split the sequence evenly, as ``step_kernel_seconds``; a mask's bytes.
     Source: Dao 2023 (FlashAttention-2), arXiv:2307.08691, section 4.1.
     """
-    keys = mean_keys(job)
+    keys = visited_keys(job)
     wide, narrow = head_widths(job.model)
     forward = step_kernel_seconds(job, candidates, keys, machine.attention_forward)
     backward = step_kernel_seconds(job, candidates, keys, machine.attention_backward)

@@ -29,7 +29,9 @@ from autoplan.costs.core.sizes import (
     column_gemms,
     dropout_masks,
     element_bytes,
+    has_formula_gelu,
     residual_bytes,
+    runs_under_autocast,
     sequence_parallel_degree,
     softmax_in_fp32,
 )
@@ -357,6 +359,9 @@ def _inner_bytes(job: Job, e: float) -> float:
     if mlp_in_place(job):
         return 2.0 * e
     up = (2 if job.stack.block.fused_activation else 3) if job.model.gated else 1
+    if has_formula_gelu(job):
+        # x/2, tanh, one plus it, and the input of the power: in fp32 under autocast but the first.
+        up = 7 if runs_under_autocast(job) else 4
     return e * up + (input_bytes(job, e) if _input_saved(job, MLP_MODULES[2:]) else 0.0)
 
 

@@ -20,7 +20,11 @@ from autoplan.costs.core.reference import forward_passes, gathered_whole
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
-from autoplan.costs.device.kernels import memory_bound_seconds, unaligned_gemm_seconds
+from autoplan.costs.device.kernels import (
+    memory_bound_seconds,
+    unaligned_gemm_seconds,
+    waiting_seconds,
+)
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.layer.layer_time import LayerTimes
 from autoplan.costs.layer.tensor_parallel import regather_seconds, tensor_seconds
@@ -382,7 +386,10 @@ def _embedding_seconds(context: StageContext) -> _Outside:
 
 
 def _head_seconds(context: StageContext) -> _Outside:
-    """Return the time of the output GEMM and the loss for T tokens; a frozen weight has no gradient."""
+    """Return the time of the output GEMM and the loss for T tokens; a frozen weight has no gradient.
+
+    With what the program waits for outside of layers.
+    """
     job, c, machine = context.job, context.candidates, context.machine
     t = c.tp.astype(np.float64)
     h, v = float(job.model.hidden_size), padded_vocabulary(job, t) / t
@@ -392,6 +399,7 @@ def _head_seconds(context: StageContext) -> _Outside:
     rows = np.zeros_like(v) if block.padded_products else v
     forward = unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     forward += memory_bound_seconds(block.loss_forward_traffic * logits, machine, calls=4)
+    forward += waiting_seconds(block.host_waits, machine)
     logits_again = block.loss_recomputed * unaligned_gemm_seconds(context.tokens, v, hidden, machine, rows)
     backward = unaligned_gemm_seconds(context.tokens, hidden, v, machine, rows) + logits_again
     weight = np.zeros_like(forward)

@@ -12,10 +12,10 @@ from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare, Source
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "sdpa", "flash2", "flash1", "flash1-triton", "eager"] = Field(
+    attention: Literal["flash", "sdpa", "flash2", "flash1", "flash1-triton", "masked", "eager"] = Field(
         description="the device's best fused attention, what PyTorch's function takes (cuDNN's on Hopper and"
         " on Blackwell of data centers, else FlashAttention-2), FlashAttention-2, the first one in CUDA or in"
-        " Triton, or scores in memory"
+        " Triton, PyTorch's memory-efficient kernel under a mask in memory, or scores in memory"
     )
     attention_share: PositiveShare = Field(
         description="rate of the stack's attention kernels over those measured on the device"
@@ -26,6 +26,11 @@ class BlockPolicy(Frozen):
         description="kernels of a layer's forward, one for attention; an eager one has more",
     )
     fused_activation: bool = Field(description="one kernel for the gated activation (6f, not 8f bytes)")
+    formula_gelu: Annotated[bool, LeftOutAtDefault()] = Field(
+        default=False,
+        description="a GELU without gate is its formula with tanh, an operation each (transformers' gelu_new,"
+        " minGPT), which autocast computes in fp32",
+    )
     fused_norms: bool = Field(default=True, description="one kernel for an RMSNorm, forward and backward")
     fused_rope: bool = Field(
         default=True, description="one kernel for RoPE: the rotation of queries and keys"
@@ -141,6 +146,13 @@ class BlockPolicy(Frozen):
     )
     split_loss_backward_bytes: Annotated[int | None, LeftOutAtDefault()] = Field(
         default=None, ge=0, le=16, description="the same in the loss's backward; default: as in its forward"
+    )
+    host_waits: Annotated[int, LeftOutAtDefault()] = Field(
+        default=0,
+        ge=0,
+        le=10_000_000,
+        description="times in a microbatch that the program, outside of layers, waits for a number from the"
+        " device (.item(), .tolist(), a condition on a tensor)",
     )
     loss_forward_traffic: int = Field(ge=0, le=96, description="moved by the loss's forward, a logit")
     loss_backward_traffic: int = Field(ge=0, le=96, description="moved by the loss's backward, a logit")

@@ -35,14 +35,31 @@ class SoftwareSpec(Frozen):
         default=None,
         description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
     )
-    attention: Literal["eager", "flash1", "flash1-triton", "flash2", "sdpa", "flash"] | None = Field(
-        default=None,
-        description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
-        " the first one in Triton, as llm-foundry had it), what PyTorch from 2.11 on takes (sdpa), or the"
-        " device's best",
+    attention: Literal["eager", "masked", "flash1", "flash1-triton", "flash2", "sdpa", "flash"] | None = (
+        Field(
+            default=None,
+            description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
+            " the first one in Triton, as llm-foundry had it), what PyTorch from 2.11 on takes (sdpa), or the"
+            " device's best; masked: SDPA of PyTorch with a mask in memory, which padded batches of transformers"
+            " have, and whose memory-efficient kernel skips no keys",
+        )
     )
     fused_kernels: bool | None = Field(
         default=None, description="one kernel each for norms, RoPE and the activation (Liger, Apex, Unsloth)"
+    )
+    gelu: Literal["kernel", "formula"] | None = Field(
+        default=None,
+        description="GELU of a model without gates: one kernel, or its formula with tanh, an operation each"
+        " (gelu_new of transformers' GPT-2, minGPT)",
+    )
+    dropout: bool | None = Field(
+        default=None,
+        description="a model without gates drops out inputs of residuals and results of the softmax",
+    )
+    host_waits: Annotated[int, Field(ge=0, le=10_000_000)] | None = Field(
+        default=None,
+        description="times in a microbatch that the program, outside of layers, waits for a number from the"
+        " device: .item(), .tolist(), a condition on a tensor, also of a loop over tokens",
     )
     compile: bool | None = Field(
         default=None, description="torch.compile: norms, RoPE, activation and casts are fused"
@@ -366,18 +383,21 @@ def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     changes |= dict(_LOSS[software.loss]) if software.loss else {}
     if software.loss_chunks is not None:
         changes["loss_chunks"] = software.loss_chunks
-    if software.attention is not None:
-        changes["attention"] = software.attention
-    if software.tf32 is not None:
-        changes["tf32"] = software.tf32
+    for name in ("attention", "tf32", "dropout", "host_waits"):
+        if (chosen := getattr(software, name)) is not None:
+            changes[name] = chosen
+    if software.gelu is not None:
+        # What compiles or fuses kernels has one of them.
+        fused = bool(software.compile or software.fused_kernels)
+        changes["formula_gelu"] = software.gelu == "formula" and not fused
     choices = (
         (software.compile, (*_FUSED, "fused_casts")),
         (software.fused_kernels, tuple(_FUSED)),
     )
     # What either fuses is fused.
     for switch in (False, True):
-        for chosen, fields in choices:
-            if chosen is switch:
+        for told, fields in choices:
+            if told is switch:
                 changes |= dict.fromkeys(fields, switch)
     if changes.get("fused_norms"):
         changes["norm_copy_bytes"] = 0

@@ -41,6 +41,8 @@ def predicted(tmp_path, software, *, stack="ddp", precision="bf16"):
         ("software: {loss: chunked}", True, True),
         ("software: {loss_chunks: 8}", None, True),
         ("software: {attention: eager}", False, False),
+        ("software: {attention: masked}", False, None),
+        ("software: {host_waits: 2048}", False, None),
         ("software: {fused_kernels: true}", True, None),
         ("software: {compile: true}", True, None),
         ("software: {pure_bf16: true}", True, True),
@@ -53,6 +55,27 @@ def test_each_choice_moves_time_or_memory(tmp_path, software, faster, smaller):
 
     assert (told[0] < plain[0]) is bool(faster)
     assert smaller is None or (told[1] < plain[1]) is smaller
+
+
+@pytest.mark.parametrize("software", ["{gelu: formula}", "{dropout: true}"])
+def test_choices_of_models_without_gates_cost_time_and_memory(tmp_path, software):
+    """Kernels that GPT-2 has and Llama has not."""
+    path = tmp_path / "job.yaml"
+    text = JOB.replace("qwen3-1.7b", "gpt3-1.3b")
+
+    def found(told):
+        path.write_text(text.format(stack="ddp", precision="bf16", software=told), encoding="utf-8")
+        job = load_job(path)
+        layout = parse_layout("dp=2,mbs=4,zero=0", layers=job.model.layers, devices=2)
+        predicted = evaluate(job, layout).predicted
+        return predicted.step_seconds, predicted.memory.activations
+
+    plain, told = found(""), found(f"software: {software}")
+    fused = found(f"software: {software[:-1]}, compile: true}}")
+
+    assert told[0] > plain[0]
+    assert told[1] > plain[1]
+    assert (fused[0] < told[0]) is ("gelu" in software)
 
 
 def test_a_tiled_loss_takes_the_time_of_one_more_product(tmp_path):

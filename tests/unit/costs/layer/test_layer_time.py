@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.catalog import kernels_for, load_entry, load_job
+from autoplan.catalog import kernels_for, load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.device.kernel_tables import attention_efficiency, attention_grid
 from autoplan.costs.device.machine import ideal, machine_of
@@ -99,6 +99,46 @@ def test_a_softmax_in_fp32_makes_trips_of_four_bytes(precision, trips):
     trip = 2 * (32 / 8) * 8192**2 / machine.hbm_bandwidth
     assert full.forward[0] - half.forward[0] == pytest.approx(trips[0] * trip, rel=1e-6)
     assert full.backward[0] - half.backward[0] == pytest.approx(trips[1] * trip, rel=1e-6)
+
+
+@pytest.mark.parametrize(("precision", "accesses"), [("bf16", 38 + 59), ("fp32", 18 + 28)])
+def test_a_gelu_by_its_formula_moves_what_its_operations_read_and_write(precision, accesses):
+    """Ten kernels forward, which autocast mostly makes fp32, where one reads and writes an element."""
+    job = replace(load_job("gpt3-175b-128x-a100"), stack=stack("ddp"), precision=precision)
+    machine = replace(machine_of(job), host_launch=0.0, memory_bound_launch=0.0)
+    some = Candidates.of([parse_layout("dp=128", layers=96, devices=128)])
+    factor = job.stack.block.elementwise_traffic.value
+
+    def seconds(*, formula):
+        told = replace(job, stack=with_block(job.stack, formula_gelu=formula))
+        times = layer_times(told, some, machine)
+        return times.forward[0] + times.backward[0]
+
+    element = machine.element_bytes * 2048 * 4 * 12288 / machine.hbm_bandwidth
+    assert seconds(formula=True) - seconds(formula=False) == pytest.approx((accesses - 5 * factor) * element)
+
+
+def test_a_mask_in_memory_takes_all_keys_at_the_rate_of_the_first_flash_attention():
+    """Twice the keys of a causal kernel, which skips half of them."""
+    first, masked = (with_policy(attention=name) for name in ("flash1", "masked"))
+    machine = machine_of(first)
+    rate = replace(machine.attention_forward, launch=0.0)
+    machine = replace(machine, attention_forward=rate)
+    causal, whole = (attention_kernel_seconds(job, one("tp=8"), machine)[0][0] for job in (first, masked))
+
+    assert machine_of(masked).attention_forward.peak == machine_of(first).attention_forward.peak
+    assert whole / causal == pytest.approx(8192 / 4096.5)
+
+
+def test_the_device_idles_while_the_program_waits_for_numbers():
+    """Three launches for each of 1,000 numbers of a microbatch, on the last stage."""
+    machine = machine_of(JOB)
+    some = one("tp=4,pp=2")
+    none, many = (
+        price_with_parts(with_policy(host_waits=x), some, machine)[1].outside.compute for x in (0, 1000)
+    )
+    assert none[0, 0] == many[0, 0]
+    assert many[0, 1] - none[0, 1] == pytest.approx(3000 * machine.host_launch)
 
 
 def test_dropout_inside_of_the_softmax_spares_half_a_trip_forward_and_two_backward():

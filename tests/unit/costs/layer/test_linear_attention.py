@@ -13,7 +13,8 @@ from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import layer_parameters, total_parameters
 from autoplan.costs.core.scope import scope_of
 from autoplan.costs.device.machine import ideal, machine_of
-from autoplan.costs.layer.layer_time import layer_times, mean_keys
+from autoplan.costs.layer.attended_keys import mean_keys
+from autoplan.costs.layer.layer_time import layer_times
 from autoplan.costs.layer.linear_attention_time import (
     chunked_flops,
     linear_gemms,
