@@ -18,16 +18,17 @@ if TYPE_CHECKING:
         stack,
         written,
     )
-    from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
-    from autoplan.catalog.grid_files import cell_job, load_grid
-    from autoplan.catalog.job_edits import edited_text
-    from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
-    from autoplan.catalog.model_names import checkpoint_model, model_called
-    from autoplan.catalog.relatives import (
-        engine_kernels_for,
-        engine_kernels_origin,
-        kernels_for,
+    from autoplan.catalog.entry_checks import (
+        Found,
+        catalog_problems,
+        cell_job,
+        check_entry,
+        find_entries,
+        load_grid,
     )
+    from autoplan.catalog.job_files import edited_text, is_serving_job, load_job, resolve_job
+    from autoplan.catalog.model_names import checkpoint_model, model_called
+    from autoplan.catalog.relatives import engine_kernels_for, engine_kernels_origin, kernels_for
     from autoplan.catalog.roots import (
         CLASSES,
         FILES,
@@ -96,10 +97,8 @@ _HOMES: Final = {
     "autoplan.catalog.entries": (
         "assumed_stack detected engine_entry find_hardware load_entry serving_intervals stack written"
     ),
-    "autoplan.catalog.entry_checks": "Found catalog_problems check_entry find_entries",
-    "autoplan.catalog.grid_files": "cell_job load_grid",
-    "autoplan.catalog.job_edits": "edited_text",
-    "autoplan.catalog.job_files": "is_serving_job load_job resolve_job",
+    "autoplan.catalog.entry_checks": "Found catalog_problems cell_job check_entry find_entries load_grid",
+    "autoplan.catalog.job_files": "edited_text is_serving_job load_job resolve_job",
     "autoplan.catalog.model_names": "checkpoint_model model_called",
     "autoplan.catalog.relatives": "engine_kernels_for engine_kernels_origin kernels_for",
     "autoplan.catalog.roots": (

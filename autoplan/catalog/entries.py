@@ -19,8 +19,14 @@ from autoplan.catalog.derived_nodes import (
     nearest_kind,
     split_name,
 )
-from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
-from autoplan.catalog.machines import as_rented, rented_machines
+from autoplan.catalog.hardware_names import (
+    as_rented,
+    counted_devices,
+    devices_called,
+    machine_called,
+    rented_machines,
+    unknown_hardware,
+)
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,

@@ -1,14 +1,53 @@
-"""Nodes that are meant by what people call hardware: ``H100``, ``RTX 4090``, ``2x4090``, ``8 x A100``."""
+"""Nodes that are meant by what people call hardware, such as ``2x4090``, and machines that providers rent."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from autoplan.catalog.derived_nodes import COUNTS, derived_name
-from autoplan.catalog.machines import rented_machines
-from autoplan.catalog.roots import entry_names, entry_text, names_like
+from autoplan.catalog.roots import entry_names, entry_text, names_like, shipped_text
+from autoplan.schema.hardware import MachinesSpec, NodeSpec, RentedMachine
+from autoplan.schema.yaml.loader import load_model
+
+_FILE: Final = ("hardware", "machines.yaml")
+#: Key of their file in the sources of a node.
+_SOURCE: Final = "machines"
+
+
+@cache
+def rented_machines() -> Mapping[str, RentedMachine]:
+    """Return the machines that providers rent, by names such as ``aws-g5-12xlarge``."""
+    return _listed().machines
+
+
+def as_rented(derived: NodeSpec, name: str) -> NodeSpec:
+    """Return ``derived``, which has the devices of the machine ``name``, as that machine."""
+    memory = derived.host.memory.model_copy(
+        update={
+            "value": rented_machines()[name].host_memory,
+            "kind": "guess",
+            "source": _SOURCE,
+            "note": None,
+        }
+    )
+    fields = {
+        "name": name,
+        "title": f"{derived.title} ({name})",
+        "host": derived.host.model_copy(update={"memory": memory}),
+        "sources": {**derived.sources, _SOURCE: _listed().source},
+        "derived_from": derived.derived_from or derived.name,
+    }
+    return derived.model_copy(update=fields)
+
+
+@cache
+def _listed() -> MachinesSpec:
+    return load_model(shipped_text(*_FILE), MachinesSpec, name="/".join(_FILE))
+
 
 #: How many devices, before their name or after it: 2x4090, 8 x H100, 8*a100, A100x8, H100:8.
 _BEFORE: Final = re.compile(r"([1-9][0-9]{0,3}) *[x*\u00d7][ _-]*(.+)")
@@ -81,18 +120,18 @@ def unknown_hardware(reference: str) -> str:
     near = nodes_like(reference)
     if near:
         several = f", with --devices {count} for several nodes" if (count or 0) > COUNTS[-1] else ""
-        return f"{sentence}did you mean {_listed(near[:_MOST_DEVICES])}{several}? ({of_file})"
+        return f"{sentence}did you mean {_in_words(near[:_MOST_DEVICES])}{several}? ({of_file})"
     devices = _usual_first(devices_called(part))[:_MOST_DEVICES]
     if devices:
         counts = ", ".join(map(str, COUNTS[:-1]))
-        named = _listed([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
+        named = _in_words([f"{derived_name(1, d)} to {derived_name(COUNTS[-1], d)}" for d in devices])
         described = ", ".join(sorted(sorted(_described(devices), key=len)[:_MOST_NODES]))
         also = f"; the catalogue also has {described}" if described else ""
         return f"{sentence}a node has {counts} or {COUNTS[-1]} of a device: {named}{also} ({of_file})"
     names = [*entry_names("node"), *entry_names("cluster")]
     near = [name for name in names if _SYSTEM.sub("", name) == _SYSTEM.sub("", reference.casefold())]
     near = near or names_like(reference, names)
-    hint = f"did you mean {_listed(near)}?" if near else "see `autoplan catalog list node`"
+    hint = f"did you mean {_in_words(near)}?" if near else "see `autoplan catalog list node`"
     return f"{sentence}{hint} ({of_file})"
 
 
@@ -145,5 +184,5 @@ def _spelt_like(part: str) -> list[str]:
     return difflib.get_close_matches(part, entry_names("device"), 3, 0.75)
 
 
-def _listed(words: list[str]) -> str:
+def _in_words(words: list[str]) -> str:
     return " or ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

@@ -14,11 +14,10 @@ from typing import Final, cast
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
+from autoplan.costs.core.candidates import Array, Axis, ByMode, Candidates, axis_stride, column
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.prediction import AxisTraffic, Communication, MeshAxis, MeshExtent, RankPlacement
-from autoplan.costs.core.rank_strides import Axis, axis_stride
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.device.machine import links_of
 from autoplan.costs.layer.context_parallel import ContextMessage, context_messages

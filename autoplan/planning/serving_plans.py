@@ -22,9 +22,8 @@ from autoplan.catalog import (
 )
 from autoplan.catalog.entries import fuller_nodes, node
 from autoplan.catalog.request_traces import request_trace_of
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_intervals import job_intervals

@@ -14,11 +14,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import ANY_RECOMPUTE, Candidates, Ints, ScheduleCode, recompute_code
+from autoplan.costs.core.candidates import (
+    ANY_RECOMPUTE,
+    Candidates,
+    Ints,
+    ScheduleCode,
+    axis_stride,
+    expert_stride,
+    recompute_code,
+)
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.costs.core.optimizer_states import OPTIMIZERS
-from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.rank_strides import axis_stride, expert_stride
+from autoplan.costs.core.parameters import OPTIMIZERS, moe_layer_share
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.sizes import shard_ranks
 from autoplan.costs.memory.model_states import host_bytes

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final, TypeAlias
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     ClassStatistics,
     Distribution,
     LatencyStatistics,
+    PooledPrediction,
     ServedPrediction,
 )
 from autoplan.schema.serving.request_lengths import RequestClass
-from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits, TimeLimit, TimeLimits
+from autoplan.schema.serving.serving_choices import Percentiles, ServingLimits, TimeLimit, TimeLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
+from autoplan.costs.core.iteration import Iteration
 from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad

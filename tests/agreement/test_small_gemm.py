@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import entry_names, load_entry
-from autoplan.costs.serving.small_gemm import gemm_light_seconds, ridge_tokens, small_gemm_seconds
+from autoplan.costs.serving.least_times import gemm_light_seconds, ridge_tokens, small_gemm_seconds
 
 POINTS = Path(__file__).resolve().parents[2] / "benchmarks" / "serving" / "data" / "gemm_points.csv"
 TABLES = {

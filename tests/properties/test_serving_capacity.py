@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_memory import stage_weights
 from autoplan.costs.serving.engine_scope import EngineScope, stage_layers_of_engine
-from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.weight_formats import FORMATS
 from tests.support.serving_jobs import serving_job

@@ -157,7 +157,7 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     PyTorch. Under torchrun over several nodes the network is timed, too. Raises UnsupportedError without
     either, and CatalogError for hardware that is not known.
     """
-    from autoplan.calibration import link_measurement, torchbench
+    from autoplan.calibration import torchbench
 
     name = hardware or detected().entry
     device_spec, node = find_hardware(name)
@@ -166,18 +166,18 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     kernels = kernels_for(device_spec.name)
     if "RANK" in os.environ:
         bench = torchbench.open_bench(device)
-        rates = link_measurement.measured_links(bench)
+        rates = torchbench.measured_links(bench)
         bench.leave()
         if bench.rank != 0:
             return None
     else:
-        found = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        found = torchbench.nccl_tests_links(node.devices) if device == "cuda" else None
         if found is None:
             torchbench.open_bench(device)  # it says what is missing before processes start
             words = ("hardware", "--measure", "--hardware", name, "--device", device)
-            return link_measurement.spread_over_devices(node.devices, words)
+            return torchbench.spread_over_devices(node.devices, words)
         rates = found
-    measured = link_measurement.measured_node(node, kernels, rates)
+    measured = torchbench.measured_node(node, kernels, rates)
     return _checked_file(measured, measured.name)[1]
 
 

@@ -15,9 +15,8 @@ from autoplan.costs.serving.served_layouts import priced_engine, unit_parts
 from autoplan.errors import LayoutError, UnsupportedError
 from autoplan.planning.serving_plans import serving_costs, serving_job
 from autoplan.rules.engine_rules import broken_engine_rules
-from autoplan.schema.serving.engine_facts import SourcedRatio
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
-from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec
+from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec, SourcedRatio
 from autoplan.schema.serving.request_lengths import FixedLength
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.loader import load_model

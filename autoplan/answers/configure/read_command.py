@@ -114,7 +114,7 @@ def read(  # noqa: PLR0913, PLR0917 - a parameter for each option
 
 def _devices_of(hardware: str, devices: int | None) -> int:
     """Return the number of devices of ``hardware`` that a run has; raises CatalogError for an unknown one."""
-    from autoplan.catalog.look_ups import clusters_of
+    from autoplan.catalog.option_jobs import clusters_of
 
     return clusters_of(hardware, devices, Path())[0].devices
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.job_edits import edited_file
+from autoplan.catalog.job_files import edited_file
 from autoplan.catalog.programs import ANY_LAYOUT, USUAL
 from autoplan.costs.core.divisors import divisors
 from autoplan.costs.predict import facts_of, predict_all

@@ -25,23 +25,22 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 
 from autoplan.calibration.traces.event_stream import trace_items
-from autoplan.calibration.traces.intervals import Times, instants_of
-from autoplan.calibration.traces.kernel_class import (
-    KINDS,
-    Kind,
-    collective_of,
-    kind_of_kernel,
-    kind_of_operator,
-    known_collective,
-)
 from autoplan.calibration.traces.timeline_record import (
+    KINDS,
     DeviceFacts,
     DeviceTrace,
     HostTrace,
     KernelColumns,
+    Kind,
     ProcessGroup,
     StepRange,
+    Times,
+    collective_of,
     columns_of,
+    instants_of,
+    kind_of_kernel,
+    kind_of_operator,
+    known_collective,
     merged_steps,
 )
 from autoplan.costs.core.prediction import PREDICTED_PART

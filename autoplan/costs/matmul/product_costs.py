@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.optimizer_states import state_bytes
+from autoplan.costs.core.parameters import state_bytes
 from autoplan.costs.core.scope import at_precision
 from autoplan.costs.device.kernels import gemm_seconds_at_rate
 from autoplan.costs.device.machine import Machine

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.rank_strides import Axis, axis_stride, data_stride, expert_stride
+from autoplan.costs.core.candidates import Axis, Candidates, Ints, axis_stride, data_stride, expert_stride
 from autoplan.costs.core.sizes import data_ranks, shard_ranks
 from autoplan.costs.network.collectives import Group
 

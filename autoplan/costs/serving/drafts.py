@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from autoplan.costs.serving.engine_memory import stage_weights
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import token_layer_bytes
-from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import FormatChoices

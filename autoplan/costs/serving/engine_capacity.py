@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from autoplan.costs.core.serving.capacity import (
+from autoplan.costs.core.served_prediction import (
     CachePool,
     CapacityPrediction,
     DeviceMemoryUse,
@@ -23,11 +23,11 @@ from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,
     engine_memory,
+    stage_weights,
     utilization,
 )
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
-from autoplan.costs.serving.served_weights import stage_weights
 
 #: Lengths of requests that every capacity counts, besides the longest.
 LENGTHS = (1024, 8192, 32768)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Final, Literal
 
-from autoplan.costs.core.serving.served_interval import Interval, ServedIntervals
-from autoplan.costs.core.serving.served_prediction import SimulatedPrediction
+from autoplan.costs.core.served_prediction import Interval, ServedIntervals, SimulatedPrediction
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, ServedMetric, SpreadLoad, SpreadSpec
 from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.serving_spec import ServingJob

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.iteration import Iteration
+from autoplan.costs.core.served_prediction import (
+    CapacityPrediction,
     DraftGain,
     EngineLoad,
     OperatingPoint,
@@ -31,24 +31,30 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
     SimulatedPrediction,
 )
-from autoplan.costs.serving.accepted_tokens import AcceptedTokens
-from autoplan.costs.serving.classes import class_lengths, served_classes, tokens_of_step
+from autoplan.costs.serving.classes import (
+    class_lengths,
+    fewest_simulated,
+    sampled_requests,
+    served_classes,
+    shortage_of,
+    tokens_of_step,
+)
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import (
     EngineIteration,
     GroupIteration,
     RepeatedIteration,
+    step_bound,
 )
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.speculative_iteration import (
+from autoplan.costs.serving.iteration.iteration_of_engine import (
     SpeculativeIteration,
     drafts_wait_for_host,
+    engine_iteration,
     speculative_iteration,
 )
-from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
+from autoplan.costs.serving.queueing.length_moments import AcceptedTokens, LengthMoments, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.request_load import (
     CLIENT_SECONDS,
@@ -63,10 +69,8 @@ from autoplan.costs.serving.queueing.run_statistics import (
     closed_form_gaps,
     run_statistics,
 )
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
-from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules, scheduler_rules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
-from autoplan.costs.serving.request_samples import fewest_simulated, sampled_requests, shortage_of
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     ClassStatistics,
     Distribution,
     LatencyStatistics,
+    PooledPrediction,
     ServedClass,
     ServedMeans,
     ServedPrediction,

@@ -46,8 +46,7 @@ from autoplan.costs.core.candidates import (
     taken,
 )
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
-from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
-from autoplan.costs.core.parameters import layer_tensors
+from autoplan.costs.core.parameters import layer_tensors, paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import at_precision, scope_of
 from autoplan.costs.core.sizes import backward_split

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.optimizer_states import OPTIMIZERS
+from autoplan.costs.core.parameters import OPTIMIZERS
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of, on_all

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, ServedPrediction
+from autoplan.costs.core.served_prediction import Distribution, DraftGain, ServedPrediction
 from autoplan.report.render.blocks import (
     GAP,
     Block,
@@ -38,7 +38,7 @@ from autoplan.report.wording.part_names import GIB
 from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, TypeAlias
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     ClassStatistics,
     Distribution,
+    PooledPrediction,
     ServedClass,
     ServedPrediction,
 )

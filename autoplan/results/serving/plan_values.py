@@ -7,8 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any, TypeAlias
 
-from autoplan.costs.core.serving.capacity import DeviceMemoryUse
-from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, LatencyStatistics
+from autoplan.costs.core.served_prediction import DeviceMemoryUse, Distribution, DraftGain, LatencyStatistics
 from autoplan.results.serving.class_outcomes import class_values, predicted_class_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingChange, ServingPlan
 from autoplan.schema.serving.engine_layout import EngineLayout

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from autoplan.schema.base import FROM_FILE, TO_FILE, Frozen, Seconds, Share
-from autoplan.schema.serving.serving_limits import ClassLimits
+from autoplan.schema.serving.serving_choices import ClassLimits
 
 #: Largest distance of a length from the mean that a bare number is, as a share of it. A guess: InferenceX
 #: draws from 80 to 100 % of a number, SGLang's bench_serving from 0 to 100 %, and people differ more.

@@ -16,9 +16,12 @@ from math import isfinite
 from operator import itemgetter, le
 from typing import Final, Generic, Protocol, TypeVar
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.core.served_prediction import (
+    CapacityPrediction,
+    EngineLoad,
+    PooledPrediction,
+    ServedPrediction,
+)
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
@@ -32,9 +35,8 @@ from autoplan.costs.serving.served_layouts import (
 )
 from autoplan.deadline import check_deadline
 from autoplan.rules.serving_limit_rules import broken_means
-from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_spec import ServingJob, class_sets, job_of_classes
 from autoplan.search.serving.engines import LoadedEngines, seqs_menu, sizes_of_step, tokens_menu
 
 

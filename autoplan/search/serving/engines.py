@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import Final
 
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.core.served_prediction import EngineLoad, ServedPrediction
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS
 from autoplan.costs.serving.served_layouts import PricedEngine, served

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad
-from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import pool_scope, prompt_transfer
+from autoplan.costs.core.served_prediction import CacheTransfer, EngineLoad, PooledPrediction
+from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pool_scope, pooled, prompt_transfer
 from autoplan.costs.serving.disaggregated.role_engines import (
     DecodeEngine,
     PrefillEngine,

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction, SimulatedPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, served, simulated
 from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import current_deadline
@@ -32,11 +31,10 @@ from autoplan.rules.serving_limit_rules import (
     least_rate_per_device,
     request_test,
 )
-from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
 from autoplan.schema.serving.request_trace import RequestTrace
-from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective, TimeLimits
-from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.schema.serving.serving_choices import Percentiles, ServingObjective, TimeLimits
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes, share_of_classes
+from autoplan.search.cp.constraint_model import solver_parameters, solver_version
 from autoplan.search.serving.engine_allocation import Allocation, AllocationProblem, AllocationSearch
 from autoplan.search.serving.engine_options import (
     WHOLE,

@@ -23,11 +23,12 @@ from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import candidate_blocks, recompute_modes
-from autoplan.search.space.rank_orders import (
+from autoplan.search.space.choices import (
+    candidate_blocks,
     distinct_orders,
     equality_numbers,
     rank_order_counts,
+    recompute_modes,
     with_rank_orders,
 )
 

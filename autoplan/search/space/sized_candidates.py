@@ -24,8 +24,7 @@ from autoplan.deadline import check_deadline
 from autoplan.rules.user_constraints import embedding_and_loss_counted
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import with_searched_modes
-from autoplan.search.space.rank_orders import first_of_classes, order_classes
+from autoplan.search.space.choices import first_of_classes, order_classes, with_searched_modes
 from autoplan.search.space.stage_contents import Places, places_of
 
 #: Entries of one array [C, p, L] that are processed at once: 1.6 MB of floats, which fit a core's cache.

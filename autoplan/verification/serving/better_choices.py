@@ -24,11 +24,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction
 from autoplan.deadline import Deadline
 from autoplan.rules.serving_limit_rules import least_rate_per_device
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
 

@@ -8,18 +8,17 @@ from itertools import pairwise
 from math import inf, isclose
 from typing import Any, Final
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
 from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
 from autoplan.results.verdict import Check, Finding
 from autoplan.rules.serving_limit_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
-from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.saved_serving import SavedServingFront, SavedServingPlan
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_choices import ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 from autoplan.verification.serving.better_choices import (
     Box,
     ChoiceSearch,
@@ -28,8 +27,13 @@ from autoplan.verification.serving.better_choices import (
     integral_time,
     integral_tokens,
 )
-from autoplan.verification.serving.option_listing import ListedOption, ListedSpace, listed_space
-from autoplan.verification.serving.pool_listing import ListedPair, settled_pairs
+from autoplan.verification.serving.option_listing import (
+    ListedOption,
+    ListedPair,
+    ListedSpace,
+    listed_space,
+    settled_pairs,
+)
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 
 #: What a finding on the plans of a stopped search says of its being stopped.

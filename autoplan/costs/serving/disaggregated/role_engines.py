@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, floor, inf
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.costs.core.serving.served_prediction import SaturationCause, StepBound
+from autoplan.costs.core.iteration import Chunk, Iteration
+from autoplan.costs.core.served_prediction import SaturationCause, StepBound
+from autoplan.costs.serving.classes import shortage_of
 from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
-from autoplan.costs.serving.queueing.length_moments import length_moments
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
+from autoplan.costs.serving.queueing.length_moments import RunningLimit, length_moments, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
-from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
 

@@ -6,12 +6,7 @@ Notation (this file only)::
     p  stages        L  tokens of a prompt after its chunk                        [1]
     n  queries of a tile     c  tokens of a request                               [1]
     g  scale of the device's time                  H  host time                   [1] or [s]
-
-Tables that a simulation reads many times: a line over one number, a sheet over two.
-
-Notation (this file only)::
-
-    x, y  where a line or a sheet is read                                            [1]
+    x, y  where a line or a sheet is read                                         [1]
 """
 
 from __future__ import annotations
@@ -24,7 +19,8 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
+from autoplan.costs.core.served_prediction import OperatingPoint, StepBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,3 +332,21 @@ class RepeatedIteration:
         3.0
         """
         return self.engine.decode_run(decodes, context_tokens, steps)
+
+
+def step_bound(iteration: Iteration, read_tokens: float, point: OperatingPoint) -> StepBound:
+    """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long.
+
+    >>> point = replace(OperatingPoint.idle(), decodes=8.0, step_seconds=1.0, decode_step_seconds=1.0)
+    >>> step_bound(AffineIteration(1.0), 100.0, point)
+    'memory bandwidth'
+
+    Leaves out: the parts of an iteration, of which some compute and others read.
+    Source: Williams et al. 2009, doi:10.1145/1498765.1498785, for the two sides of a roofline.
+    """
+    if point.step_seconds > 2 * point.decode_step_seconds:
+        return "compute"
+    decodes = max(1, round(point.decodes))
+    context = decodes * read_tokens
+    now = iteration.seconds(decodes, context)
+    return "compute" if iteration.seconds(2 * decodes, context) > 1.5 * now else "memory bandwidth"

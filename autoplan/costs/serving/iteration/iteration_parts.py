@@ -14,27 +14,32 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.serving.iteration import Chunk
-from autoplan.costs.core.serving.step_parts import IterationPart, IterationParts, Resource
+from autoplan.costs.core.iteration import Chunk, IterationPart, IterationParts, Resource
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import (
-    decode_attention_seconds,
-    prefill_attention_seconds,
-)
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
-from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
-from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
-from autoplan.costs.serving.iteration.measured_kernels import shape_of
-from autoplan.costs.serving.iteration.token_prices import (
+from autoplan.costs.serving.iteration.kernel_prices import (
+    KernelPrices,
+    Matrix,
+    attention_matrices,
+    dense_matrices,
+)
+from autoplan.costs.serving.iteration.layer_prices import (
+    decode_attention_seconds,
     expert_seconds,
     head_seconds,
     layer_collectives,
     linear_attention_seconds,
+    prefill_attention_seconds,
     traffic_seconds,
 )
-from autoplan.costs.serving.least_times import distinct_experts, expert_read_seconds
-from autoplan.costs.serving.small_gemm import gemm_light_seconds, ridge_tokens
+from autoplan.costs.serving.iteration.measured_kernels import shape_of
+from autoplan.costs.serving.least_times import (
+    distinct_experts,
+    expert_read_seconds,
+    gemm_light_seconds,
+    ridge_tokens,
+)
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec

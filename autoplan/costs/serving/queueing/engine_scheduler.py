@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.queueing.decoding_set import DecodingSet, ReservedShare, shared_by_class
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import StepCounts

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from math import ceil, inf, sqrt
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.decoding_set import check_admissible, in_iterations
 from autoplan.costs.serving.queueing.engine_scheduler import Scheduler
 from autoplan.costs.serving.queueing.request_load import RequestLoad

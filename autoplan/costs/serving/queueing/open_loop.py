@@ -13,10 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, sqrt
 
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import OperatingPoint
-from autoplan.costs.serving.queueing.length_moments import LengthMoments
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
+from autoplan.costs.core.iteration import Iteration
+from autoplan.costs.core.served_prediction import OperatingPoint
+from autoplan.costs.serving.queueing.length_moments import LengthMoments, RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from math import ceil, erf, exp, floor, inf, pi, sqrt
 from typing import Final
 
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import OperatingPoint, SaturationCause
+from autoplan.costs.core.iteration import Iteration
+from autoplan.costs.core.served_prediction import OperatingPoint, SaturationCause
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import LengthMoments
+from autoplan.costs.serving.queueing.length_moments import LengthMoments, RunningLimit, running_limit
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import ceil, exp, sqrt
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 

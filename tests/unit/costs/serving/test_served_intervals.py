@@ -16,7 +16,7 @@ from autoplan.costs.serving.served_intervals import (
 )
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
-from autoplan.schema.serving.engine_facts import SourcedRatio
+from autoplan.schema.serving.engine_stack import SourcedRatio
 from benchmarks.serving.outcomes import ServedOutcome, row_of
 from tests.support.serving_jobs import serving_job
 
