@@ -385,7 +385,6 @@ def with_scaled_links(
     measured table x t0 + (t - t0) / y, which is the table itself where both are 1. ``across`` nodes hops and
     bandwidth of the network do, and nothing inside a node changes.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> with_scaled_links(machine) == machine
     True
     >>> faster = with_scaled_links(machine, across=True, bandwidth=2.0).links

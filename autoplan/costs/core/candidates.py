@@ -489,7 +489,7 @@ def expert_stride(candidates: Candidates, axis: Axis) -> Array:
 def data_stride(candidates: Candidates) -> Array:
     """Return the stride of the data-parallel group with context parallelism [1], shape [C].
 
-    >>> data_stride(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()
+    >>> data_stride(candidate("tp=2,cp=2", layers=32, devices=16)).tolist()
     [2.0]
     """
     data = axis_stride(candidates, "dp")

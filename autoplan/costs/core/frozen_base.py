@@ -53,7 +53,7 @@ def base_bytes(scope: Scope, part: Part) -> Array:
 
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="nf4"),
     ...     stack=stack("torchtune"))
-    >>> scope = scope_of(job, Candidates.of([parse_layout("zero=3", layers=32, devices=8)]))
+    >>> scope = scope_of(job, candidate("zero=3"))
     >>> layer = base_bytes(scope, scope.weights.layer)[0, 0]  # 218,103,808 in 4.127 bits, 8,192 in 16
     >>> round(float(layer)) == round(218_103_808 * 4.126953125 / 8 + 8_192 * 2)
     True
@@ -82,7 +82,7 @@ def cast_weight_bytes(scope: Scope, part: Part) -> Array:
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8))
     >>> memory = stack("hf-trainer").memory.model_copy(update={"gathered_bytes": 4})
     >>> in_fp32 = stack("hf-trainer").model_copy(update={"memory": memory})
-    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+    >>> one = candidate("dp=8")
     >>> scopes = [scope_of(replace(job, stack=x), one) for x in (stack("hf-trainer"), in_fp32)]
     >>> [float(cast_weight_bytes(x, x.weights.layer)[0, 0]) for x in scopes]  # 218,112,000 x 2
     [0.0, 436224000.0]
@@ -105,9 +105,8 @@ def gathered_ratio(scope: Scope, part: Part) -> Array | float:
 
     Quantised shards are gathered as they are.
 
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("torchtune"))
-    >>> scope = scope_of(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), one)
+    >>> scope = scope_of(replace(job, adapters=AdapterSpec(rank=8, base="nf4")), candidate("zero=3"))
     >>> round(float(gathered_ratio(scope, scope.weights.layer)[0, 0]), 3)  # 4.127 / 16, and adapters of 0.3 %
     0.26
 

@@ -27,10 +27,6 @@ _NONE: Final = ForwardPasses(0, 0)
 def forward_passes(job: Job) -> ForwardPasses:
     """Return the forward passes of a microbatch that have no gradient [1].
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.post_training import RLSpec
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> forward_passes(job).total, forward_passes(replace(job, rl=RLSpec(method="kto"))).total
     (0, 3)
     """
@@ -40,10 +36,6 @@ def forward_passes(job: Job) -> ForwardPasses:
 def keeps_reference(job: Job) -> bool:
     """Return whether a step has a reference that is a model of its own: without adapters.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.adapters import AdapterSpec
-    >>> from autoplan.schema.post_training import RLSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo"))
     >>> keeps_reference(job), keeps_reference(replace(job, adapters=AdapterSpec(rank=8)))
     (True, False)
@@ -60,14 +52,8 @@ def reference_bytes(scope: Scope, part: Part) -> Array | float:
 
     n in the format of the policy's parameters: it is loaded by the same arguments.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> from autoplan.schema.post_training import RLSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo"))
-    >>> scope = scope_of(job, Candidates.of([parse_layout("dp=8", layers=32, devices=8)]))
+    >>> scope = scope_of(job, candidate("dp=8"))
     >>> float(reference_bytes(scope, scope.weights.layer)[0, 0])  # 218,112,000 x 2
     436224000.0
 
@@ -83,9 +69,6 @@ def reference_bytes(scope: Scope, part: Part) -> Array | float:
 def gathered_whole(job: Job) -> bool:
     """Return whether a sharded reference is one unit, which all ranks gather at once.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.schema.post_training import RLSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo"))
     >>> [gathered_whole(replace(job, stack=stack(name))) for name in ("hf-fsdp2", "deepspeed")]
     [True, False]
@@ -102,14 +85,8 @@ def reference_in_use_bytes(scope: Scope) -> Array:
     c N where they are gathered whole or cast by autocast, which keeps its casts for the length of a forward.
     Otherwise a layer at a time, in the buffers of the policy's.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job, stack
-    >>> from autoplan.costs.core.candidates import Candidates
-    >>> from autoplan.costs.core.scope import scope_of
-    >>> from autoplan.schema.layout import parse_layout
-    >>> from autoplan.schema.post_training import RLSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("hf-fsdp2"), rl=RLSpec(method="dpo"))
-    >>> scope = scope_of(job, Candidates.of([parse_layout("dp=8,zero=3", layers=32, devices=8)]))
+    >>> scope = scope_of(job, candidate("dp=8,zero=3"))
     >>> float(reference_in_use_bytes(scope)[0, 0])  # 8,030,261,248 x 2
     16060522496.0
 
@@ -130,9 +107,6 @@ def reference_in_use_bytes(scope: Scope) -> Array:
 def rollout_bytes(job: Job) -> float:
     """Return the memory of a device that a colocated engine of rollouts holds in training [byte]: u M.
 
-    >>> from dataclasses import replace
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.post_training import RLSpec
     >>> job = replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="grpo", vllm_mode="colocate"))
     >>> rollout_bytes(job) / job.cluster.device.memory.usable.value
     0.3

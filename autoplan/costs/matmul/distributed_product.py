@@ -87,7 +87,6 @@ class Grids:
     def group(self, axis: GridAxis) -> Group:
         """Return the group of devices along ``axis``: ranks and stride [1].
 
-        >>> one = np.ones(1)
         >>> group = Grids(one, 2 * one, 4 * one, *[one] * 9).group("columns")
         >>> group.ranks.tolist(), group.stride.tolist()
         ([4.0], [1.0])
@@ -98,7 +97,6 @@ class Grids:
     def devices(self) -> Array:
         """p, the devices of each candidate [1].
 
-        >>> one = np.ones(1)
         >>> Grids(one, 2 * one, 4 * one, *[one] * 9).devices.tolist()
         [8.0]
         """
@@ -108,7 +106,6 @@ class Grids:
     def blocks(self, product: Product) -> tuple[Array, Array, Array, Array]:
         """Return M, N, the inner extent of a step, and G [1]: of the device with most.
 
-        >>> one = np.ones(1)
         >>> grids = Grids(one, 2 * one, 4 * one, one, *[one] * 4, 3 * one, 0 * one, one, one)
         >>> [float(x[0]) for x in grids.blocks(Product(9, 16, 99))]
         [5.0, 4.0, 33.0, 1.0]
@@ -185,7 +182,7 @@ def transfers_of(grids: Grids, product: Product, terms: Terms) -> list[Transfer]
     reduce-scatter of z M N over c, and an all-gather of y G m n over all devices where the result is
     replicated; where only the inner extent is split, an all-reduce instead of both.
 
-    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> two = np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, steps=two, shifted=0 * one, together=one,
     ...               overlapped=one)
     >>> for x in transfers_of(grids, Product(8, 8, 8), Terms()):
@@ -240,7 +237,6 @@ def _of_result(grids: Grids, product: Product, terms: Terms, partial: Array) -> 
 def sent_bytes(transfer: Transfer) -> Array:
     """Return what a device sends in all calls of a round [byte]: f(n) V, and V of a shift; 0 of one rank.
 
-    >>> one = np.ones(1)
     >>> shift = Transfer("A", "step", "shift", Group(2 * one, one), 10 * one, 3 * one)
     >>> sent_bytes(shift).tolist()
     [30.0]
@@ -257,7 +253,6 @@ def sent_bytes(transfer: Transfer) -> Array:
 def sent_messages(transfer: Transfer) -> Array:
     """Return the messages that a device sends in all calls of a round [1]: n - 1 in a ring, one in a shift.
 
-    >>> one = np.ones(1)
     >>> sent_messages(Transfer("Y", "after", "all_reduce", Group(4 * one, one), one, 2 * one)).tolist()
     [12.0]
 
@@ -273,7 +268,6 @@ def sent_messages(transfer: Transfer) -> Array:
 def transfer_traffic(transfer: Transfer, links: Links) -> Traffic:
     """Return the traffic of one call [s]; nothing where the group has one rank.
 
-    >>> one = np.ones(1)
     >>> links = Links(8, 1e9, 1e9, False, 0.0, 1e9, 0.0, 0.0, ())
     >>> shift = Transfer("A", "step", "shift", Group(2 * one, one), 1e9 * one, one)
     >>> transfer_traffic(shift, links).seconds.tolist()
@@ -309,9 +303,7 @@ def compute_seconds(grids: Grids, product: Product, machine: Machine) -> tuple[A
 
     A GEMM of (M, N, K/S); where a batch runs together its GEMMs are one kernel.
 
-    >>> one = np.ones(1)
     >>> grids = Grids(*[one] * 8, steps=one, shifted=0 * one, together=one, overlapped=one)
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> first, other = compute_seconds(grids, Product(64, 8192, 64), machine)
     >>> bool(first < other)
     True
@@ -335,9 +327,8 @@ def scheme_times(grids: Grids, product: Product, terms: Terms, machine: Machine)
     Without overlap j (before + sum of C and T over S steps + after). With overlap the first panel is waited
     for and each other one is hidden behind the GEMM before it: j (before + T + S C + (S - 1) E + after).
 
-    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> two = np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, 8 * one, 0 * one, one, one)
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> times = scheme_times(grids, Product(16384, 16384, 16384), Terms(), machine)
     >>> bool(times.compute < times.overlapped < times.serial)
     True
@@ -399,7 +390,7 @@ def scheme_tensors(grids: Grids, product: Product, terms: Terms) -> dict[str, Ar
     copied), all of them where operands are in place; two buffers where panels overlap or blocks shift, else
     one. Partial sums z M N have a tensor of their own where they are summed over c, or in another format.
 
-    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> two = np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, two, 0 * one, one, one)
     >>> {name: float(size[0]) for name, size in scheme_tensors(grids, Product(8, 8, 8), Terms()).items()}
     {'W': 32.0, 'A': 32.0, 'Y': 32.0, 'panels of A': 64.0, 'panels of W': 64.0, 'partial sums': 0.0}
@@ -434,9 +425,9 @@ def scheme_memory(grids: Grids, product: Product, terms: Terms, job: Job, worksp
     W and the workspace stay, the rest comes and goes; each is rounded as the allocator does. Communicators:
     one for each axis with several ranks, and one of all devices unless an axis has all of them.
 
-    >>> one, two = np.ones(1), np.full(1, 2.0)
+    >>> two = np.full(1, 2.0)
     >>> grids = Grids(one, two, two, one, one, two, one, one, two, 0 * one, one, one)
-    >>> memory = scheme_memory(grids, Product(8192, 8192, 8192), Terms(), load_job("llama3-8b-8x-a100"), 0.0)
+    >>> memory = scheme_memory(grids, Product(8192, 8192, 8192), Terms(), job, 0.0)
     >>> memory.tensors.tolist(), memory.communicators.tolist()  # 3 x 32 MiB and 4 x 32; MB: 2 x 544 + 688
     ([234881024.0], [1776000000.0])
 

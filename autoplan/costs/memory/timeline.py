@@ -94,7 +94,7 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     gradients are reduce-scattered per layer (r n, until backward of the next layer ends) or in buckets.
 
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> one = candidate("zero=3")
     >>> buffers = gather_buffers_of(scope_of(job, one))
     >>> float(buffers.pair[0, 0]), float(buffers.reducing[0, 0])  # 218,112,000 x 2 of two layers, x 4 of one
     (872448000.0, 872448000.0)
@@ -224,8 +224,8 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
     the input of the output layer and the loss's copy of the logits. Casts of frozen weights count as saved.
 
-    >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
+    >>> four = candidate("tp=2,pp=4")
+    >>> scope = scope_of(job, four)
     >>> saved = saved_of(scope, saved_bytes_per_token(scope.job, four))
     >>> saved.in_flight.tolist(), float(saved.recomputed["full"][0, 0])  # min(m, p - i); 2h / 2 x 8,192
     ([[4.0, 3.0, 2.0, 1.0]], 33554432.0)
@@ -322,8 +322,7 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
 
     Transient memory of an event is k K or (k - 1) K, its fixed bytes, and l times its bytes per layer.
 
-    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> events, _ = timeline_of(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> events, _ = timeline_of(scope_of(job, candidate("tp=2,zero=1")))
     >>> events[1].name, float(events[1].logits[0, 0])  # 6 bytes x 8,192 tokens x 128,256 / 2
     ('loss', 3152019456.0)
 

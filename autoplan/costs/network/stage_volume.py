@@ -37,8 +37,7 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     times. A stack that recomputes more than attention repeats the tensor-parallel collectives of layers with
     selective recompute.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = layer_volume(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
+    >>> volume = layer_volume(scope_of(job, candidate("tp=8")), 32.0, {})
     >>> gather = volume["layers"][0]  # 128 microbatches of 32 x 2 gathers of 2 x 8,192 x 4,096
     >>> gather.operation, float(gather.calls[0, 0]), float(gather.message[0, 0])
     ('all_gather', 8192.0, 67108864.0)
@@ -73,8 +72,7 @@ def outside_volume(scope: Scope) -> PartVolume:
 
     Those of the embedding have no calls but on the first stage, the others but on the last.
 
-    >>> one = Candidates.of([parse_layout("tp=4,pp=2", layers=32, devices=8)])
-    >>> volume = outside_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
+    >>> volume = outside_volume(scope_of(job, candidate("tp=4,pp=2")))
     >>> scatter = next(x for x in volume["embedding"] if x.operation == "reduce_scatter")
     >>> scatter.calls.tolist()  # 128 microbatches, first stage
     [[128.0, 0.0]]
@@ -136,8 +134,7 @@ def stage_bytes(scope: Scope, layers: Array, recomputed: ByMode) -> dict[str, Ar
 
     The bytes of ``layer_volume`` and ``outside_volume``.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
+    >>> volume = stage_bytes(scope_of(job, candidate("tp=8")), 32.0, {})
     >>> float(volume["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096
     1116691496960.0
 

@@ -262,8 +262,7 @@ def norm_volume(scope: Scope) -> tuple[tuple[Collective, ...], tuple[Collective,
     With sequence parallelism a rank applies a norm to its part of the tokens only. Sharded gradients are
     reduced one tensor at a time after every backward; others once a step, those of a stage in one message.
 
-    >>> one = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> layer, head = norm_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
+    >>> layer, head = norm_volume(scope_of(job, candidate("tp=2,zero=1")))
     >>> [(x.when, float(x.bytes[0, 0])) for x in layer]  # two norms of 4,096 in fp32
     [('reduction', 0.0), ('step reduction', 32768.0)]
 

@@ -38,7 +38,6 @@ _OF_EACH_CLASS: Final = 300
 def sampled_requests(workload: ServingWorkload) -> int:
     """Return the requests whose lengths stand for all [1]: one where all are alike.
 
-    >>> from autoplan.schema.serving.request_lengths import FixedLength
     >>> sampled_requests(ServingWorkload(input_tokens=FixedLength(fixed=8), output_tokens=4))
     1
     """
@@ -65,8 +64,7 @@ def shortage_of(capacity: CapacityPrediction, rules: SchedulerRules, load: Reque
 
     >>> from autoplan.costs.serving.engine_capacity import predict_capacity
     >>> from autoplan.costs.serving.queueing.scheduler_rules import scheduler_rules
-    >>> scope = h100_scope()
-    >>> capacity, rules = predict_capacity(scope), scheduler_rules(scope)
+    >>> capacity, rules = predict_capacity(h100_scope()), scheduler_rules(h100_scope())
     >>> shortage_of(capacity, rules, RequestLoad((1024,), (128,), (0.0,))) is None
     True
     >>> shortage_of(capacity, rules, RequestLoad((8_000_000,), (128,), (0.0,)))
@@ -133,7 +131,6 @@ def class_times(
 
     Of the D decodes, that of the request reads the context of its class, and the others the mean context.
 
-    >>> from autoplan.costs.serving.queueing.open_loop import open_loop
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
     >>> lengths, classes = length_moments(load, rules), class_lengths(load, rules)
@@ -187,7 +184,6 @@ def served_classes(
     ``lengths``: those of all requests, in steps, and of each class, in tokens. ``drafts``: what they give,
     and the mean tokens of an answer. ``front_end``: time before the scheduler sees so long a prompt [s].
 
-    >>> from autoplan.costs.serving.queueing.open_loop import open_loop
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
     >>> overall, of_classes = length_moments(load, rules), class_lengths(load, rules)

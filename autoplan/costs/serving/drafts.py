@@ -99,8 +99,7 @@ def draft_weight_bytes(scope: EngineScope) -> float:
     A draft model: all of it. Else a layer, 2 w h^2 of the product before it, and of EAGLE-3
     2 V h / t of its output projection.
 
-    >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
-    >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
+    >>> job = replace(serving_job, speculation=eagle)
     >>> layer = 4096 * (4096 + 2 * 1024 + 4096) + 3 * 4096 * 14336
     >>> drafts = draft_weight_bytes(EngineScope(job, EngineLayout(spec=3)))
     >>> drafts / 2 - layer - 2 * 4096**2  # two norms are left
@@ -128,8 +127,7 @@ def draft_weight_bytes(scope: EngineScope) -> float:
 def draft_token_bytes(scope: EngineScope) -> float:
     """Return the bytes of a token in the cache of drafts on a device of the last stage [byte].
 
-    >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
-    >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), speculation=eagle)
+    >>> job = replace(serving_job, speculation=eagle)
     >>> [draft_token_bytes(EngineScope(job, EngineLayout(spec=n))) for n in (3, 0)]  # a 32nd
     [4096.0, 0.0]
     """

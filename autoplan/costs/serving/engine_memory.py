@@ -69,11 +69,10 @@ def stage_weights(scope: EngineScope, stage: int) -> WeightBytes:
     routers and row biases are replicated. Experts are divided by all t x adp devices of a stage. Embedding
     and output projection stay in 16 bits, and where they are one table, a pipeline keeps it twice.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> rope = 131_072 * 128 * 2  # the table of rotary positions
-    >>> stage_weights(EngineScope(job, EngineLayout()), 0).total - rope - 2 * 8_030_261_248
+    >>> stage_weights(h100_scope(), 0).total - rope - 2 * 8_030_261_248
     0.0
-    >>> stage_weights(EngineScope(job, EngineLayout(tp=16)), 0).attention / 32 / 2  # 2 x 4096 / 16 + 2 x 128
+    >>> stage_weights(EngineScope(serving_job, EngineLayout(tp=16)), 0).attention / 64  # 2 x 4096 / 16 + 256
     3145728.0
 
     Leaves out: weights of drafts (drafts.py); that convolutions and scalars of heads of linear attention are
@@ -195,7 +194,7 @@ def sampler_peak_bytes(
     m' is the least power of two that is no less than min(m, S), at most m, in versions that keep a row for
     each program.
 
-    >>> old = load_serving_job("llama3.1-8b-1x-h100").engine.facts.sampler  # 3.5 copies, and 132 rows
+    >>> old = serving_job.engine.facts.sampler  # 3.5 copies, and 132 rows
     >>> sampler_peak_bytes(1024, 128256, old, 132) / 4 / 128256
     3716.0
 
@@ -219,8 +218,7 @@ def forward_peak_bytes(scope: EngineScope, tokens: int) -> float:
     2 T (2h + 3f/t) with a gate: residual and input, gate, up and their product. Experts: each token has K
     rows, of which the device has its share. Linear attention has the tensors of its kernels over chunks.
 
-    >>> scope = h100_scope()
-    >>> forward_peak_bytes(scope, 8192) / 2 / 8192
+    >>> forward_peak_bytes(h100_scope(), 8192) / 2 / 8192
     51200.0
 
     Leaves out: workspaces of attention; what a compiler keeps longer.
@@ -246,8 +244,7 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
     Sizes 1, 2, 4, multiples of 8 below 256 and of 16 from 256 to min(2 S, T, the largest), once for mixed
     steps, and those up to S once more for decodes.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> captured_graphs(job, job.engine.facts.graphs, 256, 8192)  # 51 and 35
+    >>> captured_graphs(serving_job, serving_job.engine.facts.graphs, 256, 8192)  # 51 and 35
     86
 
     Source: vLLM 0.33.0, config/vllm.py, cudagraph_capture_sizes.
@@ -264,7 +261,7 @@ def captured_graphs(job: ServingJob, facts: GraphFacts, seqs: int, tokens: int) 
 def graph_bytes(job: ServingJob, seqs: int, tokens: int) -> float:
     """Return the memory of CUDA graphs [byte], 0 where a reserve covers them.
 
-    >>> round(graph_bytes(load_serving_job("llama3.1-8b-1x-h100"), 256, 8192) / 2**30, 2)  # 86 of 8.7 MiB
+    >>> round(graph_bytes(serving_job, 256, 8192) / 2**30, 2)  # 86 of 8.7 MiB
     0.73
 
     Leaves out: that larger graphs of larger models take more.
@@ -387,9 +384,8 @@ def cache_room(scope: EngineScope, weights: float, other: EngineMemory) -> float
     Share of the device: ceil(u M) - W - A - N - G, where graphs are counted. Static share: u (M - N) - W.
     Share of what is free: u (M - W - A - N - G). The job's headroom and limit come off M first.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
     >>> nothing = EngineMemory(0.0, 0.0, 0.0, graphs_counted=True, reserve=0.0)
-    >>> round(cache_room(EngineScope(job, EngineLayout()), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16
+    >>> round(cache_room(h100_scope(), 16e9, nothing) / 1e9, 2)  # 0.92 x 85.02 - 16
     62.22
 
     Source: vLLM 0.33.0, v1/worker/utils.py, request_memory; SGLang 0.5.8, profile_max_num_token;

@@ -69,7 +69,7 @@ def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], devic
     Decode: 2 B k min(c, w) d s / W, and its products 4 B k g c d / P. Prefill: 4 B a c n d / P, n mean keys.
     Experts: the larger of reading the distinct ones and 2 x matrices r e / P.
 
-    >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
+    >>> one = np.ones(())
     >>> decode = KernelShape("decode-attention", 16, 128)
     >>> float(least_seconds(decode, (512 * one, 1024 * one, 4 * one), h100)) * 3.35e12  # 2 x 512 x 1024 x 256
     268435456.0
@@ -99,7 +99,7 @@ def least_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], devic
 def expert_read_seconds(shape: KernelShape, extents: tuple[Array, Array, Array], device: DeviceSpec) -> Array:
     """Return the time to read the experts that r rows visit [s]: E' matrices e s / W, E' distinct experts.
 
-    >>> h100, one = load_entry("device", "h100-sxm5-80gb"), np.ones(())
+    >>> one = np.ones(())
     >>> float(expert_read_seconds(KernelShape("experts", 16), (one, 8 * one, 1e6 * one), h100)) * 3.35e12
     6000000.0
 
@@ -125,7 +125,6 @@ _RATES: dict[WeightFormat, str] = {"fp8": "fp8", "fp8-block": "fp8", "nvfp4": "f
 def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
     """Return the peak rate that a format computes in [FLOP/s]: that of the format, else that of 16 bits.
 
-    >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> round(arithmetic_peak(h100, "int4-awq") / 1e12), round(arithmetic_peak(h100, "fp8") / 1e12)
     (989, 1979)
     """
@@ -136,7 +135,6 @@ def arithmetic_peak(device: DeviceSpec, weights: WeightFormat) -> float:
 def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: DeviceSpec) -> float:
     """Return the least time of a product [s]: max((n k b/8 + 2 m (n + k)) / W, 2 m n k / P).
 
-    >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> gemm_light_seconds(1, 4096, 4096, "bf16", h100) * 3.35e12  # 2 x 4,096 x 4,096 and 2 x 8,192 bytes
     33570816.0
 
@@ -150,7 +148,6 @@ def gemm_light_seconds(m: int, n: int, k: int, weights: WeightFormat, device: De
 def ridge_tokens(weights: WeightFormat, device: DeviceSpec) -> float:
     """Return the tokens above which computing takes longer than reading the weights [1]: P b / 16 W.
 
-    >>> h100 = load_entry("device", "h100-sxm5-80gb")
     >>> [round(ridge_tokens(x, h100)) for x in ("bf16", "fp8", "int4-awq")]
     [295, 295, 74]
 
@@ -166,7 +163,7 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
     e is interpolated in logarithms between measured shapes, and is that of the edge beyond them. Sweeps
     repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds.
 
-    >>> h100, kernels = load_entry("device", "h100-sxm5-80gb"), load_entry("engine-kernels", "h100-sxm5-80gb")
+    >>> kernels = load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> bf16 = next(x for x in kernels.gemm if (x.engine, x.weights) == ("sglang", "bf16"))
     >>> round(small_gemm_seconds(1, 8192, 8192, bf16, h100) * 1e6)  # 134 MB of weights; 40 us are the least
     49
@@ -181,7 +178,7 @@ def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: De
 def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> Array:
     """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e).
 
-    >>> h100, kernels = load_entry("device", "h100-sxm5-80gb"), load_entry("engine-kernels", "h100-sxm5-80gb")
+    >>> kernels = load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> times = table_gemm_seconds(np.array([1.0, 512.0]), 8192, 8192, kernels.gemm[0], h100)
     >>> bool(times[1] > times[0])
     True

@@ -42,11 +42,10 @@ def spread_of(
 
     ``experts``: that of models with experts or of others, where a load has it; None: that of both.
 
-    >>> spec = load_entry("intervals", "serving")
-    >>> spread_of(spec, "closed loop", "time_per_output_token_seconds").load
+    >>> spread_of(intervals(), "closed loop", "time_per_output_token_seconds").load
     'closed loop'
-    >>> dense = spread_of(spec, "closed loop", "time_per_output_token_seconds", experts=False)
-    >>> dense.high < spread_of(spec, "closed loop", "time_per_output_token_seconds", experts=True).high
+    >>> dense = spread_of(intervals(), "closed loop", "time_per_output_token_seconds", experts=False)
+    >>> dense.high < spread_of(intervals(), "closed loop", "time_per_output_token_seconds", experts=True).high
     True
 
     Leaves out: that errors differ between engines and devices.
@@ -104,10 +103,9 @@ def widening(
     ``taken_from`` is the device whose kernels a device that was not measured has. ``unmet``: of which
     there are no runs. ``linear`` says that the model has linear attention, of which no run was measured.
 
-    >>> spec = load_entry("intervals", "serving")
-    >>> widening(spec, measured=True, engine=None)
+    >>> widening(intervals(), measured=True, engine=None)
     (1.0, ())
-    >>> widening(spec, measured=False, engine=None)[0] == spec.unmeasured_device.value
+    >>> widening(intervals(), measured=False, engine=None)[0] == intervals().unmeasured_device.value
     True
 
     Source: the entry.
@@ -243,9 +241,9 @@ def job_intervals(
     ``kernels``: whether engines were measured on the device, and the device that lends it their kernels.
     ``simulations``: of all engines of the plan.
 
-    >>> job, spec = load_serving_job("llama3-70b-8x-h100"), load_entry("intervals", "serving")
+    >>> job = load_serving_job("llama3-70b-8x-h100")
     >>> figures = 1.0, 0.01, 11.0, 100.0
-    >>> near, far = (job_intervals(job, spec, kernels, "closed loop", figures, (), pools=False)
+    >>> near, far = (job_intervals(job, intervals(), kernels, "closed loop", figures, (), pools=False)
     ...              for kernels in ((True, None), (False, "h100-sxm5-80gb")))
     >>> far.time_per_output_token.high > near.time_per_output_token.high
     True

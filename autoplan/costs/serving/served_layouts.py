@@ -164,11 +164,7 @@ def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration |
 
     ``plain``: the prices of their iterations without drafts, where they were computed before.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> parts.repeated.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
+    >>> unit_parts(h100_scope(), h100_costs()).repeated.seconds(1, 1024) > 4.5e-3  # 15 GB of weights
     True
 
     Raises UnsupportedError for an engine whose steps have no time in its file.
@@ -194,11 +190,7 @@ def _of_group(iteration: Iteration, layout: EngineLayout) -> Iteration:
 def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
     """Return an engine of ``layout``, which has the weights, caches and iterations of ``parts``.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> priced_engine(layout, parts).shortage is None
+    >>> priced_engine(EngineLayout(), h100_parts()).shortage is None
     True
     """
     job, scope = parts.scope.job, parts.scope.resized(replace(layout, replicas=1))
@@ -230,7 +222,7 @@ def front_end_seconds(job: ServingJob, input_tokens: float, *, pools: bool = Fal
 
     ``pools``: and between an engine that prefills and one that decodes, besides its cache.
 
-    >>> short, long = (front_end_seconds(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (1024, 8192))
+    >>> short, long = (front_end_seconds(serving_job, n) for n in (1024, 8192))
     >>> 1e-3 < short < long < 0.1
     True
 
@@ -248,7 +240,7 @@ def front_end_busy(job: ServingJob, input_tokens: float) -> float:
 
     Most of it for long prompts is the tokenizer, which reads one after the other.
 
-    >>> short, long = (front_end_busy(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (0, 2048))
+    >>> short, long = (front_end_busy(serving_job, n) for n in (0, 2048))
     >>> short, round(long, 4)
     (0.002, 0.0096)
 
@@ -282,12 +274,7 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
 
     A closed loop of fewer clients than attention data-parallel ranks leaves ranks idle.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = priced_engine(layout, parts)
-    >>> one, two = (served(job, engine, EngineLoad("closed loop", 4.0), n) for n in (1, 2))
+    >>> one, two = (served(serving_job, h100_engine(), EngineLoad("closed loop", 4.0), n) for n in (1, 2))
     >>> two.output_tokens_per_second == 2 * one.output_tokens_per_second, two.devices
     (True, 2)
     """
@@ -368,13 +355,8 @@ def simulated(
     A closed loop runs at least six rounds of its clients, of which the first two and the last do not count;
     of other loads the middle counts, and of an open loop above its maximum all requests.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = priced_engine(layout, parts)
-    >>> prediction = served(job, engine, EngineLoad("closed loop", 4.0))
-    >>> simulated(job, engine, prediction).gap < 0.05
+    >>> prediction = served(serving_job, h100_engine(), EngineLoad("closed loop", 4.0))
+    >>> simulated(serving_job, h100_engine(), prediction).gap < 0.05
     True
     """
     if engine.shortage:

@@ -27,13 +27,7 @@ def settled(predicted: ServedPrediction) -> ServedPrediction:
     Throughput, too, but for an open loop, which answers what arrives. Without a simulation, or with
     one that agrees, ``predicted`` itself.
 
-    >>> from autoplan.costs.serving import served_layouts as layouts
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = layouts.ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> engine = layouts.priced_engine(layout, layouts.unit_parts(EngineScope(job, layout), costs))
-    >>> predicted = layouts.served(job, engine, layouts.EngineLoad("closed loop", 4.0))
-    >>> run = layouts.simulated(job, engine, predicted)
+    >>> predicted, run = h100_served()
     >>> settled(replace(predicted, simulation=run)).closed_form is None
     True
     >>> settled(replace(predicted, simulation=replace(run, gap=0.5))).closed_form is None

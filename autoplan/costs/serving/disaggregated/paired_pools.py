@@ -88,8 +88,7 @@ class EnginePair:
         Each engine has a front end, and a request passes one of each pool: those of the pool with fewer
         engines are the busier ones.
 
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> [EnginePair(None, None, None, x, y).front_end_busy(job, 0, 1) for x, y in ((1, 3), (2, 2))]
+        >>> [EnginePair(None, None, None, x, 4 - x).front_end_busy(serving_job, 0, 1) for x in (1, 2)]
         [0.002, 0.001]
 
         Source: sgl-project/sglang sgl-router, execute_dual_dispatch: sends a request to both engines at once.
@@ -229,12 +228,8 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     first token. TPOT is that of the decode engine alone. A closed loop has X such that
     N = X (TTFT + (O - 1) TPOT); above the most, the pool that decides has what waits.
 
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> name = job.cluster.device.name
-    >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),
-    ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> pools = pooled(job, pair, EngineLoad("maximum"))
+    >>> pair = h100_pair("prefill=(tp=1,x=1)/decode=(tp=1,x=1)")
+    >>> pools = pooled(serving_job, pair, EngineLoad("maximum"))
     >>> pools.requests_per_second == min(pools.most_prefilled, pools.most_decoded, pools.most_transferred)
     True
 
@@ -460,10 +455,7 @@ def _short(pair: EnginePair, load: EngineLoad) -> PooledPrediction:
 def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> EnginePair:
     """Return the pools of ``layout`` with the prices of their engines, and the transfer between them.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> name = job.cluster.device.name
-    >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=2)/decode=(tp=1,x=3)"),
-    ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> pair = h100_pair("prefill=(tp=1,x=2)/decode=(tp=1,x=3)")
     >>> pair.prefill_engines, pair.decode_engines, pair.shortage
     (2, 3, None)
     """
@@ -478,8 +470,7 @@ def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCost
 def pool_scope(job: ServingJob, layout: EngineLayout, role: Literal["prefill", "decode"]) -> EngineScope:
     """Return the scope of engines of one pool, whose caches have the size that the job says of the pool.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> pool_scope(job, EngineLayout(), "prefill").job is job
+    >>> pool_scope(serving_job, EngineLayout(), "prefill").job is serving_job
     True
     """
     pool: PoolSearchSpec = getattr(job.search, role)
@@ -494,10 +485,7 @@ def prompt_transfer(
 ) -> CacheTransfer:
     """Return the transfer of a mean prompt; what all requests share is in the decode engine already.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> name = job.cluster.device.name
-    >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=2)/decode=(tp=1,x=3)"),
-    ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
+    >>> pair = h100_pair("prefill=(tp=1,x=2)/decode=(tp=1,x=3)")
     >>> pair.transfer.bytes == pair.prefill.engine.lengths.input * 131072
     True
 
@@ -519,8 +507,7 @@ def transferred_bytes(pools: tuple[EngineScope, EngineScope], tokens: float) -> 
     sends as many in all, each device those of its layers and its part of their heads; with copies of heads,
     or of a latent, devices share the sends. A layer with a window has at most its window.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> one, two, four = (EngineScope(job, EngineLayout(tp=n)) for n in (1, 2, 4))
+    >>> one, two, four = (EngineScope(serving_job, EngineLayout(tp=n)) for n in (1, 2, 4))
     >>> transferred_bytes((one, one), 1024)  # 1,024 tokens x 2 x 32 layers x 8 heads x 128 x 2 bytes
     (134217728.0, 134217728.0)
     >>> transferred_bytes((two, four), 1024)  # two devices send half each
@@ -553,9 +540,8 @@ def cache_transfer(
     a + bytes of the busiest device / B: over the network of a job with several nodes, over the fabric in one.
     An engine that sends each chunk while it computes the next exposes the last chunk alone.
 
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> one = EngineScope(job, EngineLayout())
-    >>> sent = cache_transfer((one, one), kernels_for(job.cluster.device.name), 8192, 8192)
+    >>> one = EngineScope(serving_job, EngineLayout())
+    >>> sent = cache_transfer((one, one), kernels_for(serving_job.cluster.device.name), 8192, 8192)
     >>> sent.bytes, sent.seconds > 1.07e9 / 450e9, sent.exposed_seconds == sent.seconds
     (1073741824.0, True, True)
 

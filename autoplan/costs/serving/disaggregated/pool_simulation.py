@@ -276,15 +276,9 @@ def simulated_pools(
 ) -> SimulatedPrediction | None:
     """Return the simulation of the pools of ``prediction``; None where they cannot serve.
 
-    >>> from autoplan.costs.core.served_prediction import EngineLoad
-    >>> from autoplan.costs.serving.disaggregated.paired_pools import pooled
-    >>> from autoplan.costs.serving.disaggregated.paired_pools import engine_pair
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> name = job.cluster.device.name
-    >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),
-    ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> simulated_pools(job, pair, pooled(job, pair, EngineLoad("closed loop", 8.0))).gap < 0.05
+    >>> pair = h100_pair("prefill=(tp=1,x=1)/decode=(tp=1,x=1)")
+    >>> pools = pooled(serving_job, pair, EngineLoad("closed loop", 8.0))
+    >>> simulated_pools(serving_job, pair, pools).gap < 0.05
     True
 
     Source: autoplan/costs/serving/disaggregated/pool_simulation.py.

@@ -142,8 +142,7 @@ class EngineIteration:
 
         With p stages, requests run in p batches that follow one another: each batch passes all stages.
 
-        >>> iteration = h100_iteration()
-        >>> 5e-3 < iteration.seconds(1, 1024) < 10e-3  # 4.5 ms of reads
+        >>> 5e-3 < h100_iteration().seconds(1, 1024) < 10e-3  # 4.5 ms of reads
         True
         """
         if not decodes and not chunks:
@@ -154,8 +153,7 @@ class EngineIteration:
     def device_seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration without the host's part, launches included [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.device_seconds(64, 64 * 1024) <= iteration.seconds(64, 64 * 1024)
+        >>> h100_iteration().device_seconds(64, 64 * 1024) <= h100_iteration().seconds(64, 64 * 1024)
         True
         """
         return max(self.device_and_launches(decodes, context_tokens, chunks))
@@ -165,8 +163,7 @@ class EngineIteration:
     ) -> tuple[float, float]:
         """Return the time of one iteration on the device, and of launching its kernels outside graphs [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.device_and_launches(1, 1024, ())[1]  # a captured batch
+        >>> h100_iteration().device_and_launches(1, 1024, ())[1]  # a captured batch
         0.0
         """
         p = self.stages
@@ -195,8 +192,7 @@ class EngineIteration:
     def with_host(self, device: float, eager: float, decodes: int, prompts: int) -> float:
         """Return the time of an iteration with the host's part, hidden or not [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.with_host(1.0, 0.0, 1, 0)  # hidden
+        >>> h100_iteration().with_host(1.0, 0.0, 1, 0)  # hidden
         1.0
         """
         # Each attention data-parallel rank has a host process.
@@ -279,8 +275,7 @@ class GroupIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration in which each rank has these requests [s].
 
-        >>> iteration = h100_iteration()
-        >>> GroupIteration(iteration, 2).seconds(4, 4096) == iteration.seconds(8, 8192)
+        >>> GroupIteration(h100_iteration(), 2).seconds(4, 4096) == h100_iteration().seconds(8, 8192)
         True
         """
         n = self.groups

@@ -63,8 +63,7 @@ def engine_iteration(
     which they were measured, None if none exist. Raises UnsupportedError for an engine without facts of a
     step.
 
-    >>> iteration = h100_iteration()
-    >>> iteration.captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
+    >>> h100_iteration().captured.at(1) * 3.35e12 > 2 * 7e9  # its weights, bytes
     True
     """
     step, layout = step_facts(scope.job), scope.layout
@@ -105,7 +104,7 @@ def engine_iteration(
 def step_facts(job: ServingJob) -> StepFacts:
     """Return what the host does in a step of the job's engine; raises UnsupportedError where no file says it.
 
-    >>> step_facts(load_serving_job("llama3.1-8b-1x-h100")).host.value > 0
+    >>> step_facts(serving_job).host.value > 0
     True
     """
     step = job.engine.facts.step
@@ -121,8 +120,8 @@ def kernel_prices(
 
     Raises UnsupportedError for an engine without facts of a step.
 
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> kernel_prices(job, kernels_for(h100), engine_kernels_for(h100)).fuses_quantization
+    >>> h100 = "h100-sxm5-80gb"
+    >>> kernel_prices(serving_job, kernels_for(h100), engine_kernels_for(h100)).fuses_quantization
     ('fp8',)
     """
     step = step_facts(job)
@@ -133,10 +132,7 @@ def kernel_prices(
 def decode_sheet(scope: EngineScope, prices: KernelPrices, queries: int = 1) -> Sheet:
     """Return the time of attention of requests with so many new tokens each, by requests and contexts [s].
 
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> prices = kernel_prices(job, kernels_for(h100), engine_kernels_for(h100))
-    >>> scope = EngineScope(job, EngineLayout())
-    >>> one, five = (decode_sheet(scope, prices, n).at(64, 4096) for n in (1, 5))
+    >>> one, five = (decode_sheet(h100_scope(), h100_prices(), n).at(64, 4096) for n in (1, 5))
     >>> one <= five < 5 * one  # keys and values are read once
     True
     """
@@ -169,7 +165,7 @@ def _sends(scope: EngineScope, prices: KernelPrices, m: Array) -> Array:
 def drafts_wait_for_host(job: ServingJob) -> bool:
     """Return whether drafts are made from tokens on the host, so that it cannot run ahead of the device.
 
-    >>> drafts_wait_for_host(load_serving_job("llama3.1-8b-1x-h100"))
+    >>> drafts_wait_for_host(serving_job)
     False
 
     Source: vLLM 0.30.0, config/vllm.py: asynchronous scheduling with EAGLE, MTP and draft models alone.
@@ -192,10 +188,7 @@ class SpeculativeIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration [s]; prompts pass the model that drafts, too.
 
-        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
-        >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
-        >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
-        >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)
+        >>> step = second_steps()
         >>> SpeculativeIteration(step, step, step, None, 3).seconds(1, 100)  # 4 passes of layers and head
         8.0
         """
@@ -208,10 +201,7 @@ class SpeculativeIteration:
     def draft_seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time in which the drafts of the next iteration are made [s].
 
-        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
-        >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
-        >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
-        >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)
+        >>> step = second_steps()
         >>> SpeculativeIteration(step, None, None, None, 3).draft_seconds(1, 100)  # n-gram
         0.0
         """
@@ -234,10 +224,7 @@ class SpeculativeIteration:
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
         """Return the time of ``steps`` iterations of decodes alone [s]: Simpson's rule.
 
-        >>> from autoplan.costs.serving.iteration.engine_iteration import Line, Sheet
-        >>> one, sheet = Line((1.0, 2.0), (1.0, 1.0)), Sheet((1.0, 2.0), (1.0, 2.0), ((0.0, 0.0), (0.0, 0.0)))
-        >>> host = HostTimes(0.0, 0.0, 0.0, hidden=True)
-        >>> step = EngineIteration(one, one, one, sheet, sheet, host, 1.0, True, True, (), 512, 1, one, 1)
+        >>> step = second_steps()
         >>> SpeculativeIteration(step, None, None, None, 3).decode_run(1, 100, 5)
         10.0
         """
@@ -254,12 +241,9 @@ def speculative_iteration(
 ) -> SpeculativeIteration:
     """Return the prices of iterations of an engine that is ``plain`` without its drafts.
 
-    >>> eagle = SpeculationSpec(method="eagle", tokens=(3,), acceptance=0.7)
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> costs = kernels_for(h100), engine_kernels_for(h100)
-    >>> scope = EngineScope(replace(job, speculation=eagle), EngineLayout(spec=3))
-    >>> plain = engine_iteration(scope, *costs)
-    >>> both = speculative_iteration(scope, plain, *costs)
+    >>> scope = EngineScope(replace(serving_job, speculation=eagle), EngineLayout(spec=3))
+    >>> plain = engine_iteration(scope, *h100_kernels())
+    >>> both = speculative_iteration(scope, plain, *h100_kernels())
     >>> 1.0 < both.seconds(1, 1024) / plain.seconds(1, 1024) < 1.6
     True
     """

@@ -61,9 +61,7 @@ def decode_step(
     t = max(g (GEMMs + experts + norms + collectives + attention + head) + sends, host), g being the scale of
     the engine's version; docs/formulas/serving.md has an example by hand.
 
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> costs = kernels_for(h100), engine_kernels_for(h100)
-    >>> step = decode_step(EngineScope(job, EngineLayout()), costs, 64, 64 * 1024.0)
+    >>> step = decode_step(h100_scope(), h100_kernels(), 64, 64 * 1024.0)
     >>> max(step.parts, key=lambda part: part.seconds).name
     'products: weights read'
     """
@@ -82,11 +80,9 @@ def iteration_parts(
     Kernels are priced at the very sizes of the step, and scaled to its time, which lies on lines between
     sizes. A product belongs to the memory bandwidth below its ridge, and to compute above.
 
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
-    >>> scope, costs = EngineScope(job, EngineLayout()), (kernels_for(h100), engine_kernels_for(h100))
-    >>> iteration_parts(scope, costs, (16, 16 * 1024.0, ())).bound
+    >>> iteration_parts(h100_scope(), h100_kernels(), (16, 16 * 1024.0, ())).bound
     'memory bandwidth'
-    >>> iteration_parts(scope, costs, (0, 0.0, [Chunk(8192)])).bound
+    >>> iteration_parts(h100_scope(), h100_kernels(), (0, 0.0, [Chunk(8192)])).bound
     'compute'
 
     Leaves out: which of several resources a kernel uses at once.

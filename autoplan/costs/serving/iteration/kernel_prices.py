@@ -67,7 +67,7 @@ def attention_matrices(scope: EngineScope, layer: int = 0) -> list[Matrix]:
     queries. Linear attention: all projections in one, with at least one group of keys, and the output.
     Latent: [h, r + l + p], [r, a (n + p)/t], [l, a (n + v)/t], [a v/t, h].
 
-    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
+    >>> scope = EngineScope(serving_job, EngineLayout(tp=4))
     >>> [matrix[:2] for matrix in attention_matrices(scope)]
     [(1536, 4096), (4096, 1024)]
 
@@ -113,7 +113,7 @@ def dense_matrices(scope: EngineScope, layer: int) -> list[Matrix]:
 
     [h, 2f/t] with a gate, and [f/t, h]. Data-parallel attention replicates shared experts on every device.
 
-    >>> scope = EngineScope(load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(tp=4))
+    >>> scope = EngineScope(serving_job, EngineLayout(tp=4))
     >>> [matrix[:2] for matrix in dense_matrices(scope, 0)]
     [(7168, 4096), (4096, 3584)]
 

@@ -368,11 +368,10 @@ def layer_collectives(
     Two all-reduces of m h elements over tp. With data-parallel attention tokens go to the experts and back:
     each way the cheaper of an all-gather or reduce-scatter of all, and an all-to-all of the rows.
 
-    >>> job, h100 = load_serving_job("llama3.1-8b-1x-h100"), "h100-sxm5-80gb"
+    >>> h100 = "h100-sxm5-80gb"
     >>> measured = MeasuredKernels(*engine_kernels_for(h100), engine="vllm")
-    >>> prices = KernelPrices(job.cluster, measured, kernels_for(h100))
-    >>> scope = EngineScope(job, EngineLayout())
-    >>> float(layer_collectives(scope, prices, np.ones(1), sparse=False, graph=True)[0])
+    >>> prices = KernelPrices(serving_job.cluster, measured, kernels_for(h100))
+    >>> float(layer_collectives(h100_scope(), prices, np.ones(1), sparse=False, graph=True)[0])
     0.0
     """
     h, moe, layout = scope.model.hidden_size, scope.model.moe, scope.layout

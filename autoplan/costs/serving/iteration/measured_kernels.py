@@ -124,8 +124,7 @@ class MeasuredKernels:
 
         What the smallest product takes above that of 16 bits, whose input needs none.
 
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> measured.quantization(measured.gemm("bf16"), measured.measured_on)
+        >>> h100_measured().quantization(h100_measured().gemm("bf16"), h100_measured().measured_on)
         0.0
         """
         plain = self.gemm("bf16")
@@ -142,8 +141,7 @@ class MeasuredKernels:
 
         Prefill with keys and values in 8 bits has the tables of 16 bits, since only those were measured.
 
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> measured.kernel("decode-attention", "bf16", 128)[0].engine
+        >>> h100_measured().kernel("decode-attention", "bf16", 128)[0].engine
         'vllm'
         """
         kind = _ALIKE.get(kind, kind)
@@ -157,9 +155,8 @@ class MeasuredKernels:
     def all_reduce(self, ranks: int, *, graph: bool) -> tuple[tuple[int, ...], tuple[float, ...]] | None:
         """Return sizes [byte] and times [us] of all-reduces; None where they were not measured.
 
-        >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-        >>> sizes, times = measured.all_reduce(8, graph=True)
-        >>> len(sizes) == len(times), measured.all_reduce(3, graph=True)
+        >>> sizes, times = h100_measured().all_reduce(8, graph=True)
+        >>> len(sizes) == len(times), h100_measured().all_reduce(3, graph=True)
         (True, None)
         """
         modes = ("graph", "eager") if graph else ("eager", "graph")
@@ -180,8 +177,7 @@ def table_seconds(
     interpolated in logarithms, beyond the ends as the least time changes, on another device by the ratio of
     the least times. Where another table reaches further, it says how the time changes beyond the first.
 
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
-    >>> tables, h100 = measured.kernel("decode-attention", "bf16", 128), measured.measured_on
+    >>> tables, h100 = h100_measured().kernel("decode-attention", "bf16", 128), h100_measured().measured_on
     >>> seconds = table_seconds(tables, (np.array(512.0), np.array(1024.0), np.array(4.0)), h100, h100)
     >>> 80e-6 < float(seconds) < 140e-6
     True
@@ -295,9 +291,8 @@ def curve_seconds(
     the most alike tells how the time changes from one to the other, else the least time: T(y) u(x) / u(y),
     at least u(x) and the shortest time that was measured of the engine and the layer.
 
-    >>> measured = MeasuredKernels(*engine_kernels_for("h100-sxm5-80gb"), engine="vllm")
     >>> layer = ExpertLayer("bf16", 128, 8, 4096, 1536, (4, 1))
-    >>> times = curve_seconds(np.array([1.0, 64.0]), layer, measured, measured.measured_on)
+    >>> times = curve_seconds(np.array([1.0, 64.0]), layer, h100_measured(), h100_measured().measured_on)
     >>> bool(times[1] > times[0])
     True
 

@@ -47,7 +47,6 @@ class RunningRequests:
     def needed(self, request: int, tokens: int) -> int:
         """Return the blocks of a request of n tokens [1], without those that its class shares.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts()).needed(0, 9)
         3
         """
@@ -56,7 +55,6 @@ class RunningRequests:
     def add(self, request: int, tokens: int, *, reserved: bool = False) -> None:
         """Admit a request with the blocks of n tokens; ``reserved``: with no more than these to its end.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> running.decoding.free
@@ -71,7 +69,6 @@ class RunningRequests:
     def remove_partial(self, request: int, tokens: int) -> None:
         """Take out a request whose prompt of n tokens is computed in part, and free its blocks.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> running.remove_partial(0, 6)
@@ -84,7 +81,6 @@ class RunningRequests:
     def remove(self, request: int) -> tuple[int, int]:
         """Take out a request that decodes, and free its blocks; return n and o.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> running.begin_decoding(0, 6, 8)
@@ -101,7 +97,6 @@ class RunningRequests:
     def begin_decoding(self, request: int, tokens: int, left: int) -> bool:
         """Let a request of n tokens decode; return whether it has any of o to get, else it ends.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (1,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> running.begin_decoding(0, 6, 0), running.decoding.free
@@ -116,7 +111,6 @@ class RunningRequests:
     def decode(self, steps: int) -> None:
         """Give each request that decodes ``steps`` tokens, and the blocks that they need.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> _ = running.begin_decoding(0, 6, 8)
@@ -135,7 +129,6 @@ class RunningRequests:
     def ended(self) -> list[int]:
         """Return the requests that have all their tokens, in order; they end.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> running = RunningRequests(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> running.add(0, 6)
         >>> _ = running.begin_decoding(0, 6, 8)
@@ -208,7 +201,6 @@ class Scheduler:
     def chunks(self) -> list[tuple[int, Chunk]]:
         """Return the chunks of prefill of the next iteration with their requests; decodes get their blocks.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> scheduler = Scheduler(RequestLoad((6, 6), (3, 1)), rules, StepCounts())
         >>> scheduler.waiting.extend((0, 1))
         >>> [(request, chunk.new_tokens) for request, chunk in scheduler.chunks()]
@@ -229,7 +221,6 @@ class Scheduler:
     def decode_steps(self) -> int:
         """Return the iterations of decodes alone until one ends, blocks run short or a request may enter [1].
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> scheduler = Scheduler(RequestLoad((6,), (9,)), rules, StepCounts())
         >>> scheduler.waiting.append(0)
         >>> _ = scheduler.chunks()
@@ -265,7 +256,6 @@ class Scheduler:
     def prefilled(self, request: int) -> bool:
         """Let a request decode, whose prompt gave its first token; return whether it has more to get.
 
-        >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
         >>> scheduler = Scheduler(RequestLoad((6,), (1,)), rules, StepCounts())
         >>> scheduler.waiting.append(0)
         >>> _ = scheduler.chunks()

@@ -29,7 +29,6 @@ def simulate(load: RequestLoad, rules: SchedulerRules, iteration: Iteration) -> 
 
     Deterministic. Raises UnsupportedError for a request that is never admitted.
 
-    >>> rules = SchedulerRules(4, 8, BlockPool(9, 4))
     >>> run = simulate(RequestLoad((6, 6), (3, 1), (0.0, 0.0)), rules, AffineIteration(1.0))
     >>> run.first, run.last  # 6 and 2 tokens, then a decode and 4 tokens, then a decode
     ([1.0, 2.0], [3.0, 2.0])

@@ -105,7 +105,7 @@ def drawn_lengths(
     exp(ln m + z' (ln q - ln m) / z), at most four times its 99 % quantile. A trace is repeated from its
     start.
 
-    >>> from autoplan.schema.serving.request_lengths import FixedLength, TraceLength
+    >>> from autoplan.schema.serving.request_lengths import TraceLength
     >>> drawn_lengths(FixedLength(fixed=7), 2, np.random.default_rng(0)).tolist()
     [7, 7]
     >>> drawn_lengths(TraceLength(trace="x.csv"), 3, np.random.default_rng(0), (5, 6)).tolist()

@@ -180,9 +180,8 @@ class SchedulerRules:
 def scheduler_rules(scope: EngineScope) -> SchedulerRules:
     """Return the rules of one engine of ``layout``, or of one of its attention data-parallel ranks.
 
-    >>> scope = h100_scope()
-    >>> rules = scheduler_rules(scope)
-    >>> rules.pool.own_blocks == predict_capacity(scope).pool.blocks, rules.max_num_batched_tokens
+    >>> rules = scheduler_rules(h100_scope())
+    >>> rules.pool.own_blocks == predict_capacity(h100_scope()).pool.blocks, rules.max_num_batched_tokens
     (True, 8192)
 
     Leaves out: that attention data-parallel ranks get prompts at different times.
