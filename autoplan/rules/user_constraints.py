@@ -17,7 +17,7 @@ import numpy as np
 from autoplan.costs.core.candidates import Candidates, Ints, distinct_rows
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.schema.job import Job, RuleSpec
-from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Layout
+from autoplan.schema.layout import LAYOUT_KEYS, Layout
 from autoplan.schema.recompute import MODES, USUAL_MODES, RecomputeMode, listed_modes, missing_part
 from autoplan.schema.stage_layers import counts_embedding_and_loss, even_stages
 from autoplan.schema.user_rules.expression import (
@@ -195,32 +195,26 @@ class _Column:
         return codes if self.words is None else [self.words[code] for code in self.codes[index].tolist()]
 
 
-#: The names in which candidates of one pipeline depth differ: their values, and the words that these index.
-_COLUMNS: Final[Mapping[str, tuple[Callable[[Job, Candidates], Ints], Sequence[str] | None]]] = {
-    "tp": (lambda _, c: c.tp, None),
-    "dp": (lambda _, c: c.dp, None),
-    "cp": (lambda _, c: c.cp, None),
-    "ep": (lambda _, c: c.ep, None),
-    "etp": (lambda _, c: c.etp, None),
-    "mbs": (lambda _, c: c.microbatch, None),
-    "zero": (lambda _, c: c.zero, None),
-    "vpp": (lambda _, c: c.vpp, None),
-    "recompute_num_layers": (lambda _, c: c.recompute_num_layers, None),
-    "dp_shard": (lambda _, c: np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp), None),
-    "offload_every": (lambda _, c: c.offload_every, None),
-    "microbatches": (lambda job, c: job.workload.global_batch_size // (c.dp * c.microbatch), None),
-    "schedule": (lambda _, c: c.schedule, SCHEDULES),
-    "sp": (lambda _, c: c.sequence_parallel, ("off", "on")),
-    "offload": (lambda _, c: c.optimizer_offload + 2 * c.activation_offload, OFFLOADS),
-    "order": (lambda _, c: c.order, ORDERS),
+#: Values of rules' names that are not a column of candidates as it is.
+_DERIVED: Final[Mapping[str, Callable[[Job, Candidates], Ints]]] = {
+    "dp_shard": lambda _, c: np.where(c.dp_shard > 0, c.dp_shard, c.dp * c.cp),
+    "microbatches": lambda job, c: job.workload.global_batch_size // (c.dp * c.microbatch),
 }
+#: The names in which candidates of one pipeline depth differ: their column, and the words that it indexes.
+_COLUMNS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    key.name: (key.column, key.words[::-1] if key.kind == "switch" else key.words)
+    for key in LAYOUT_KEYS
+    if key.column
+} | {"microbatches": ("", ())}
 
 
 def _columns(job: Job, candidates: Candidates, names: Collection[str]) -> dict[str, _Column]:
     """Return the values of those of ``names`` in which candidates of one pipeline depth differ."""
     return {
-        name: _Column(values(job, candidates), words)
-        for name, (values, words) in _COLUMNS.items()
+        name: _Column(
+            _DERIVED[name](job, candidates) if name in _DERIVED else getattr(candidates, field), words or None
+        )
+        for name, (field, words) in _COLUMNS.items()
         if name in names
     }
 

@@ -129,6 +129,19 @@ def _in_general(workload: object) -> object:
     return workload.model_dump() if isinstance(workload, Workload) else workload
 
 
+#: Keys of ``search`` that, left out, allow less than some of their values do.
+NARROW_BY_DEFAULT: Final = frozenset(
+    (
+        "dp_shard",
+        "expert_tensor_parallel",
+        "offload",
+        "offload_every",
+        "recompute_num_layers",
+        "virtual_stages",
+    )
+)
+
+
 class SearchSpec(Frozen):
     """The search space; each key narrows it, and an omitted key does not."""
 

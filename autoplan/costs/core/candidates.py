@@ -215,6 +215,10 @@ def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     return chosen
 
 
+#: Columns of candidates that are the numbers of a layout by the same name.
+_NUMBERS: Final = ("tp", "dp", "cp", "ep", "microbatch", "zero", "vpp", "offload_every", "dp_shard")
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
@@ -299,25 +303,17 @@ class Candidates:
         from autoplan.schema.recompute import FULL
 
         return Layout(
-            tp=int(self.tp[i]),
+            **{name: int(getattr(self, name)[i]) for name in _NUMBERS},
             pp=self.pp,
-            dp=int(self.dp[i]),
-            cp=int(self.cp[i]),
-            ep=int(self.ep[i]),
             expert_tensor=int(self.etp[i]),
-            microbatch=int(self.microbatch[i]),
             layers=tuple(layers),
             recomputed=tuple((mode, tuple(counts)) for mode, counts in recomputed.items()),
-            zero=int(self.zero[i]),
-            vpp=int(self.vpp[i]),
             sequence_parallel=bool(self.sequence_parallel[i]),
             schedule=ScheduleCode(int(self.schedule[i])).schedule,
             # Without full recompute there are no recompute units.
             recompute_num_layers=int(self.recompute_num_layers[i]) if any(recomputed.get(FULL, ())) else 1,
             optimizer_offload=bool(self.optimizer_offload[i]),
             activation_offload=bool(self.activation_offload[i]),
-            offload_every=int(self.offload_every[i]),
-            dp_shard=int(self.dp_shard[i]),
             order=ORDERS[int(self.order[i])],
         )
 
@@ -332,22 +328,19 @@ class Candidates:
         host = [host_choice(x.offload, x.mode or "none", x.offload_every) for x in layouts]
         offload, recompute, every = map(ints, zip(*host, strict=True))
         return Candidates(
+            **{
+                name: ints([getattr(x, name) for x in layouts])
+                for name in _NUMBERS
+                if name != "offload_every"
+            },
             pp=layouts[0].pp,
-            tp=ints([x.tp for x in layouts]),
-            dp=ints([x.dp for x in layouts]),
-            cp=ints([x.cp for x in layouts]),
-            ep=ints([x.ep for x in layouts]),
             etp=ints([x.etp for x in layouts]),
-            microbatch=ints([x.microbatch for x in layouts]),
-            zero=ints([x.zero for x in layouts]),
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),
-            vpp=ints([x.vpp for x in layouts]),
             schedule=ints([ScheduleCode.of(x.schedule) for x in layouts]),
             recompute_num_layers=ints([x.recompute_num_layers for x in layouts]),
             offload=offload,
             uniform_recompute=recompute,
             offload_every=every,
-            dp_shard=ints([x.dp_shard for x in layouts]),
             order=ints([ORDERS.index(x.order) for x in layouts]),
         )
 

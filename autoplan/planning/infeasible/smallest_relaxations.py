@@ -18,7 +18,7 @@ from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
 from autoplan.rules.user_constraints import user_rules_of, without_rules
-from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
+from autoplan.schema.job import NARROW_BY_DEFAULT, Job, Limits, RuleSpec, SearchSpec
 from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_bytes, format_seconds, quantity_text
 
@@ -405,19 +405,6 @@ def _least(steps: Sequence[_Relaxed], sufficient: Callable[[_Relaxed], bool]) ->
     return best
 
 
-#: Keys of ``search`` that, left out, allow less than some of their values do.
-_NARROW_BY_DEFAULT: Final = frozenset(
-    {
-        "dp_shard",
-        "expert_tensor_parallel",
-        "offload",
-        "offload_every",
-        "recompute_num_layers",
-        "virtual_stages",
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One requirement of a job's file beyond its model and devices, in words, and the job without it."""
@@ -508,7 +495,7 @@ def _search_requirements(job: Job) -> Iterator[Requirement]:
         # What allows the default and more than it is no requirement.
         if current != default and (default == "any" or default not in allowed) and current != "any":
             text = f"search.{key} allows {', '.join(map(str, allowed))}"
-            yield Requirement(text, _without_key(key, default), key in _NARROW_BY_DEFAULT)
+            yield Requirement(text, _without_key(key, default), key in NARROW_BY_DEFAULT)
 
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:
