@@ -25,7 +25,7 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, G
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.layer_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import length_moments
+from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules, scheduler_rules
@@ -187,8 +187,11 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     load = replace(load, front_end_busy=served.layout.adp * _busy(run, served))
     rules = _rules(run, served)
     result = simulate(load, rules, iteration)
-    away, lengths = CLIENT_SECONDS + _front_end(run, served.job), length_moments(load, rules)
-    point = closed_loop(float(own), lengths, rules, iteration, client_seconds=away)
+    away, queue = (
+        CLIENT_SECONDS + _front_end(run, served.job),
+        EngineQueue(length_moments(load, rules), rules, iteration),
+    )
+    point = closed_loop(float(own), queue, client_seconds=away)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
         _is_saturated(run, own, predict_capacity(served.scope)),

@@ -21,7 +21,12 @@ from typing import Final
 
 from autoplan.costs.core.iteration import Iteration
 from autoplan.costs.core.served_prediction import CapacityPrediction, OperatingPoint, ServedClass
-from autoplan.costs.serving.queueing.length_moments import AcceptedTokens, LengthMoments, length_moments
+from autoplan.costs.serving.queueing.length_moments import (
+    AcceptedTokens,
+    EngineQueue,
+    LengthMoments,
+    length_moments,
+)
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
@@ -121,11 +126,7 @@ def _of_kind(load: RequestLoad, kind: int) -> RequestLoad:
 
 
 def class_times(
-    point: OperatingPoint,
-    lengths: LengthMoments,
-    classes: tuple[LengthMoments, ...],
-    rules: SchedulerRules,
-    iteration: Iteration,
+    point: OperatingPoint, queue: EngineQueue, classes: tuple[LengthMoments, ...]
 ) -> tuple[ClassTimes, ...]:
     """Return the times of each class at a steady state of all: TTFT - w + w of the class, and TPOT.
 
@@ -133,17 +134,17 @@ def class_times(
 
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
-    >>> lengths, classes = length_moments(load, rules), class_lengths(load, rules)
-    >>> point = open_loop(0.05, lengths, rules, engine)
-    >>> short, long = class_times(point, lengths, classes, rules, engine)
+    >>> queue = EngineQueue(length_moments(load, rules), rules, engine)
+    >>> short, long = class_times(open_loop(0.05, queue), queue, class_lengths(load, rules))
     >>> round(long.time_to_first_token - short.time_to_first_token, 1)  # 32 tokens more
     3.2
 
     Leaves out: that a preempted request is more often one of many tokens.
     Source: Wolff 1982, doi:10.1287/opre.30.2.223: requests of every class see the queue as it is on average.
     """
+    lengths, iteration = queue.lengths, queue.iteration
     prompts = point.decodes / max(lengths.output - 1, 1e-9)
-    prompts_of_classes = prompt_seconds(point.decodes, prompts, lengths, rules, iteration)
+    prompts_of_classes = prompt_seconds(point.decodes, prompts, queue)
     mean = sum(
         prompt.share * seconds for prompt, seconds in zip(lengths.prompts, prompts_of_classes, strict=True)
     )
@@ -174,34 +175,33 @@ def _decode_seconds(
 def served_classes(
     classes: Sequence[RequestClass],
     point: OperatingPoint,
-    lengths: tuple[LengthMoments, tuple[LengthMoments, ...]],
-    engine: tuple[SchedulerRules, Iteration],
+    queue: EngineQueue,
+    of_classes: tuple[LengthMoments, ...],
     drafts: tuple[AcceptedTokens, float],
     front_end: Callable[[float], float],
 ) -> tuple[ServedClass, ...]:
     """Return the latencies of each class at ``point``, which includes the front end and drafts.
 
-    ``lengths``: those of all requests, in steps, and of each class, in tokens. ``drafts``: what they give,
-    and the mean tokens of an answer. ``front_end``: time before the scheduler sees so long a prompt [s].
+    ``queue`` has the lengths of all requests, in steps, ``of_classes`` those of each class, in tokens.
+    ``drafts``: what they give, and the mean tokens of an answer. ``front_end``: time before the scheduler
+    sees so long a prompt [s].
 
     >>> load = RequestLoad((8, 40), (11, 11), (0.0, 0.0), kinds=(0, 1))
     >>> rules, engine = SchedulerRules(64, 64, BlockPool(999, 4)), AffineIteration(1.0, per_token=0.1)
-    >>> overall, of_classes = length_moments(load, rules), class_lengths(load, rules)
+    >>> queue = EngineQueue(length_moments(load, rules), rules, engine)
     >>> kinds = [RequestClass(name=name, weight=0.5, input_tokens=8, output_tokens=11) for name in "ab"]
-    >>> point = open_loop(0.05, overall, rules, engine)
     >>> drafts = AcceptedTokens(0, 0.0), 11.0
-    >>> served = served_classes(kinds, point, (overall, of_classes), (rules, engine), drafts,
+    >>> served = served_classes(kinds, open_loop(0.05, queue), queue, class_lengths(load, rules), drafts,
     ...                         lambda tokens: tokens / 64)  # 32 tokens more pass the front end in 0.5 s
     >>> round(served[1].time_to_first_token - served[0].time_to_first_token, 1)
     3.7
     """
-    overall, of_classes = lengths
-    accepted, output = drafts
+    overall, (accepted, output) = queue.lengths, drafts
     # Times of a class are those of the scheduler, in steps.
     in_steps = replace(
         point, time_per_output_token=point.time_per_output_token * tokens_of_step(overall.output, output)
     )
-    times = class_times(in_steps, overall, of_classes, *engine)
+    times = class_times(in_steps, queue, of_classes)
     return tuple(
         ServedClass(
             name=request_class.name,

@@ -54,7 +54,12 @@ from autoplan.costs.serving.iteration.iteration_of_engine import (
     speculative_iteration,
 )
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import AcceptedTokens, LengthMoments, length_moments
+from autoplan.costs.serving.queueing.length_moments import (
+    AcceptedTokens,
+    EngineQueue,
+    LengthMoments,
+    length_moments,
+)
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.request_load import (
     CLIENT_SECONDS,
@@ -109,6 +114,11 @@ class PricedEngine:
     drafting: Drafting
     #: Lengths of each class of its requests, in tokens; empty for a single class.
     classes: tuple[LengthMoments, ...] = ()
+
+    @property
+    def queue(self) -> EngineQueue:
+        """What its requests meet."""
+        return EngineQueue(self.lengths, self.rules, self.repeated)
 
     @property
     def iteration(self) -> Iteration:
@@ -312,8 +322,8 @@ def _classes(job: ServingJob, engine: PricedEngine, point: OperatingPoint) -> tu
     return served_classes(
         job.workload.classes,
         point,
-        (engine.lengths, engine.classes),
-        (engine.rules, engine.repeated),
+        engine.queue,
+        engine.classes,
         (engine.drafting.accepted, engine.drafting.output),
         lambda tokens: front_end_seconds(job, tokens),
     )
@@ -324,15 +334,15 @@ def _point(job: ServingJob, engine: PricedEngine, load: EngineLoad, share: float
 
     The first token also waits for the front end; with drafts a step gives several tokens.
     """
-    lengths, rules, iteration = engine.lengths, engine.rules, engine.repeated
+    lengths, queue = engine.lengths, engine.queue
     front, amount = front_end_seconds(job, lengths.input), load.amount * share
     if load.kind == "maximum":
-        front, point = 0.0, maximum(lengths, rules, iteration)
+        front, point = 0.0, maximum(queue)
     elif load.kind == "closed loop":
         away = CLIENT_SECONDS + front
-        point = closed_loop(max(1.0, amount), lengths, rules, iteration, client_seconds=away)
+        point = closed_loop(max(1.0, amount), queue, client_seconds=away)
     else:
-        point = open_loop(amount, lengths, rules, iteration, variability=arrival_variability(job.workload))
+        point = open_loop(amount, queue, variability=arrival_variability(job.workload))
     output = engine.drafting.output
     each = tokens_of_step(lengths.output, output)
     return replace(

@@ -340,7 +340,7 @@ def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[Ser
     """
     pair, request_classes = state.pair, state.job.workload.classes
     prefill, decode = pair.prefill.engine, pair.decode.engine
-    alone = prompt_seconds(0.0, 0.0, prefill.lengths, prefill.rules, prefill.repeated)
+    alone = prompt_seconds(0.0, 0.0, prefill.queue)
     alone = alone or (pair.prefill.prompt_seconds,) * len(request_classes)
     mean_alone = sum(
         request_class.share * seconds for request_class, seconds in zip(request_classes, alone, strict=True)

@@ -128,7 +128,7 @@ class PrefillEngine:
         count = max(1.0, min(prompts, rules.max_num_batched_tokens // lengths.computed))
         if count <= 1.0:
             return self.prompt_seconds
-        return step_mixture(0.0, count, lengths, rules, self.engine.repeated, together=1.0).mean
+        return step_mixture(0.0, count, self.engine.queue, together=1.0).mean
 
 
 def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
@@ -147,8 +147,8 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
         return PrefillEngine(engine, 1.0, inf)
     # Nothing decodes, so that prompts share iterations with nothing else.
     engine = replace(engine, rules=replace(engine.rules, prefill="mixed"))
-    top = maximum(engine.lengths, engine.rules, engine.repeated, at_once=False)
-    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.repeated).prompt
+    top = maximum(engine.queue, at_once=False)
+    prompt_seconds = step_mixture(0.0, 0.0, engine.queue).prompt
     return PrefillEngine(engine, top.requests_per_second, prompt_seconds)
 
 

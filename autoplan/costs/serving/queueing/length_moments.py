@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.costs.core.candidates import distinct
+from autoplan.costs.core.iteration import Iteration
 from autoplan.costs.core.served_prediction import SaturationCause
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
@@ -265,6 +266,15 @@ class RunningLimit:
     #: Tokens that a request recomputes because it was preempted, and preempted requests that wait.
     recomputed: float = 0.0
     preempted: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineQueue:
+    """What requests of an engine meet: their mean lengths, its scheduler's rules, and its iterations."""
+
+    lengths: LengthMoments
+    rules: SchedulerRules
+    iteration: Iteration
 
 
 def running_limit(lengths: LengthMoments, rules: SchedulerRules, *, together: bool = False) -> RunningLimit:
