@@ -38,14 +38,14 @@ from autoplan.rules.serving_limit_rules import mean_limit
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import (
     WHOLE,
-    EngineOption,
     Option,
+    PoolOption,
     PricedOptions,
     holds,
     interchangeable,
+    role_job,
     times_of,
 )
-from autoplan.search.serving.pool_options import PoolOption, role_job
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import explained, with_options
 
@@ -287,7 +287,7 @@ def _neighbours(job: ServingJob, options: Sequence[Option]) -> Iterator[tuple[Op
         if isinstance(option, PoolOption) and decode:
             key: object = replace(option.layout, decode=replace(option.layout.decode, seqs=0))
             series.setdefault(key, {})[option.layout.decode.seqs] = option
-        elif isinstance(option, EngineOption) and both:
+        elif not isinstance(option, PoolOption) and both:
             key = replace(option.layout, seqs=0), option.share, option.classes
             series.setdefault(key, {})[option.layout.seqs] = option
     for by_size in series.values():

@@ -38,15 +38,15 @@ from autoplan.search.cp.constraint_model import solver_parameters, solver_versio
 from autoplan.search.serving.engine_allocation import Allocation, AllocationProblem, AllocationSearch
 from autoplan.search.serving.engine_options import (
     WHOLE,
-    EngineOption,
     Option,
+    PoolOption,
     PricedOptions,
+    PricedPools,
     UndominatedOptions,
     holds,
     times_of,
 )
 from autoplan.search.serving.engines import EngineUnits, allowed_engines, engine_units
-from autoplan.search.serving.pool_options import PoolOption, PricedPools
 
 #: A mean time above this multiple of a limit on a percentile is not simulated.
 _HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
@@ -196,8 +196,6 @@ class ServingSearch:
         for count, option in chosen:
             if isinstance(option, PoolOption):
                 return plan_of_pools(option.layout, self.simulation.of_pools(option.pair, option.predicted))
-            if not isinstance(option, EngineOption):
-                continue
             job = job_of_classes(self.job, option.classes)
             predicted = served(job, option.engine, option.predicted.load, count)
             part = share_of_classes(self.job, option.classes)
@@ -322,10 +320,10 @@ class SimulatedOptions:
         """
         if option.predicted.simulation is not None:
             return option
-        simulated_option: Option = option
+        simulated_option: Option
         if isinstance(option, PoolOption):
             simulated_option = replace(option, predicted=self.of_pools(option.pair, option.predicted))
-        elif isinstance(option, EngineOption):
+        else:
             predicted = self.of(option.engine, option.predicted, option.classes)
             simulated_option = replace(option, predicted=predicted)
         run = simulated_option.predicted.simulation
