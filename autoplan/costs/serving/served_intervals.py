@@ -77,6 +77,10 @@ def unmet_parts(spec: IntervalSpec, model: tuple[int, int], device: str) -> Unme
 class Distance:
     """How far a plan is from measured runs, and from its own simulation."""
 
+    #: Whether kernels of engines were measured on the device.
+    measured: bool = True
+    #: The engine; None: a version that the job names, without a calibration.
+    engine: Engine | None = None
     #: The device whose kernels a device that was not measured has.
     taken_from: str | None = None
     #: Of which there are no runs.
@@ -87,59 +91,38 @@ class Distance:
     linear: bool = False
     #: Whether the model has experts; None: not known.
     experts: bool | None = None
+    #: Whether the plan is of pools for prefill and decode, of which runs were measured as well.
+    pools: bool = False
 
 
-def widening(
-    spec: IntervalSpec,
-    *,
-    measured: bool,
-    engine: Engine | None,
-    taken_from: str | None = None,
-    unmet: Unmet = (),
-    linear: bool = False,
-) -> tuple[float, tuple[str, ...]]:
+def widening(spec: IntervalSpec, distance: Distance) -> tuple[float, tuple[str, ...]]:
     """Return w and what it is made of: device, model, whether the version is assumed, calibration.
 
-    ``taken_from`` is the device whose kernels a device that was not measured has. ``unmet``: of which
-    there are no runs. ``linear`` says that the model has linear attention, of which no run was measured.
-
-    >>> widening(intervals(), measured=True, engine=None)
+    >>> widening(intervals(), Distance())
     (1.0, ())
-    >>> widening(intervals(), measured=False, engine=None)[0] == intervals().unmeasured_device.value
+    >>> widening(intervals(), Distance(measured=False))[0] == intervals().unmeasured_device.value
     True
 
     Source: the entry.
     """
-    reasons = (
-        *_unmet_reasons(spec, unmet),
-        *_reasons(spec, measured=measured, engine=engine, taken_from=taken_from),
-    )
-    if linear:
-        sentence = f"{_LINEAR_ATTENTION:.3g} times wider, a guess: no run with linear attention was measured"
-        reasons = (*reasons, (_LINEAR_ATTENTION, sentence))
-    width = 1.0
-    for factor, _ in reasons:
+    width, reasons = 1.0, []
+    for factor, reason in _reasons(spec, distance):
         width *= factor
-    return width, tuple(reason for _, reason in reasons)
+        reasons.append(reason)
+    return width, tuple(reasons)
 
 
-def _unmet_reasons(spec: IntervalSpec, unmet: Unmet) -> Iterator[tuple[float, str]]:
-    if "model" in unmet:
+def _reasons(spec: IntervalSpec, distance: Distance) -> Iterator[tuple[float, str]]:
+    engine = distance.engine
+    if "model" in distance.unmet:
         factor = spec.other_model.value
         yield factor, f"{factor:.3g} times wider: no run of this model was measured"
-    if "device" in unmet:
+    if "device" in distance.unmet:
         factor = spec.other_device.value
         yield factor, f"{factor:.3g} times wider: no run on this device was measured"
-
-
-def _reasons(
-    spec: IntervalSpec, *, measured: bool, engine: Engine | None, taken_from: str | None
-) -> Iterator[tuple[float, str]]:
-    if not measured:
-        factor, those = (
-            spec.unmeasured_device.value,
-            f", which has those of {taken_from}" if taken_from else "",
-        )
+    if not distance.measured:
+        factor = spec.unmeasured_device.value
+        those = f", which has those of {distance.taken_from}" if distance.taken_from else ""
         yield factor, f"{factor:.3g} times wider: no kernels of engines were measured on this device{those}"
     if engine is not None and engine.version_assumed:
         factor = spec.assumed_version.value
@@ -148,6 +131,9 @@ def _reasons(
     if step is not None and step.interval is not None:
         factor = step.interval.value
         yield factor, f"{factor:.3g} of the width: the engine was calibrated with runs of this machine"
+    if distance.linear:
+        factor = _LINEAR_ATTENTION
+        yield factor, f"{factor:.3g} times wider, a guess: no run with linear attention was measured"
 
 
 def interval_of(value: float, spread: SpreadSpec, width: float = 1.0, gap: float = 0.0) -> Interval:
@@ -172,40 +158,26 @@ def served_intervals(
     spec: IntervalSpec,
     load: str,
     figures: tuple[float | None, float | None, float | None, float | None],
-    *,
-    measured: bool,
-    engine: Engine,
-    pools: bool = False,
-    distance: Distance | None = None,
+    distance: Distance,
 ) -> ServedIntervals:
     """Return the intervals of TTFT, TPOT, request latency and tokens a second, in this order, under a load.
 
     A latency is the sum of its parts, so its ends are the sums of theirs. In a closed loop X = N O / latency,
     so that the ends of X are those of the latency, in reverse. An open loop answers what arrives.
-    ``pools``: for prefill and decode, of which runs were measured as well.
 
-    >>> spec, engine = load_entry("intervals", "serving"), load_serving_job("llama3-70b-8x-h100").engine
-    >>> ends = served_intervals(spec, "closed loop", (1.0, 0.01, 11.0, 100.0), measured=True, engine=engine)
+    >>> ends = served_intervals(intervals(), "closed loop", (1.0, 0.01, 11.0, 100.0), Distance())
     >>> ends.request_latency.low < 11.0 < ends.request_latency.high
     True
 
     Leaves out: that errors of the parts are not the same.
     Source: the entry; Little 1961, doi:10.1287/opre.9.3.383.
     """
-    far = distance or Distance()
-    width, reasons = widening(
-        spec,
-        measured=measured,
-        engine=engine,
-        taken_from=far.taken_from,
-        unmet=far.unmet,
-        linear=far.linear,
-    )
-    kind = "disaggregated" if pools else _LOADS[load]
+    width, reasons = widening(spec, distance)
+    kind = "disaggregated" if distance.pools else _LOADS[load]
 
     def interval(metric: ServedMetric, value: float | None) -> Interval | None:
-        spread = spread_of(spec, kind, metric, experts=far.experts)
-        gap = far.gaps[0] if metric == _FIRST else far.gaps[1]
+        spread = spread_of(spec, kind, metric, experts=distance.experts)
+        gap = distance.gaps[0] if metric == _FIRST else distance.gaps[1]
         return None if value is None or spread is None else interval_of(value, spread, width, gap)
 
     first, each, latency, rate = figures
@@ -214,7 +186,7 @@ def served_intervals(
     rates = interval(_RATE, rate)
     if load == "closed loop" and request is not None and latency and rate:
         rates = Interval(rate * latency / request.high, rate * latency / request.low)
-    basis = _basis(spread_of(spec, kind, _EACH, experts=far.experts))
+    basis = _basis(spread_of(spec, kind, _EACH, experts=distance.experts))
     return ServedIntervals(ttft, tpot, request, rates, (basis, *reasons))
 
 
@@ -248,23 +220,18 @@ def job_intervals(
     >>> far.time_per_output_token.high > near.time_per_output_token.high
     True
     """
-    measured, taken_from = kernels
-    model = job.model
-    return served_intervals(
-        spec,
-        load,
-        figures,
-        measured=measured,
-        engine=job.engine,
+    (measured, taken_from), model = kernels, job.model
+    distance = Distance(
+        measured,
+        job.engine,
+        taken_from,
+        unmet_parts(spec, (model.layers, model.hidden_size), job.cluster.device.name),
+        simulation_gaps(simulations),
+        linear=model.linear_attention is not None,
+        experts=model.moe is not None,
         pools=pools,
-        distance=Distance(
-            taken_from,
-            unmet_parts(spec, (model.layers, model.hidden_size), job.cluster.device.name),
-            simulation_gaps(simulations),
-            linear=model.linear_attention is not None,
-            experts=model.moe is not None,
-        ),
     )
+    return served_intervals(spec, load, figures, distance)
 
 
 def simulation_gaps(simulations: Iterable[SimulatedPrediction]) -> tuple[float, float]:
