@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.catalog.derived_nodes import COUNTS
     from autoplan.catalog.entries import (
         assumed_stack,
         detected,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         find_entries,
         load_grid,
     )
+    from autoplan.catalog.hardware_names import COUNTS
     from autoplan.catalog.job_files import edited_text, is_serving_job, load_job, resolve_job
     from autoplan.catalog.model_names import checkpoint_model, model_called
     from autoplan.catalog.relatives import engine_kernels_for, engine_kernels_origin, kernels_for
@@ -93,7 +93,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "autoplan.catalog.derived_nodes": "COUNTS",
+    "autoplan.catalog.hardware_names": "COUNTS",
     "autoplan.catalog.entries": (
         "assumed_stack detected engine_entry find_hardware load_entry serving_intervals stack written"
     ),

@@ -11,20 +11,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from autoplan.catalog.derived_nodes import (
+from autoplan.catalog.hardware_names import (
     COUNTS,
     Relative,
-    derived_name,
-    derived_node,
-    nearest_kind,
-    split_name,
-)
-from autoplan.catalog.hardware_names import (
     as_rented,
     counted_devices,
+    derived_name,
+    derived_node,
     devices_called,
     machine_called,
+    nearest_kind,
     rented_machines,
+    split_name,
     unknown_hardware,
 )
 from autoplan.catalog.roots import (

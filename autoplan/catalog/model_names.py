@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.catalog.roots import entry_names, entry_text, names_like
-from autoplan.schema.serving.weight_formats import WeightFormat
+from autoplan.schema.serving.engine_layout import WeightFormat
 
 _SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
 _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)

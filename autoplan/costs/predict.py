@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.frozen_weights import forward_passes
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import microbatches, scope_of, with_modes_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial

@@ -31,7 +31,7 @@ from autoplan.search.bounds.memory_bound import (
 )
 from autoplan.search.space.candidate_space import Space, conflicting_rules, layout_counts, space_of
 from autoplan.search.space.choices import first_of_classes, order_classes, recompute_modes
-from autoplan.search.space.sized_candidates import SizedCandidates, sized, sized_parts
+from autoplan.search.space.priced_candidates import SizedCandidates, sized, sized_parts
 from autoplan.units import format_bytes, format_seconds
 
 #: Candidates times stages that are sized at once: 4 MB an array.

@@ -13,8 +13,7 @@ import autoplan.costs.serving
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
 from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import decode_step
+from autoplan.costs.serving.iteration.iteration_of_engine import decode_step, engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import Matrix
 from autoplan.costs.serving.iteration.layer_prices import head_seconds, traffic_seconds
 from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments

@@ -16,8 +16,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.elementwise import elementwise_seconds
 from autoplan.costs.layer.layer_time import _attention, _layer_gemm_passes, layer_times
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
+from autoplan.costs.serving.iteration.iteration_of_engine import iteration_parts, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import attention_matrices, dense_matrices
 from autoplan.costs.serving.iteration.layer_prices import (
     layer_collectives,

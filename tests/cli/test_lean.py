@@ -18,7 +18,7 @@ NEEDLESS = {
     "autoplan.launch.engines",
     "autoplan.report.wording.sentences",
     "autoplan.schema.user_rules.grammar",
-    "autoplan.schema.yaml.loader",
+    "autoplan.schema.yaml.validation_errors",
     "autoplan.schema.yaml.writer",
 }
 

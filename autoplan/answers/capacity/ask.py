@@ -28,10 +28,16 @@ from autoplan.results.serving.capacity_answer import (
 )
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.job import Cluster
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
+from autoplan.schema.serving.engine_layout import (
+    FORMATS,
+    KV_BITS,
+    DisaggregatedLayout,
+    EngineLayout,
+    narrower_formats,
+    parse_serving_layout,
+)
 from autoplan.schema.serving.serving_choices import ServingSearchSpec, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 
 #: Requests that are drawn for their mean length.
 _DRAWN: Final = 256

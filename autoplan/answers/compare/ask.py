@@ -49,7 +49,7 @@ from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.serving_limit_rules import broken_limits, broken_means, broken_rate_limits
+from autoplan.rules.engine_rules import broken_limits, broken_means, broken_rate_limits
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.serving.engine_layout import EngineLayout

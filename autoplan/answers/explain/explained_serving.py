@@ -23,11 +23,10 @@ from autoplan.results.serving.serving_explanation import (
     ServingStanding,
 )
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan, loss
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, least_rate_per_device
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.rules.engine_rules import LIMITED_TIMES, least_rate_per_device
+from autoplan.schema.serving.engine_layout import KV_BITS, DisaggregatedLayout, EngineLayout, narrower_formats
 from autoplan.schema.serving.serving_choices import ClassLimits, Percentiles, ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob, class_sets
-from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
 from autoplan.search.serving.engine_options import EngineOption
 from autoplan.search.serving.engines import engine_units
 from autoplan.search.serving.serving_search import ServingSearch

@@ -17,7 +17,8 @@ from autoplan.costs.core.served_prediction import EngineLoad
 from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
 from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_parts import decode_step, iteration_parts
+from autoplan.costs.serving.iteration.iteration_of_engine import decode_step, iteration_parts
+from autoplan.costs.serving.served_intervals import settled_pools
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
@@ -27,11 +28,10 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
 from autoplan.results.serving.serving_explanation import EngineParts, LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
     broken_limits,
     broken_means,
     broken_rate_limits,

@@ -21,9 +21,9 @@ from autoplan.answers.gemm.value import (
     SplitK,
     TensorBytes,
 )
-from autoplan.catalog.derived_nodes import derived_name
 from autoplan.catalog.entries import device as device_named
 from autoplan.catalog.entries import engine
+from autoplan.catalog.hardware_names import derived_name
 from autoplan.catalog.job_files import resolve_job
 from autoplan.costs.device.machine import Machine, machine_of
 from autoplan.costs.device.memory_limit import (

@@ -364,7 +364,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
         least=achieved.tables if slower and not measured else (),
-        # Devices whose memory the network reads have a card each (catalog/derived_nodes.py).
+        # Devices whose memory the network reads have a card each (catalog/hardware_names.py).
         shared_card=not network.direct_memory_access,
         trees=fabric.topology not in _MESHES,
     )

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.frozen_base import quantized_bytes
+from autoplan.costs.core.frozen_weights import quantized_bytes
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, experts_quantized, layer_weights
 from autoplan.costs.core.sizes import element_bytes

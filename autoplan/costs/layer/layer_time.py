@@ -30,9 +30,9 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.frozen_weights import forward_passes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import layer_weights
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import (
     backward_split,

@@ -26,7 +26,7 @@ from math import ceil, sqrt
 from typing import Final, Literal
 
 from autoplan.schema.precision import Precision
-from autoplan.schema.serving.weight_formats import FORMATS
+from autoplan.schema.serving.engine_layout import FORMATS
 
 _BITS_OF_BYTE: Final = 8
 #: Bits of an element, and of the 8-bit scale that mxfp8 has for each 32 (OCP Microscaling Formats, 1.0).
@@ -70,7 +70,7 @@ def element_size(precision: Precision) -> Fraction:
     [4.0, 2.0, 1.0, 1.03125, 0.5625]
 
     Leaves out: the one scale of a tensor or row in fp8.
-    Source: autoplan/schema/serving/weight_formats.py; OCP Microscaling Formats, version 1.0, for mxfp8.
+    Source: autoplan/schema/serving/engine_layout.py; OCP Microscaling Formats, version 1.0, for mxfp8.
     """
     if precision == "fp32":
         bits = _FP32

@@ -32,7 +32,7 @@ from typing import Any, Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, broadcast, column, flag, mapped, taken
-from autoplan.costs.core.reference import rollout_bytes
+from autoplan.costs.core.frozen_weights import rollout_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.activations import saved_bytes_per_token

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.frozen_base import base_bytes
+from autoplan.costs.core.frozen_weights import base_bytes, reference_bytes
 from autoplan.costs.core.parameters import paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import reference_bytes
 from autoplan.costs.core.scope import Scope
 
 

@@ -34,9 +34,13 @@ from typing import Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, broadcast, column, flag
-from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio
+from autoplan.costs.core.frozen_weights import (
+    cast_weight_bytes,
+    forward_passes,
+    gathered_ratio,
+    reference_in_use_bytes,
+)
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.memory.activations import Saved, logit_columns, loss_chunks, saved_bytes_per_token

@@ -20,10 +20,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.frozen_base import gathered_ratio
+from autoplan.costs.core.frozen_weights import forward_passes, gathered_ratio
 from autoplan.costs.core.prediction import MeshAxis
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.network.collectives import Group, Operation

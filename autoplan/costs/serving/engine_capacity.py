@@ -18,10 +18,11 @@ from autoplan.costs.core.served_prediction import (
     Shortage,
     WeightBytes,
 )
-from autoplan.costs.serving.drafts import draft_token_bytes, draft_weight_bytes
 from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,
+    draft_token_bytes,
+    draft_weight_bytes,
     engine_memory,
     stage_weights,
     utilization,

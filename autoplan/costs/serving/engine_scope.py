@@ -15,11 +15,10 @@ from typing import Any, Final, TypeVar
 
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_layout import EngineLayout, WeightFormat
 from autoplan.schema.serving.engine_stack import EngineFacts
 from autoplan.schema.serving.serving_choices import UnquantizedPart
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import WeightFormat
 
 T = TypeVar("T")
 

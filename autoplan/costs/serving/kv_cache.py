@@ -19,7 +19,7 @@ from math import ceil
 
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.weight_formats import KV_BITS
+from autoplan.schema.serving.engine_layout import KV_BITS
 
 #: Multiple of tokens to which the blocks of a model with states are rounded up.
 _STATE_STEP = 16

@@ -27,7 +27,7 @@ from autoplan.costs.core.sizes import causal_keys
 from autoplan.costs.device.kernel_tables import ShapeGrid, grid, interpolated
 from autoplan.schema.costmodel.engine_kernels import KernelName, SmallGemmTable
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
+from autoplan.schema.serving.engine_layout import FORMATS, WeightFormat
 
 #: Widths of DeepSeek's latent attention that the sweeps were made with: latent and rotary key, values; and
 #: keys and values of a head in prefill.

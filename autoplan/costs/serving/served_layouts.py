@@ -80,7 +80,7 @@ from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Requests of a simulation: at least, and at most.

@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
+from autoplan.costs.core.frozen_weights import forward_passes, gathered_whole
 from autoplan.costs.core.rank_parameters import padded_vocabulary
-from autoplan.costs.core.reference import forward_passes, gathered_whole
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts

@@ -8,8 +8,8 @@ from itertools import combinations
 from math import ceil, floor, log10
 from typing import Final
 
-from autoplan.catalog.derived_nodes import derived_name, split_name
 from autoplan.catalog.entries import device, fuller_nodes, node
+from autoplan.catalog.hardware_names import derived_name, split_name
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names

@@ -18,11 +18,11 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import (
     Length,
     LogNormalLength,
+    RequestTrace,
     ServingWorkload,
     TraceLength,
     evenly_drawn,
 )
-from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.schema.adapters import distinct
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
-from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
+from autoplan.schema.serving.engine_layout import KvFormat, WeightFormat
 from autoplan.units import parse_quantity
 
 #: Parts of a model that a checkpoint may leave in 16 bits.

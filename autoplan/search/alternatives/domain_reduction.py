@@ -15,7 +15,7 @@ Notation (this file only)::
     t_s, e_s  ticks of stage s for one chunk, and of its end of step     p  stages
     U_s  suffix sum: t from stage s on, so that U_0 is the sum of all
     f_s, b_s  forward and backward of t_s                                m  microbatches
-    r_s  chunks of stage s on the path through its steady phase (``path_counts.steady_rounds``)
+    r_s  chunks of stage s on the path through its steady phase (``layer_splits.steady_rounds``)
     W_s(b)  max over q >= s of the sum over j = s + 1 ... q of (t_j - b)
     M_s  max over j >= s of (U_j + r_j t_j); without virtual stages of
          ((m - p + j) f_j + (m - 1) b_j + W_j(b_j)), which is no less
@@ -53,6 +53,7 @@ from autoplan.deadline import check_deadline
 from autoplan.search.alternatives.layer_splits import (
     has_sum_and_maximum,
     primal_heuristic,
+    steady_rounds,
     sum_and_maximum_heuristic,
     within_makespan,
 )
@@ -64,7 +65,6 @@ from autoplan.search.alternatives.stage_alternatives import (
     Scale,
     step_ticks,
 )
-from autoplan.search.bounds.path_counts import steady_rounds
 from autoplan.search.bounds.step_bound import longest_stage
 from autoplan.search.space.priced_candidates import PricedCandidates
 

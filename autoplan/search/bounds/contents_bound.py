@@ -20,8 +20,7 @@ from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_ba
 from autoplan.deadline import check_deadline
 from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.priced_candidates import PricedCandidates
-from autoplan.search.space.sized_candidates import SizedCandidates
+from autoplan.search.space.priced_candidates import PricedCandidates, SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 

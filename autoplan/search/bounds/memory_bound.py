@@ -27,7 +27,7 @@ from autoplan.search.bounds.contents_bound import (
     most_recompute,
 )
 from autoplan.search.bounds.step_bound import k_th_stage, most_layers_of_stages
-from autoplan.search.space.sized_candidates import SizedCandidates
+from autoplan.search.space.priced_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 #: Share by which rounding may make a bound too large.

@@ -24,6 +24,7 @@ import ortools
 from ortools.sat.python import cp_model
 
 from autoplan.deadline import ENDLESS, check_deadline, current_deadline
+from autoplan.search.alternatives.layer_splits import Passes, Paths
 from autoplan.search.alternatives.stage_alternatives import (
     Alternative,
     Alternatives,
@@ -31,7 +32,6 @@ from autoplan.search.alternatives.stage_alternatives import (
     part_ticks,
     step_ticks,
 )
-from autoplan.search.bounds.path_counts import Passes, Paths
 from autoplan.search.cp.rule_constraints import impose
 from autoplan.search.space.priced_candidates import Schedule
 

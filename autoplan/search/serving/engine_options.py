@@ -45,8 +45,7 @@ from autoplan.costs.serving.served_layouts import (
     unit_parts,
 )
 from autoplan.deadline import check_deadline
-from autoplan.rules.engine_rules import no_pools
-from autoplan.rules.serving_limit_rules import broken_means
+from autoplan.rules.engine_rules import broken_means, no_pools
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_choices import PoolSearchSpec, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob, class_sets, job_of_classes

@@ -34,7 +34,7 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     loss,
 )
-from autoplan.rules.serving_limit_rules import mean_limit
+from autoplan.rules.engine_rules import mean_limit
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import (
     WHOLE,

@@ -13,8 +13,8 @@ from typing import Final
 from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction, SimulatedPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
 from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
+from autoplan.costs.serving.served_intervals import settled, settled_pools
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, served, simulated
-from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import current_deadline
 from autoplan.results.front import Rejection
 from autoplan.results.serving.serving_front import (
@@ -25,13 +25,13 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     plan_of_pools,
 )
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
     all_simulated_limits,
     broken_simulated,
     least_rate_per_device,
     request_test,
 )
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.serving_choices import Percentiles, ServingObjective, TimeLimits
 from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes, share_of_classes
 from autoplan.search.cp.constraint_model import solver_parameters, solver_version

@@ -11,10 +11,10 @@ from autoplan.costs.core.served_prediction import Distribution
 from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.class_outcomes import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
+from autoplan.schema.serving.engine_layout import KV_BITS, WeightFormat, narrower_formats
 from autoplan.schema.serving.request_lengths import RequestClass
 from autoplan.schema.serving.serving_choices import ClassLimits, Percentiles, ServingObjective, TimeLimit
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat, narrower_formats
 from autoplan.search.serving.engine_options import Option
 from autoplan.search.serving.engines import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction
 from autoplan.deadline import Deadline
-from autoplan.rules.serving_limit_rules import least_rate_per_device
+from autoplan.rules.engine_rules import least_rate_per_device
 from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption

@@ -9,13 +9,13 @@ from math import inf, isclose
 from typing import Any, Final
 
 from autoplan.costs.core.served_prediction import PooledPrediction
+from autoplan.costs.serving.served_intervals import settled
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
-from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
 from autoplan.results.verdict import Check, Finding
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.rules.engine_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.saved_serving import SavedServingFront, SavedServingPlan
 from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes

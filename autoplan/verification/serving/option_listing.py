@@ -25,6 +25,7 @@ from autoplan.costs.serving.disaggregated.role_engines import (
 )
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.served_intervals import settled_pools
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
@@ -33,10 +34,15 @@ from autoplan.costs.serving.served_layouts import (
     served,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import Deadline
-from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules, no_pools
-from autoplan.rules.serving_limit_rules import broken_means, broken_simulated, request_test
+from autoplan.rules.engine_rules import (
+    broken_engine_rules,
+    broken_means,
+    broken_pool_rules,
+    broken_simulated,
+    no_pools,
+    request_test,
+)
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
 from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 

@@ -29,7 +29,7 @@ from autoplan.deadline import Deadline
 from autoplan.results.job_summary import serving_job_document, serving_provenance
 from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
 from autoplan.results.verdict import Check, checked, shortened
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
+from autoplan.rules.engine_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
 from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import (
     SavedFormatComparison,

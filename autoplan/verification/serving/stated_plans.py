@@ -14,7 +14,7 @@ from autoplan.costs.core.served_prediction import EngineLoad, PooledPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
 from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import job_intervals
+from autoplan.costs.serving.served_intervals import job_intervals, settled, settled_pools
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -23,13 +23,13 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
+    broken_engine_rules,
     broken_means,
+    broken_pool_rules,
     broken_rate_limits,
     broken_simulated,
     request_test,

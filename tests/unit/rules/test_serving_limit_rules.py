@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from autoplan.costs.core.served_prediction import Distribution, LatencyStatistics
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
     broken_mean_limits,
     broken_rate_limits,
     broken_simulated_limits,

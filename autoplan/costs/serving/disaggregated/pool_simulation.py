@@ -34,7 +34,7 @@ from autoplan.costs.serving.queueing.run_statistics import (
     run_statistics,
 )
 from autoplan.costs.serving.served_layouts import PricedEngine, front_end_seconds
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Time that the transfer of a prompt of so many tokens occupies links, and the part after prefill [s].

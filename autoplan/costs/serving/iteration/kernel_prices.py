@@ -49,7 +49,7 @@ from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.precision import Precision
-from autoplan.schema.serving.weight_formats import WeightFormat
+from autoplan.schema.serving.engine_layout import WeightFormat
 
 
 class Matrix(NamedTuple):

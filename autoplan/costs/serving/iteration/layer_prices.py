@@ -36,8 +36,7 @@ from autoplan.costs.serving.kv_cache import state_bytes
 from autoplan.schema.costmodel.engine_kernels import KernelName
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
+from autoplan.schema.serving.engine_layout import KV_BITS, EngineLayout, WeightFormat
 
 _BEFORE_HOPPER: Final = frozenset({"volta", "turing", "ampere", "ada"})
 

@@ -27,7 +27,7 @@ from autoplan.schema.costmodel.engine_kernels import (
     SmallGemmTable,
 )
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
+from autoplan.schema.serving.engine_layout import FORMATS, WeightFormat
 
 #: Formats whose tables stand for another: 16-bit floats alike, AWQ and GPTQ run in the same kernels.
 _ALIKE: dict[str, str] = {"fp16": "bf16", "int4-gptq": "int4-awq"}

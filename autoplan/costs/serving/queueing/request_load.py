@@ -22,10 +22,10 @@ from autoplan.schema.serving.request_lengths import (
     Length,
     LogNormalLength,
     RequestLengths,
+    RequestTrace,
     ServingWorkload,
     evenly_drawn,
 )
-from autoplan.schema.serving.request_trace import RequestTrace
 
 #: Time of a client between the end of an answer and its next request [s]: more than none, so that the
 #: iteration after the answer has begun.

@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
+from autoplan.search.alternatives.layer_splits import (
+    longest_path,
+    sum_and_maximum_heuristic,
+    usual_paths,
+    within_makespan,
+)
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
-from autoplan.search.bounds.path_counts import longest_path, usual_paths
 from autoplan.search.cp import constraint_model
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule

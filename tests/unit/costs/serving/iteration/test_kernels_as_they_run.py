@@ -9,8 +9,11 @@ from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.engine_memory import matrix_bytes
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
+from autoplan.costs.serving.iteration.iteration_of_engine import (
+    engine_iteration,
+    iteration_parts,
+    kernel_prices,
+)
 from autoplan.costs.serving.iteration.kernel_prices import (
     Matrix,
     all_reduce_seconds,
