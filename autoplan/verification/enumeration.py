@@ -304,10 +304,8 @@ def _members_per_node(order: Order, degrees: tuple[int, ...], shard: int, node: 
     groups = [(dense[axis], _stride(order, axis, dense)) for axis in ("tp", "cp", "pp")]
     groups += [(experts[axis], _stride(order, axis, experts)) for axis in ("tp", "cp", "dp")]
     groups += [(ranks, stride), (shard_size, stride), (ranks // shard_size, stride * shard_size)]
-    shard_members, expert_stride = (
-        max(tp * shard // (ep * etp), 1) if shard else edp,
-        _stride(order, "dp", experts),
-    )
+    shard_members = max(tp * shard // (ep * etp), 1) if shard else edp
+    expert_stride = _stride(order, "dp", experts)
     groups += [(shard_members, expert_stride), (edp // shard_members, expert_stride * shard_members)]
     return tuple(min(members, max(1, node // step)) for members, step in groups)
 

@@ -117,10 +117,8 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     embedding = scope.first * parts.embedding.total * gathered_ratio(scope, parts.embedding)
     head = scope.last * parts.head.total * gathered_ratio(scope, parts.head)
     layer = scope.padded(parts.layer)
-    kept_embedding, kept_head = (
-        scope.first * _kept_bytes(scope, parts.embedding),
-        scope.last * _kept_bytes(scope, parts.head),
-    )
+    kept_embedding = scope.first * _kept_bytes(scope, parts.embedding)
+    kept_head = scope.last * _kept_bytes(scope, parts.head)
     # Embedding and output layer remain in 16 bits.
     kept_layer = _kept_bytes(scope, parts.layer) + policy.fp8_copy_bytes * (1.0 - sharded) * layer
     root_unit = zero3 * c * (embedding + head) if parts.tied else zero

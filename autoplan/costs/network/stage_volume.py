@@ -48,11 +48,9 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2; Rajbhandari et al. 2020,
     arXiv:1910.02054, section 7; counted on real PyTorch modules, benchmarks/memory.
     """
-    data, (norms, _), calls = (
-        data_volume(scope),
-        norm_volume(scope),
-        tensor_calls(scope.job, scope.candidates),
-    )
+    data = data_volume(scope)
+    (norms, _) = norm_volume(scope)
+    calls = tensor_calls(scope.job, scope.candidates)
     tensor = (
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.forward, "forward")),
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.backward, "backward")),
@@ -80,11 +78,9 @@ def outside_volume(scope: Scope) -> PartVolume:
     Leaves out: scalars such as the gradient norm; padding.
     Source: as of ``layer_volume``.
     """
-    data, (_, norms), calls = (
-        data_volume(scope),
-        norm_volume(scope),
-        tensor_calls(scope.job, scope.candidates),
-    )
+    data = data_volume(scope)
+    (_, norms) = norm_volume(scope)
+    calls = tensor_calls(scope.job, scope.candidates)
     reduced, gathered = loss_bytes(scope)
     group = _tensor_group(scope)
     one = np.ones((1, 1))

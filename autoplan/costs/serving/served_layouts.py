@@ -389,10 +389,8 @@ def simulated(
     drawn = drawn_load(workload, requests, _SEED, trace)
     front = busy = 0.0
     if load.kind != "maximum":
-        front, busy = (
-            front_end_seconds(job, drawn.mean_input),
-            front_end_busy(job, drawn.mean_input) * engine.layout.adp,
-        )
+        front = front_end_seconds(job, drawn.mean_input)
+        busy = front_end_busy(job, drawn.mean_input) * engine.layout.adp
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front, front_end_busy=busy)
     run = _run(drawn, engine)
     names = [request_class.name for request_class in workload.classes]

@@ -282,10 +282,8 @@ def _jobs_of_classes(job: ServingJob) -> Iterator[tuple[tuple[str, ...], Serving
 
     That is each alone and all but one, where requests come at a rate.
     """
-    names, routed = (
-        [requests.name for requests in job.workload.classes],
-        set(job.search.class_routing),
-    )
+    names = [requests.name for requests in job.workload.classes]
+    routed = set(job.search.class_routing)
     several = len(names) > 1 and job.workload.request_rate is not None and True in routed
     if not several or False in routed:
         yield (), job
