@@ -157,31 +157,19 @@ def ridge_tokens(weights: WeightFormat, device: DeviceSpec) -> float:
     return arithmetic_peak(device, weights) * FORMATS[weights].bits / 16.0 / device.memory.bandwidth.value
 
 
-def small_gemm_seconds(m: int, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> float:
-    """Return the time of a product inside an engine [s]: 2 m n k / (P e), at least its least time.
-
-    e is interpolated in logarithms between measured shapes, and is that of the edge beyond them. Sweeps
-    repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds.
-
-    >>> kernels = load_entry("engine-kernels", "h100-sxm5-80gb")
-    >>> bf16 = next(x for x in kernels.gemm if (x.engine, x.weights) == ("sglang", "bf16"))
-    >>> round(small_gemm_seconds(1, 8192, 8192, bf16, h100) * 1e6)  # 134 MB of weights; 40 us are the least
-    49
-
-    Leaves out: padding of m to the tile; what is fused with the product.
-    Source: the table's file; autoplan/costs/device/kernel_tables.py for the interpolation.
-    """
-    measured = float(table_gemm_seconds(np.asarray(float(m)), n, k, table, device))
-    return max(measured, gemm_light_seconds(m, n, k, table.weights, device))
-
-
 def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: DeviceSpec) -> Array:
     """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e).
+
+    e is interpolated in logarithms between measured shapes, and is that of the edge beyond them. Sweeps
+    repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds besides.
 
     >>> kernels = load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> times = table_gemm_seconds(np.array([1.0, 512.0]), 8192, 8192, kernels.gemm[0], h100)
     >>> bool(times[1] > times[0])
     True
+
+    Leaves out: padding of m to the tile; what is fused with the product.
+    Source: the table's file; autoplan/costs/device/kernel_tables.py for the interpolation.
     """
     peak = device.peak_flops(table.arithmetic) or arithmetic_peak(device, table.weights)
     seconds: Array = 2.0 * m * n * k / (peak * interpolated(_grid(table), m, n, k))
