@@ -373,8 +373,8 @@ def _printed(command: Sequence[str]) -> str:
         raise UnsupportedError(f"links were not timed within {_MOST_SECONDS} s: {command[0]}") from error
     if done.returncode != 0:
         lines = [x for x in done.stderr.splitlines() if x.strip()] or [f"exit code {done.returncode}"]
-        said = next((x for x in lines if "rror: " in x), lines[-1])
-        raise UnsupportedError(f"timing links failed: {said[:200]}")
+        message = next((x for x in lines if "rror: " in x), lines[-1])
+        raise UnsupportedError(f"timing links failed: {message[:200]}")
     return done.stdout
 
 
@@ -390,13 +390,13 @@ def measured_node(node: NodeSpec, kernels: KernelSpec, rates: LinkRates) -> Node
         network = network.model_copy(
             update={"bandwidth_per_device": _number(old, rates.network / share.value)}
         )
-    said = f"autoplan hardware --measure: {rates.ranks} ranks, {rates.local_ranks} in a node, by {rates.by}"
+    source = f"autoplan hardware --measure: {rates.ranks} ranks, {rates.local_ranks} in a node, by {rates.by}"
     return node.model_copy(
         update={
             "name": f"{node.name}{_SUFFIX}",
             "fabric": _measured_fabric(node.fabric, kernels.collectives, rates),
             "network": network,
-            "sources": {**node.sources, _SOURCE: said},
+            "sources": {**node.sources, _SOURCE: source},
             "derived_from": None,
         }
     )

@@ -312,8 +312,8 @@ def _model_entry(reference: str) -> str:
     near = models_like(reference)
     if near:
         packed = len(near) == 1 and _HUB_NAME.fullmatch(reference)
-        said = ", in a format that --base or --precision says" if packed else ""
-        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{said}?")
+        form = ", in a format that --base or --precision says" if packed else ""
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{form}?")
     if _HUB_NAME.fullmatch(reference):
         raise CatalogError(
             f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"

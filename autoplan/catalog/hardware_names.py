@@ -343,8 +343,8 @@ def _usual_first(devices: list[str]) -> list[str]:
 
 def _described(devices: list[str]) -> list[str]:
     """Return the nodes that a file describes with one of ``devices``."""
-    held = re.compile(rf"^device: *(?:{'|'.join(map(re.escape, devices))}) *$", re.MULTILINE)
-    return [name for name in entry_names("node") if held.search(entry_text("node", name)[0])]
+    of_device = re.compile(rf"^device: *(?:{'|'.join(map(re.escape, devices))}) *$", re.MULTILINE)
+    return [name for name in entry_names("node") if of_device.search(entry_text("node", name)[0])]
 
 
 def counted_devices(name: str) -> tuple[int | None, str]:

@@ -76,9 +76,9 @@ def copied_model(name: str) -> str | None:
     if _PACKED.search(name):
         return None
     for alike in (_joined, lambda hub: _joined(bare_checkpoint(hub))):
-        found = {entry for entry, hub in _all_names() if alike(hub) == alike(name)}
-        if len(found) == 1:
-            return found.pop()
+        alike_names = {entry for entry, hub in _all_names() if alike(hub) == alike(name)}
+        if len(alike_names) == 1:
+            return alike_names.pop()
     return None
 
 

@@ -158,42 +158,42 @@ def option_job(reference: str) -> OptionJob:
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
 
 
-def option_job_beside(reference: str, said: Mapping[str, Any]) -> OptionJob:
-    """Return the training job of a line of options beside a launch file, which has ``said`` parts of one.
+def option_job_beside(reference: str, launched: Mapping[str, Any]) -> OptionJob:
+    """Return the training job of a line of options beside a launch file, which has ``launched`` parts of one.
 
-    ``said`` has the keys of a job file. What the options say replaces it, and what neither says is assumed.
+    ``launched`` has keys of a job file. What the options say replaces it, and what neither says is assumed.
     Raises SpecError with everything wrong with the options, and for sizes that only a model of the catalogue
     has a usual value of.
     """
-    options = _options(reference, said)
-    task = _task(options) if "--task" in options else _task_of(said)
+    options = _options(reference, launched)
+    task = _task(options) if "--task" in options else _task_of(launched)
     _refuse_unfit(options, task)
     writer = _JobWriter(_values(options), task)
-    writer.take(said)
-    if isinstance(said.get("model"), Mapping) and "--model" not in options:
+    writer.take(launched)
+    if isinstance(launched.get("model"), Mapping) and "--model" not in options:
         missing = [key for key in _NEEDED[:2] if key not in writer.values]
         names = [name for name, option in JOB_OPTIONS.items() if option.key in missing]
         if names:
             raise SpecError([Problem("is missing, and the file does not say it", name) for name in names])
     else:
         writer.assume()
-    document = _merged(said, yaml.safe_load(writer.text()))
+    document = _merged(launched, yaml.safe_load(writer.text()))
     return OptionJob(yaml.safe_dump(document, sort_keys=False), writer.name(), tuple(writer.assumed))
 
 
-def _task_of(said: Mapping[str, Any]) -> str:
+def _task_of(launched: Mapping[str, Any]) -> str:
     """Return the task of a launch file by its adapters."""
-    adapters = said.get("adapters")
+    adapters = launched.get("adapters")
     if not isinstance(adapters, Mapping):
         return "train"
     return "qlora" if adapters.get("base") is not None else "lora"
 
 
-def _merged(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job file of ``options``, with the keys that only a launch file ``said``, also in sections."""
-    joined = {key: value for key, value in said.items() if key not in options}
+def _merged(launched: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job file of ``options``, with the keys that only the launch file has, also in sections."""
+    joined = {key: value for key, value in launched.items() if key not in options}
     for key, value in options.items():
-        before = said.get(key)
+        before = launched.get(key)
         nested = before if isinstance(before, Mapping) and isinstance(value, dict) else None
         joined[key] = value if nested is None else _merged(nested, value)
     return joined
@@ -216,12 +216,12 @@ def _values(options: Mapping[str, str]) -> dict[str, str]:
     return values | ({"devices": _devices_of_nodes(options)} if "--nodes" in options else {})
 
 
-def read_options(reference: str, read: Callable[..., J], said: Mapping[str, Any] | None = None) -> J:
+def read_options(reference: str, read: Callable[..., J], launched: Mapping[str, Any] | None = None) -> J:
     """Return the job of a line of options; ``read`` reads the text of a job file of its kind.
 
-    ``said`` is what a launch file says of the job, of training, as of ``option_job_beside``.
+    ``launched`` is what a launch file says of the job, of training, as of ``option_job_beside``.
     """
-    options = option_job(reference) if said is None else option_job_beside(reference, said)
+    options = option_job(reference) if launched is None else option_job_beside(reference, launched)
     try:
         job = read(options.text, reference, name=options.name, base=Path(), reference=reference)
     except SpecError as error:
@@ -255,8 +255,8 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
     return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
 
 
-def _options(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the values of the options by name; raises SpecError for what is none, or in ``said`` neither."""
+def _options(reference: str, launched: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the values of the options by name; raises SpecError for what neither has."""
     try:
         words = shlex.split(reference)
     except ValueError as error:
@@ -265,14 +265,16 @@ def _options(reference: str, said: Mapping[str, Any] | None = None) -> dict[str,
     names, values = split[::2], split[1::2]
     unknown = [name for name in names if name not in JOB_OPTIONS]
     if unknown or len(names) != len(values):
-        known = ", ".join(JOB_OPTIONS)
-        raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {known}")
+        all_of = ", ".join(JOB_OPTIONS)
+        raise SpecError(
+            f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {all_of}"
+        )
     options = dict(zip(names, values, strict=True))
     examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
     missing = [
         Problem(f"is missing, such as {name} {words}", name)
         for name, words in examples.items()
-        if name not in options and JOB_OPTIONS[name].key not in (said or ())
+        if name not in options and JOB_OPTIONS[name].key not in (launched or ())
     ]
     if missing:
         raise SpecError(missing)
@@ -321,18 +323,18 @@ class _JobWriter:
         self.values: dict[str, str] = dict(values)
         self.task = task
         self.assumed: list[str] = []
-        self.said: frozenset[str] = frozenset()
+        self.launched: frozenset[str] = frozenset()
 
-    def take(self, said: Mapping[str, Any]) -> None:
+    def take(self, launched: Mapping[str, Any]) -> None:
         """Add what a launch file says and the options do not; what is no plain value is only not assumed."""
         for key in (option.key for option in JOB_OPTIONS.values() if option.key):
             section, _, name = key.partition(".")
-            inner = said.get(section)
+            inner = launched.get(section)
             value = inner.get(name) if name and isinstance(inner, Mapping) else None if name else inner
             if isinstance(value, str | int):
                 self.values.setdefault(key, str(value))
             elif value is not None:
-                self.said |= {key}
+                self.launched |= {key}
 
     def assume(self) -> None:
         """Add what is left out."""
@@ -360,8 +362,8 @@ class _JobWriter:
         if self.task == "train":
             length_text = self.values["workload.sequence_length"]
             # Whoever reads the file refuses what is no number of tokens.
-            said = int(length_text) if re.fullmatch(r"[0-9]{1,18}", length_text) else 0
-            batch = assumed_batch(said or length, devices)
+            number = int(length_text) if re.fullmatch(r"[0-9]{1,18}", length_text) else 0
+            batch = assumed_batch(number or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         self._assume_fp16()
         if self.task != "train":
@@ -402,7 +404,7 @@ class _JobWriter:
             self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
 
     def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
-        if key not in self.values and key not in self.said:
+        if key not in self.values and key not in self.launched:
             self.values[key] = str(value)
             self.assumed.append(f"{words} ({option})")
 

@@ -432,9 +432,9 @@ def memory_rules(job: Job) -> Iterator[Rule]:
             lambda c: _states_fit(job, c, host),
         )
     if OPTIMIZERS[job.optimizer].paged or stack.memory.offload_parameters:
-        held = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
+        states = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
         yield Rule(
-            f"{held} of a node fit in its host memory of {format_bytes(host)}",
+            f"{states} of a node fit in its host memory of {format_bytes(host)}",
             lambda c: np.asarray(_host_bytes_of_node(job, c) <= host),
         )
     yield from _activation_rules(job, host)

@@ -276,8 +276,8 @@ def orders_of(job: Job) -> list[Order]:
     orders, wish = list(job.stack.orders), job.search.order
     if job.cluster.devices > job.cluster.node.devices or any("order" in rule.rule for rule in job.relations):
         return orders
-    asked = wish if isinstance(wish, tuple) else (wish,)
-    allowed = [order for order in orders if order in asked or "any" in asked]
+    wished = wish if isinstance(wish, tuple) else (wish,)
+    allowed = [order for order in orders if order in wished or "any" in wished]
     return (allowed or orders)[:1]
 
 

@@ -211,7 +211,7 @@ class _KinetoReader:
     devices: dict[str, KernelColumns] = field(default_factory=dict)
     threads: dict[object, Operators] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    known: dict[str, int] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
     backends: list[tuple[int, int, str, str]] = field(default_factory=list)
     steps: list[StepRange] = field(default_factory=list)
     device_steps: list[StepRange] = field(default_factory=list)
@@ -304,7 +304,7 @@ class _KinetoReader:
             return
         start, end = self._span(event, number)
         name = self._name(event, number)
-        index = self.known.setdefault(name, len(self.known))
+        index = self.indices.setdefault(name, len(self.indices))
         if index == len(self.names):
             self.names.append(name)
         thread = str(event.get("tid"))

@@ -161,7 +161,7 @@ def table_gemm_seconds(m: Array, n: int, k: int, table: SmallGemmTable, device: 
     """Return the time of products of m tokens by the table of ``device`` alone [s]: 2 m n k / (P e).
 
     e is interpolated in logarithms between measured shapes, and is that of the edge beyond them. Sweeps
-    repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds besides.
+    repeat one product, whose weights may stay in the cache; a step reads all, so the least time holds, too.
 
     >>> kernels = load_entry("engine-kernels", "h100-sxm5-80gb")
     >>> times = table_gemm_seconds(np.array([1.0, 512.0]), 8192, 8192, kernels.gemm[0], h100)

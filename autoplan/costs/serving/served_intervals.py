@@ -79,10 +79,8 @@ def unmet_parts(spec: IntervalSpec, model: tuple[int, int], device: str) -> Unme
     >>> unmet_parts(spec, (80, 8192), "h100-sxm5-80gb"), unmet_parts(spec, (3, 8192), "rtx-3060-12gb")
     ((), ('model', 'device'))
     """
-    model_met = f"{model[0]}x{model[1]}" in spec.models
-    found: tuple[tuple[Literal["model", "device"], bool], ...]
-    found = ("model", model_met), ("device", device in spec.devices)
-    return tuple(part for part, met in found if not met)
+    model_unmet: Unmet = () if f"{model[0]}x{model[1]}" in spec.models else ("model",)
+    return model_unmet if device in spec.devices else (*model_unmet, "device")
 
 
 @dataclass(frozen=True, slots=True)

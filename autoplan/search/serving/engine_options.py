@@ -124,7 +124,7 @@ class PricedOptions:
     #: Classes of requests that the engines get, those of ``job``; empty: all, or those of each of its sets.
     classes: tuple[str, ...] = ()
     #: The options so far, of engines that get all of the classes: all of them only when all are priced.
-    found: list[EngineOption] = field(default_factory=list)
+    priced: list[EngineOption] = field(default_factory=list)
     #: Sizes and shares of engines that start, and those that were not priced because they equal others.
     total: int = 0
     equalled: int = 0
@@ -136,16 +136,16 @@ class PricedOptions:
         if False not in self.job.search.disaggregated:
             return mixed
         if self.classes or not self._routed or self.job.search.mixes_classes:
-            self.found.clear()
+            self.priced.clear()
             for unit in self.units:
-                self.found.extend(self._of_unit(unit))
-            mixed = tuple(self.found)
+                self.priced.extend(self._of_unit(unit))
+            mixed = tuple(self.priced)
         return (*mixed, *(option for part in self._routed for option in part.all))
 
     @property
     def so_far(self) -> tuple[EngineOption, ...]:
         """The options that are priced already, where the deadline ended before all were."""
-        return (*self.found, *(option for part in self._routed for option in part.found))
+        return (*self.priced, *(option for part in self._routed for option in part.priced))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -175,8 +175,8 @@ class PricedOptions:
 
     def nearest_to_start(self) -> tuple[EngineLayout, CapacityPrediction]:
         """Return the unit whose fullest device lacks least memory with the smallest steps."""
-        held = ((unit, self._capacity(unit)) for unit in self.units)
-        return max(held, key=lambda pair: pair[1].fullest.room)
+        capacities = ((unit, self._capacity(unit)) for unit in self.units)
+        return max(capacities, key=lambda pair: pair[1].fullest.room)
 
     def _shortage(self, unit: EngineLayout) -> str | None:
         """Return why no size of a step lets the unit start."""
@@ -295,7 +295,7 @@ def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
 
 
 class UndominatedOptions(Generic[AnyOption]):
-    """Options of which some beat others in every respect, kept up to date while single ones change.
+    """Options of which some beat others in every respect, unbeaten up to date while single ones change.
 
     Only ``interchangeable`` ones are compared, so that a change concerns one group of them.
     """
@@ -305,7 +305,7 @@ class UndominatedOptions(Generic[AnyOption]):
         self._places: dict[int, tuple[object, int]] = {}
         for place, option in enumerate(options):
             self._put(option, place)
-        self._kept = {key: _unbeaten(group) for key, group in self._groups.items()}
+        self._best = {key: _unbeaten(group) for key, group in self._groups.items()}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -321,12 +321,12 @@ class UndominatedOptions(Generic[AnyOption]):
         key, place = self._places.pop(id(option))
         del self._groups[key][place]
         changed = {key} if now is None else {key, self._put(now, place)}
-        self._kept.update((key, _unbeaten(self._groups[key])) for key in changed)
+        self._best.update((key, _unbeaten(self._groups[key])) for key in changed)
 
     def remaining(self) -> list[AnyOption]:
         """Return the options that none beats, group by group, the group with the best of all first."""
-        groups = sorted(filter(None, self._kept.values()), key=lambda kept: _order(*kept[0]))
-        return [option for kept in groups for _, option in kept]
+        groups = sorted(filter(None, self._best.values()), key=lambda unbeaten: _order(*unbeaten[0]))
+        return [option for unbeaten in groups for _, option in unbeaten]
 
 
 def _unbeaten(group: Mapping[int, AnyOption]) -> list[tuple[int, AnyOption]]:
@@ -335,14 +335,14 @@ def _unbeaten(group: Mapping[int, AnyOption]) -> list[tuple[int, AnyOption]]:
         ((_respects(option), place, option) for place, option in group.items()), key=itemgetter(0)
     )
     rivals: list[tuple[float, ...]] = []
-    kept: list[tuple[int, AnyOption]] = []
+    unbeaten: list[tuple[int, AnyOption]] = []
     for mine, alike in groupby(ranked, key=itemgetter(0)):
         # Rivals come first in the order of their first respect, so that only the others decide. Of options
         # that are alike in every respect one is left.
         if not any(all(map(le, rival, mine)) for rival in rivals):
             rivals.append(mine)
-            kept.append(min(((place, option) for _, place, option in alike), key=lambda x: _order(*x)))
-    return kept
+            unbeaten.append(min(((place, option) for _, place, option in alike), key=lambda x: _order(*x)))
+    return unbeaten
 
 
 def _order(place: int, option: Option) -> tuple[tuple[float, ...], str, int]:
@@ -411,7 +411,7 @@ class PricedPools:
     decoders: dict[tuple[EngineLayout, int], DecodeEngine] = field(default_factory=dict)
     transfers: dict[tuple[EngineLayout, EngineLayout], CacheTransfer] = field(default_factory=dict)
     #: The pairs so far: all of them only when all are priced.
-    found: list[PoolOption] = field(default_factory=list)
+    priced: list[PoolOption] = field(default_factory=list)
     #: Pairs of engines that break no rule, and those that were not priced because they equal others.
     total: int = 0
     equalled: int = 0
@@ -426,9 +426,9 @@ class PricedPools:
         """Every pair of pools whose engines start and keep up with the load."""
         if True not in self.job.search.disaggregated or no_pools(self.job) is not None:
             return ()
-        self.found.clear()
-        self.found.extend(self._pairs())
-        return tuple(self.found)
+        self.priced.clear()
+        self.priced.extend(self._pairs())
+        return tuple(self.priced)
 
     @cached_property
     def units(self) -> dict[Role, tuple[EngineLayout, ...]]:

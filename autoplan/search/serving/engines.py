@@ -154,10 +154,10 @@ class ObjectiveBoxes:
         [(4, inf), (7, 9), (inf, 5)]
         """
         cut = [box for box in self.open if all(most > step for most, step in zip(box, steps, strict=True))]
-        kept = [box for box in self.open if box not in set(cut)]
+        uncut = [box for box in self.open if box not in set(cut)]
         parts = {(*box[:i], step, *box[i + 1 :]) for box in cut for i, step in enumerate(steps)}
-        rivals = [*kept, *parts]
-        self.open = kept + sorted(
+        rivals = [*uncut, *parts]
+        self.open = uncut + sorted(
             part for part in parts if not any(other != part and _within(part, other) for other in rivals)
         )
 

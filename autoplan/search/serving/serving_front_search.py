@@ -86,8 +86,8 @@ def _compared_formats(search: ServingSearch, front: ServingFront) -> FormatCompa
         return None
     objective = job.objectives[0]
     mixed = job.search.model_copy(update={"mixed_formats": True})
-    asked = replace(job, objectives=(objective,), search=mixed)
-    plan = next(iter(with_options(search, asked, options).front(most_plans=1).plans), None)
+    mixing = replace(job, objectives=(objective,), search=mixed)
+    plan = next(iter(with_options(search, mixing, options).front(most_plans=1).plans), None)
     gain = 0.0 if plan is None else -loss(front.best, plan, objective)
     return None if plan is None or gain < search.thinning else FormatComparison(objective, plan, gain)
 
@@ -144,7 +144,7 @@ def _batches(search: ServingSearch, *, may_price: bool) -> Iterator[Sequence[Opt
         yield one.all
     with suppress(DeadlineOver):
         yield search.pools.all
-    yield search.pools.found
+    yield search.pools.priced
 
 
 def _best_alone(search: ServingSearch) -> list[Option]:
@@ -188,7 +188,7 @@ def _front_of(search: ServingSearch, options: Sequence[Option], reason: str) -> 
     certificate = replace(
         front.certificate,
         options=len(priced),
-        pairs=len(search.pools.found),
+        pairs=len(search.pools.priced),
         solves=search.solves + stopped.solves,
         stopped=reason,
     )

@@ -148,14 +148,14 @@ class ServingSearch:
             if simulated is None:
                 self.excluded.append(option)
             else:
-                kept = option if simulated.predicted.closed_form is None else simulated
-                self.final[id(kept)] = kept
+                final_option = option if simulated.predicted.closed_form is None else simulated
+                self.final[id(final_option)] = final_option
         return better if changed else None
 
     @property
     def so_far(self) -> tuple[Option, ...]:
         """The options of ``priced`` that are priced already."""
-        return (*self.options.so_far, *self.pools.found)
+        return (*self.options.so_far, *self.pools.priced)
 
     @property
     def priced(self) -> tuple[Option, ...]:

@@ -68,8 +68,8 @@ def _reasons(search: ServingSearch, conflict: list[str]) -> Iterator[str]:
     elif not search.priced:
         shortages = search.options.shortages
         if len(shortages) and sum(shortages.values()) == len(units.units):
-            nearest, held = search.options.nearest_to_start()
-            why = shortage_sentence(held, job.longest_request)
+            nearest, capacity = search.options.nearest_to_start()
+            why = shortage_sentence(capacity, job.longest_request)
             yield f"no engine starts; the nearest, tp={nearest.tp},pp={nearest.pp},ep={nearest.ep}: {why}"
             yield from _memory_left_out(job)
         elif job.workload.request_rate is not None:

@@ -302,7 +302,7 @@ class RepeatedIteration:
     """
 
     engine: Iteration
-    _kept: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
+    _times: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -313,11 +313,11 @@ class RepeatedIteration:
         2.0
         """
         step = decodes, context_tokens, tuple(chunks)
-        seconds = self._kept.get(step)
+        seconds = self._times.get(step)
         if seconds is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            seconds = self._kept[step] = self.engine.seconds(decodes, context_tokens, chunks)
+            if len(self._times) >= _MOST_KEPT:
+                self._times.clear()
+            seconds = self._times[step] = self.engine.seconds(decodes, context_tokens, chunks)
         return seconds
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
