@@ -265,10 +265,8 @@ def _options(reference: str, launched: Mapping[str, Any] | None = None) -> dict[
     names, values = split[::2], split[1::2]
     unknown = [name for name in names if name not in JOB_OPTIONS]
     if unknown or len(names) != len(values):
-        all_of = ", ".join(JOB_OPTIONS)
-        raise SpecError(
-            f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {all_of}"
-        )
+        every = ", ".join(JOB_OPTIONS)
+        raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {every}")
     options = dict(zip(names, values, strict=True))
     examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
     missing = [

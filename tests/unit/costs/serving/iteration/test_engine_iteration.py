@@ -171,4 +171,4 @@ def test_no_more_than_the_last_steps_are_kept():
     repeated = RepeatedIteration(AffineIteration(1.0, 0.5))
     for decodes in range(5000):
         assert repeated.seconds(decodes, 0.0) == 1.0 + 0.5 * decodes
-        assert len(repeated._kept) <= 1000
+        assert len(repeated._times) <= 1000
