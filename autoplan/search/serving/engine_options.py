@@ -289,11 +289,6 @@ def _alike(one: Option, other: Option) -> bool:
     return all(abs(a - b) <= _ROUNDING * abs(b) for a, b in pairs)
 
 
-def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
-    """Return the options that no ``interchangeable`` one beats in every respect."""
-    return UndominatedOptions(options).remaining()
-
-
 class UndominatedOptions(Generic[AnyOption]):
     """Options of which some beat others in every respect, unbeaten up to date while single ones change.
 

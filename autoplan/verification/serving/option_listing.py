@@ -44,6 +44,7 @@ from autoplan.rules.engine_rules import (
     request_test,
 )
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.serving_choices import allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 
 Units = Callable[[ServingJob], Iterator[EngineLayout]]
@@ -115,19 +116,14 @@ def _role_job(job: ServingJob, role: str) -> ServingJob:
     return replace(narrowed, speculation=None, draft=None) if role == "prefill" else narrowed
 
 
-def _sizes(choice: str | int | tuple[int, ...], default: int) -> tuple[int, ...]:
-    if isinstance(choice, tuple):
-        return choice
-    return (default,) if isinstance(choice, str) else (choice,)
-
-
 def _prefill(
     job: ServingJob, narrowed: ServingJob, unit: EngineLayout, costs: ServingCosts
 ) -> Iterator[PrefillEngine]:
     seqs, tokens = EngineScope(job, unit).step_sizes
     parts = unit_parts(pool_scope(job, unit, "prefill"), costs)
     for size, requests in product(
-        _sizes(narrowed.search.max_num_batched_tokens, tokens), _sizes(narrowed.search.max_num_seqs, seqs)
+        allowed_values(narrowed.search.max_num_batched_tokens, (tokens,)),
+        allowed_values(narrowed.search.max_num_seqs, (seqs,)),
     ):
         engine = prefill_engine(replace(unit, seqs=min(requests, size), tokens=size), parts)
         if engine.engine.shortage is None:
@@ -140,9 +136,9 @@ def _decode(
     """Yield the engines of a unit by max_num_seqs, and the sizes in order."""
     seqs, tokens = EngineScope(job, unit).step_sizes
     allowed = narrowed.search.max_num_seqs
-    menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(_sizes(allowed, seqs)))
+    menu = sorted(known_sizes(seqs) if isinstance(allowed, str) else set(allowed_values(allowed, (seqs,))))
     parts = unit_parts(pool_scope(job, unit, "decode"), costs)
-    largest = max(_sizes(narrowed.search.max_num_batched_tokens, tokens))
+    largest = max(allowed_values(narrowed.search.max_num_batched_tokens, (tokens,)))
     layouts = {size: replace(unit, seqs=size, tokens=max(size, largest)) for size in menu}
     yield {size: decode_engine(layout, parts) for size, layout in layouts.items()}, menu
 
@@ -181,7 +177,7 @@ def _priced_pair(
 
 def _allowed(job: ServingJob, x: int, y: int) -> bool:
     numbers = job.search.prefill.replicas, job.search.decode.replicas
-    return all(n in _sizes(choice, n) for choice, n in zip(numbers, (x, y), strict=True))
+    return all(n in allowed_values(choice, (n,)) for choice, n in zip(numbers, (x, y), strict=True))
 
 
 def settled_pairs(job: ServingJob, costs: ServingCosts | None) -> Callable[[ListedPair], ListedPair | None]:
@@ -206,8 +202,6 @@ LOAD_PARTS: Final = 20_160
 _UNEVEN: Final = (2 / 3, 3 / 4, 2 / 5, 3 / 5, 4 / 5)
 _LARGEST_ENGINE: Final = 64
 _STEP_TOKENS: Final = frozenset({2048, 8192, 16384})
-
-Choice = str | int | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +299,9 @@ def _layouts(job: ServingJob) -> Iterator[EngineLayout]:
     sizes = list(range(1, min(devices, _LARGEST_ENGINE) + 1))
     groups = sizes if job.model.moe is not None else [1]
     degrees = product(
-        _values(search.tensor_parallel, sizes),
-        _values(search.pipeline_parallel, sizes),
-        _values(search.attention_data_parallel, groups),
+        allowed_values(search.tensor_parallel, sizes),
+        allowed_values(search.pipeline_parallel, sizes),
+        allowed_values(search.attention_data_parallel, groups),
     )
     drafts = job.speculation.tokens if job.speculation is not None else (0,)
     formats = list(product(job.precision.weights, job.precision.kv_cache, drafts))
@@ -316,19 +310,14 @@ def _layouts(job: ServingJob) -> Iterator[EngineLayout]:
             continue
         experts = sorted({1, tp * adp}) if job.model.moe is not None else [1]
         for ep, dcp in product(
-            _values(search.expert_parallel, experts), _values(search.decode_context_parallel, [1])
+            allowed_values(search.expert_parallel, experts),
+            allowed_values(search.decode_context_parallel, [1]),
         ):
             if (tp * adp) % ep == 0 and tp % dcp == 0:
                 for weights, kv, spec in formats:
                     yield EngineLayout(
                         tp=tp, pp=pp, adp=adp, ep=ep, dcp=dcp, weights=weights, kv=kv, spec=spec
                     )
-
-
-def _values(choice: Choice, values: Iterable[int]) -> list[int]:
-    if isinstance(choice, str):
-        return list(values)
-    return list(choice) if isinstance(choice, tuple) else [choice]
 
 
 def _excluded(job: ServingJob, layout: EngineLayout) -> str | None:
@@ -348,12 +337,12 @@ def _smallest(job: ServingJob, unit: EngineLayout) -> EngineLayout:
 
 def _tokens(job: ServingJob, unit: EngineLayout) -> list[int]:
     default = EngineScope(job, unit).step_sizes[1]
-    return sorted(set(_values(job.search.max_num_batched_tokens, _STEP_TOKENS | {default})))
+    return sorted(set(allowed_values(job.search.max_num_batched_tokens, _STEP_TOKENS | {default})))
 
 
 def _seqs(job: ServingJob, unit: EngineLayout) -> list[int]:
     default = EngineScope(job, unit).step_sizes[0]
-    return sorted(set(_values(job.search.max_num_seqs, known_sizes(default))))
+    return sorted(set(allowed_values(job.search.max_num_seqs, known_sizes(default))))
 
 
 def _priced(
