@@ -15,8 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Array, Candidates, divisors
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import facts_of, predict, predict_all

@@ -17,8 +17,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Array, divisors
 from autoplan.costs.device.machine import Machine
 from autoplan.costs.matmul.distributed_product import (
     GridAxis,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Candidates, divisors
 from autoplan.errors import LayoutError
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.rules.user_constraints import (

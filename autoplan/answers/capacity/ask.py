@@ -12,7 +12,7 @@ from typing import Final
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import fuller_nodes
 from autoplan.catalog.request_traces import request_trace_of
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors
 from autoplan.costs.core.served_prediction import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_memory import utilization

@@ -1,7 +1,7 @@
 """Candidates of the search as arrays, and the array types of ``autoplan.costs``.
 
 Every formula works on arrays with one entry a candidate, so the search prices thousands of candidates with
-the code that prices the single layout of ``evaluate``. Choices are integer codes.
+the code that prices the single layout of ``evaluate``. Choices are integer codes; degrees divide the devices.
 
 Notation (this file only)::
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum, IntFlag
 from functools import cache, cached_property
+from math import isqrt
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
@@ -487,3 +488,15 @@ def data_stride(candidates: Candidates) -> Array:
     """
     data = axis_stride(candidates, "dp")
     return np.where(candidates.cp > 1, axis_stride(candidates, "cp"), data)
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """Return the divisors of ``n``, ascending [1].
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+
+    If d divides n, so does n / d, and the smaller of the two is at most the square root of n.
+    """
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))

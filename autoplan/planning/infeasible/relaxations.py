@@ -13,7 +13,7 @@ from autoplan.catalog.hardware_names import derived_name, split_name
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, given_keys, rules_text
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens

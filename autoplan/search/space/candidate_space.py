@@ -14,8 +14,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows, joined
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows, divisors, joined
 from autoplan.deadline import check_deadline
 from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for

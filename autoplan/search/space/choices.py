@@ -17,10 +17,10 @@ from autoplan.costs.core.candidates import (
     ScheduleCode,
     ShardCode,
     data_stride,
+    divisors,
     host_choice,
     recompute_code,
 )
-from autoplan.costs.core.divisors import divisors
 from autoplan.costs.core.scope import with_modes_of
 from autoplan.costs.core.sizes import data_ranks
 from autoplan.costs.network.mesh import ranks_per_node
