@@ -25,8 +25,13 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, G
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.iteration.layer_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments
-from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.request_load import (
+    CLIENT_SECONDS,
+    EngineQueue,
+    RequestLoad,
+    drawn_load,
+    length_moments,
+)
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules, scheduler_rules
 from autoplan.costs.serving.queueing.steady_state import closed_loop

@@ -16,9 +16,8 @@ from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import decode_step, engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import Matrix
 from autoplan.costs.serving.iteration.layer_prices import head_seconds, traffic_seconds
-from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
-from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.request_load import EngineQueue, RequestLoad, length_moments
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.schema.serving.engine_layout import EngineLayout

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
+from autoplan.costs.serving.queueing.request_load import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from tests.support.affine_iteration import AffineIteration

@@ -29,9 +29,8 @@ from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, H
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
 from autoplan.costs.serving.iteration.kernel_prices import KernelPrices
 from autoplan.costs.serving.iteration.measured_kernels import MeasuredKernels
-from autoplan.costs.serving.queueing.length_moments import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
-from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.request_load import EngineQueue, RequestLoad, length_moments
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,

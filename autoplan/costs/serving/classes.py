@@ -21,13 +21,13 @@ from typing import Final
 
 from autoplan.costs.core.iteration import Iteration
 from autoplan.costs.core.served_prediction import CapacityPrediction, OperatingPoint, ServedClass
-from autoplan.costs.serving.queueing.length_moments import (
+from autoplan.costs.serving.queueing.request_load import (
     AcceptedTokens,
     EngineQueue,
     LengthMoments,
+    RequestLoad,
     length_moments,
 )
-from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
 from autoplan.schema.serving.request_lengths import RequestClass, ServingWorkload, evenly_drawn

@@ -54,18 +54,16 @@ from autoplan.costs.serving.iteration.iteration_of_engine import (
     speculative_iteration,
 )
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import (
-    AcceptedTokens,
-    EngineQueue,
-    LengthMoments,
-    length_moments,
-)
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.request_load import (
     CLIENT_SECONDS,
+    AcceptedTokens,
+    EngineQueue,
+    LengthMoments,
     RequestLoad,
     arrival_variability,
     drawn_load,
+    length_moments,
     requests_of_rounds,
 )
 from autoplan.costs.serving.queueing.run_statistics import (

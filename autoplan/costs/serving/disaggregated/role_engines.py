@@ -22,7 +22,7 @@ from autoplan.costs.core.iteration import Chunk, Iteration
 from autoplan.costs.core.served_prediction import SaturationCause, StepBound
 from autoplan.costs.serving.classes import shortage_of
 from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
-from autoplan.costs.serving.queueing.length_moments import RunningLimit, length_moments, running_limit
+from autoplan.costs.serving.queueing.request_load import RunningLimit, length_moments, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine

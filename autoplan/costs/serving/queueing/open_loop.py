@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import exp, inf, sqrt
 
 from autoplan.costs.core.served_prediction import OperatingPoint
-from autoplan.costs.serving.queueing.length_moments import (
+from autoplan.costs.serving.queueing.request_load import (
     EngineQueue,
     LengthMoments,
     RunningLimit,

@@ -18,13 +18,14 @@ from typing import Final
 
 from autoplan.costs.core.served_prediction import OperatingPoint, SaturationCause
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import (
+from autoplan.costs.serving.queueing.request_load import (
+    CLIENT_SECONDS,
     EngineQueue,
     LengthMoments,
+    RequestLoad,
     RunningLimit,
     running_limit,
 )
-from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
 

@@ -15,7 +15,7 @@ from itertools import combinations_with_replacement
 from math import ceil, exp, sqrt
 
 from autoplan.costs.core.iteration import Chunk
-from autoplan.costs.serving.queueing.length_moments import EngineQueue, PromptClass
+from autoplan.costs.serving.queueing.request_load import EngineQueue, PromptClass
 
 #: Probability of the counts that are left out, and the mean above which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
