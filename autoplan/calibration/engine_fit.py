@@ -36,7 +36,7 @@ from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, Request
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.errors import Problem, SpecError
-from autoplan.schema.serving.engine_facts import StepFacts
+from autoplan.schema.serving.engine_stack import StepFacts
 from autoplan.schema.serving.request_lengths import RangeLength
 
 _WANTED: Final = (

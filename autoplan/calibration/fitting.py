@@ -13,16 +13,20 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from autoplan.calibration.coefficients import (
+from autoplan.calibration.least_squares import (
     COEFFICIENTS,
+    STEP,
     Coefficient,
+    LeastSquares,
+    Minimum,
+    Scatter,
     affecting,
+    minimise,
     number_of,
     owner_of,
     prior_width,
     with_values,
 )
-from autoplan.calibration.least_squares import STEP, LeastSquares, Minimum, Scatter, minimise
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.predict import Steps
 from autoplan.schema.job import Job

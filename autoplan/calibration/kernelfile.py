@@ -11,8 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from autoplan.calibration.coefficients import Coefficient, with_number
-from autoplan.calibration.least_squares import LeastSquares, Scatter, differences, minimise
+from autoplan.calibration.least_squares import (
+    Coefficient,
+    LeastSquares,
+    Scatter,
+    differences,
+    minimise,
+    with_number,
+)
 from autoplan.calibration.record import Environment, Point, Record
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.device.kernels import attention_seconds, gemm_seconds_at_rate

@@ -24,16 +24,16 @@ from typing import Final
 
 import numpy as np
 
-from autoplan.calibration.coefficients import (
+from autoplan.calibration.fitting import Estimate, Fit, Observation, Refits, fit, leave_out
+from autoplan.calibration.least_squares import (
     COEFFICIENTS,
     Coefficient,
     Part,
+    Scatter,
     number_of,
     with_number,
     with_values,
 )
-from autoplan.calibration.fitting import Estimate, Fit, Observation, Refits, fit, leave_out
-from autoplan.calibration.least_squares import Scatter
 from autoplan.costs.core.candidates import Array
 from autoplan.costs.core.prediction import Prediction
 from autoplan.costs.predict import predict

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from autoplan.lazy import lazy as _lazy
 
 if TYPE_CHECKING:
-    from autoplan.catalog.derived_nodes import COUNTS
     from autoplan.catalog.entries import (
         assumed_stack,
         detected,
@@ -18,16 +17,18 @@ if TYPE_CHECKING:
         stack,
         written,
     )
-    from autoplan.catalog.entry_checks import Found, catalog_problems, check_entry, find_entries
-    from autoplan.catalog.grid_files import cell_job, load_grid
-    from autoplan.catalog.job_edits import edited_text
-    from autoplan.catalog.job_files import is_serving_job, load_job, resolve_job
-    from autoplan.catalog.model_names import checkpoint_model, model_called
-    from autoplan.catalog.relatives import (
-        engine_kernels_for,
-        engine_kernels_origin,
-        kernels_for,
+    from autoplan.catalog.entry_checks import (
+        Found,
+        catalog_problems,
+        cell_job,
+        check_entry,
+        find_entries,
+        load_grid,
     )
+    from autoplan.catalog.hardware_names import COUNTS
+    from autoplan.catalog.job_files import edited_text, is_serving_job, load_job, resolve_job
+    from autoplan.catalog.model_names import checkpoint_model, model_called
+    from autoplan.catalog.relatives import engine_kernels_for, engine_kernels_origin, kernels_for
     from autoplan.catalog.roots import (
         CLASSES,
         FILES,
@@ -48,58 +49,13 @@ if TYPE_CHECKING:
     )
     from autoplan.catalog.stack_inheritance import ExtendedStack, read_stack
 
-__all__ = [
-    "CLASSES",
-    "COUNTS",
-    "FILES",
-    "FOLDERS",
-    "EntryKind",
-    "ExtendedStack",
-    "Found",
-    "assumed_stack",
-    "catalog_problems",
-    "cell_job",
-    "check_entry",
-    "checkpoint_model",
-    "detected",
-    "edited_text",
-    "engine_entry",
-    "engine_kernels_for",
-    "engine_kernels_origin",
-    "entry_names",
-    "entry_text",
-    "file_named",
-    "find_entries",
-    "find_hardware",
-    "is_path",
-    "is_serving_job",
-    "kernels_for",
-    "load_entry",
-    "load_grid",
-    "load_job",
-    "load_serving_job",
-    "model_called",
-    "open_file",
-    "read_file",
-    "read_stack",
-    "resolve_job",
-    "resolve_serving_job",
-    "serving_hashes",
-    "serving_intervals",
-    "serving_job_of_text",
-    "stack",
-    "written",
-]
-
 _HOMES: Final = {
-    "autoplan.catalog.derived_nodes": "COUNTS",
+    "autoplan.catalog.hardware_names": "COUNTS",
     "autoplan.catalog.entries": (
         "assumed_stack detected engine_entry find_hardware load_entry serving_intervals stack written"
     ),
-    "autoplan.catalog.entry_checks": "Found catalog_problems check_entry find_entries",
-    "autoplan.catalog.grid_files": "cell_job load_grid",
-    "autoplan.catalog.job_edits": "edited_text",
-    "autoplan.catalog.job_files": "is_serving_job load_job resolve_job",
+    "autoplan.catalog.entry_checks": "Found catalog_problems cell_job check_entry find_entries load_grid",
+    "autoplan.catalog.job_files": "edited_text is_serving_job load_job resolve_job",
     "autoplan.catalog.model_names": "checkpoint_model model_called",
     "autoplan.catalog.relatives": "engine_kernels_for engine_kernels_origin kernels_for",
     "autoplan.catalog.roots": (

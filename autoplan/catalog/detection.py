@@ -302,12 +302,12 @@ def _family(name: str, words: frozenset[str]) -> frozenset[str] | None:
         x for x in parts if not (_MEMORY.fullmatch(x) or _FORM.fullmatch(x) or _DETAIL.fullmatch(x))
     )
     forms = {match[1] for part in parts if (match := _FORM.fullmatch(part))}
-    said = {match[1] for word in words if (match := _FORM.fullmatch(word))}
+    named = {match[1] for word in words if (match := _FORM.fullmatch(word))}
     left = {
         word for word in words - family - _SILENT if not (_MEMORY.fullmatch(word) or _FORM.fullmatch(word))
     }
     # Names of PCIe cards say so; those of modules may not.
-    other_form = said.isdisjoint(forms) if said and forms else bool(forms & {"pcie", "nvl"}) and not said
+    other_form = named.isdisjoint(forms) if named and forms else bool(forms & {"pcie", "nvl"}) and not named
     return None if left or other_form or not family <= words else family
 
 

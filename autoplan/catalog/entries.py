@@ -11,16 +11,21 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from autoplan.catalog.derived_nodes import (
+from autoplan.catalog.hardware_names import (
     COUNTS,
     Relative,
+    as_rented,
+    counted_devices,
     derived_name,
     derived_node,
+    devices_called,
+    machine_called,
     nearest_kind,
+    provider_of,
+    rented_machines,
     split_name,
+    unknown_hardware,
 )
-from autoplan.catalog.hardware_names import counted_devices, devices_called, machine_called, unknown_hardware
-from autoplan.catalog.machines import as_rented, provider_of, rented_machines
 from autoplan.catalog.roots import (
     CLASSES,
     EntryKind,
@@ -308,8 +313,8 @@ def _model_entry(reference: str) -> str:
     near = models_like(reference)
     if near:
         packed = len(near) == 1 and _HUB_NAME.fullmatch(reference)
-        said = ", in a format that --base or --precision says" if packed else ""
-        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{said}?")
+        form = ", in a format that --base or --precision says" if packed else ""
+        raise CatalogError(f"no model is called {reference!r}: did you mean {' or '.join(near)}{form}?")
     if _HUB_NAME.fullmatch(reference):
         raise CatalogError(
             f"no model is called {reference!r}: name the path of its config.json (`hf download {reference}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from autoplan.catalog.roots import entry_names, entry_text, names_like
-from autoplan.schema.serving.weight_formats import WeightFormat
+from autoplan.schema.serving.engine_layout import WeightFormat
 
 _SOURCE: Final = re.compile(r"^source: *([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face", re.MULTILINE)
 _ALIASES: Final = re.compile(r"^aliases:(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
@@ -76,9 +76,9 @@ def copied_model(name: str) -> str | None:
     if _PACKED.search(name):
         return None
     for alike in (_joined, lambda hub: _joined(bare_checkpoint(hub))):
-        found = {entry for entry, hub in _all_names() if alike(hub) == alike(name)}
-        if len(found) == 1:
-            return found.pop()
+        alike_names = {entry for entry, hub in _all_names() if alike(hub) == alike(name)}
+        if len(alike_names) == 1:
+            return alike_names.pop()
     return None
 
 

@@ -1,7 +1,7 @@
 """Jobs in one line: ``--model NAME --hardware NODE --task lora`` stands for a job file.
 
 Such a line is a reference to a job wherever the path of a file is one. Whatever it leaves out is assumed, and
-the answer says so.
+the answer says so. All problems of the names in it are collected.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,16 +19,79 @@ import yaml
 from autoplan.catalog.entries import device, engine_entry, hardware, is_hardware, model
 from autoplan.catalog.hardware_names import machine_called, nodes_meant
 from autoplan.catalog.job_option_names import JOB_OPTIONS, TASKS
-from autoplan.catalog.look_ups import clusters_of
 from autoplan.catalog.model_names import model_called, published_format
 from autoplan.catalog.roots import is_path
-from autoplan.errors import AutoplanError, Problem, SpecError
-from autoplan.schema.job import Job
+from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
+from autoplan.schema.job import Cluster, Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS
+from autoplan.schema.yaml.document import Document
+
+R = TypeVar("R")
+
+
+class Attempts:
+    """Look-ups of a job that collect their problems.
+
+    ``problems`` begin with those of the schema; ``wrong`` are the keys of these.
+    """
+
+    def __init__(
+        self, document: Document | None, wrong: frozenset[str] = frozenset(), problems: Sequence[Problem] = ()
+    ) -> None:
+        self.document = document
+        self.wrong = wrong
+        self.problems = list(problems)
+
+    def find(self, key: str, look_up: Callable[[], R], *, needs: Collection[str] = ()) -> R | None:
+        """Return the result of ``look_up``, or None with its problem added at ``key``.
+
+        A look-up that ``needs`` an invalid key is skipped.
+        """
+        if not self.wrong.isdisjoint(needs):
+            return None
+        try:
+            return look_up()
+        except SpecError as error:
+            self.problems.extend(error.problems)
+        except AutoplanError as error:
+            document = self.document
+            file = document.name if document else None
+            line = document.line(key.split(".")) if document else None
+            self.problems.append(Problem(str(error), f"$.{key}", file, line))
+        return None
+
+    def lines(self, key: str, entries: int) -> tuple[int, ...]:
+        """Return the lines of the entries of the list at ``key``; empty without a file."""
+        document = self.document
+        return tuple(document.line([key, i]) for i in range(entries)) if document else ()
+
+    def in_order(self) -> list[Problem]:
+        """Return the problems by line; those of other files come last."""
+        name = self.document.name if self.document else None
+        return sorted(self.problems, key=lambda problem: (problem.file != name, problem.line or 0))
+
+
+def clusters_of(reference: str, wanted: int | tuple[int, ...] | None, base: Path) -> tuple[Cluster, ...]:
+    """Return one cluster for each number of devices ``wanted``; by default all devices of the hardware.
+
+    Raises UnsupportedError for a number that fills no whole nodes.
+    """
+    node, available = hardware(reference, base)
+    numbers = wanted if isinstance(wanted, tuple) else (wanted or available,)
+    for devices in numbers:
+        if devices > node.devices and devices % node.devices:
+            raise UnsupportedError(
+                f"{devices} devices are not a multiple of the {node.devices} devices of a node: "
+                f"use {devices // node.devices * node.devices} or "
+                f"{-(-devices // node.devices) * node.devices}"
+            )
+    kind = device(node.device)
+    return tuple(Cluster(device=kind, node=node, devices=devices) for devices in numbers)
+
 
 if TYPE_CHECKING:
-    from autoplan.schema.serving.serving_limits import ServingObjective
+    from autoplan.schema.serving.serving_choices import ServingObjective
     from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Tokens of a sequence that is assumed, where the model has as many positions.
@@ -100,42 +163,42 @@ def option_job(reference: str) -> OptionJob:
     return OptionJob(writer.text(), writer.name(), tuple(writer.assumed))
 
 
-def option_job_beside(reference: str, said: Mapping[str, Any]) -> OptionJob:
-    """Return the training job of a line of options beside a launch file, which has ``said`` parts of one.
+def option_job_beside(reference: str, launched: Mapping[str, Any]) -> OptionJob:
+    """Return the training job of a line of options beside a launch file, which has ``launched`` parts of one.
 
-    ``said`` has the keys of a job file. What the options say replaces it, and what neither says is assumed.
+    ``launched`` has keys of a job file. What the options say replaces it, and what neither says is assumed.
     Raises SpecError with everything wrong with the options, and for sizes that only a model of the catalogue
     has a usual value of.
     """
-    options = _options(reference, said)
-    task = _task(options) if "--task" in options else _task_of(said)
+    options = _options(reference, launched)
+    task = _task(options) if "--task" in options else _task_of(launched)
     _refuse_unfit(options, task)
     writer = _JobWriter(options, task)
-    writer.take(said)
-    if isinstance(said.get("model"), Mapping) and "--model" not in options:
+    writer.take(launched)
+    if isinstance(launched.get("model"), Mapping) and "--model" not in options:
         missing = [key for key in _NEEDED[:2] if key not in writer.values]
         names = [name for name, option in JOB_OPTIONS.items() if option.key in missing]
         if names:
             raise SpecError([Problem("is missing, and the file does not say it", name) for name in names])
     else:
         writer.assume()
-    document = _merged(said, yaml.safe_load(writer.text()))
+    document = _merged(launched, yaml.safe_load(writer.text()))
     return OptionJob(yaml.safe_dump(document, sort_keys=False), writer.name(), tuple(writer.assumed))
 
 
-def _task_of(said: Mapping[str, Any]) -> str:
+def _task_of(launched: Mapping[str, Any]) -> str:
     """Return the task of a launch file by its adapters."""
-    adapters = said.get("adapters")
+    adapters = launched.get("adapters")
     if not isinstance(adapters, Mapping):
         return "train"
     return "qlora" if adapters.get("base") is not None else "lora"
 
 
-def _merged(said: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job file of ``options``, with the keys that only a launch file ``said``, also in sections."""
-    joined = {key: value for key, value in said.items() if key not in options}
+def _merged(launched: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job file of ``options``, with the keys that only the launch file has, also in sections."""
+    joined = {key: value for key, value in launched.items() if key not in options}
     for key, value in options.items():
-        before = said.get(key)
+        before = launched.get(key)
         nested = before if isinstance(before, Mapping) and isinstance(value, dict) else None
         joined[key] = value if nested is None else _merged(nested, value)
     return joined
@@ -177,12 +240,12 @@ def _values(options: Mapping[str, str]) -> dict[str, str]:
     return values | ({"devices": _devices_of_nodes(options)} if "--nodes" in options else {})
 
 
-def read_options(reference: str, read: Callable[..., J], said: Mapping[str, Any] | None = None) -> J:
+def read_options(reference: str, read: Callable[..., J], launched: Mapping[str, Any] | None = None) -> J:
     """Return the job of a line of options; ``read`` reads the text of a job file of its kind.
 
-    ``said`` is what a launch file says of the job, of training, as of ``option_job_beside``.
+    ``launched`` is what a launch file says of the job, of training, as of ``option_job_beside``.
     """
-    options = option_job(reference) if said is None else option_job_beside(reference, said)
+    options = option_job(reference) if launched is None else option_job_beside(reference, launched)
     try:
         job = read(options.text, reference, name=options.name, base=Path(), reference=reference)
     except SpecError as error:
@@ -216,8 +279,8 @@ def assumed_batch(sequence_length: int, devices: int) -> int:
     return -(-max(ASSUMED_BATCH_TOKENS // sequence_length, 1) // devices) * devices
 
 
-def _options(reference: str, said: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the values of the options by name; raises SpecError for what is none, or in ``said`` neither."""
+def _options(reference: str, launched: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Return the values of the options by name; raises SpecError for what neither has."""
     try:
         words = shlex.split(reference)
     except ValueError as error:
@@ -226,14 +289,14 @@ def _options(reference: str, said: Mapping[str, Any] | None = None) -> dict[str,
     names, values = split[::2], split[1::2]
     unknown = [name for name in names if name not in JOB_OPTIONS]
     if unknown or len(names) != len(values):
-        known = ", ".join(JOB_OPTIONS)
-        raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {known}")
+        every = ", ".join(JOB_OPTIONS)
+        raise SpecError(f"{(unknown or names)[-1]!r} is no option with a value: options of a job are {every}")
     options = dict(zip(names, values, strict=True))
     examples = {"--model": "llama3.1-8b", "--hardware": "2x-rtx4090, or auto for this machine's GPUs"}
     missing = [
         Problem(f"is missing, such as {name} {words}", name)
         for name, words in examples.items()
-        if name not in options and JOB_OPTIONS[name].key not in (said or ())
+        if name not in options and JOB_OPTIONS[name].key not in (launched or ())
     ]
     if missing:
         raise SpecError(missing)
@@ -287,18 +350,18 @@ class _JobWriter:
             options = {**options, "--hardware": meant}
         self.values: dict[str, str] = _values(options)
         self.task = task
-        self.said: frozenset[str] = frozenset()
+        self.launched: frozenset[str] = frozenset()
 
-    def take(self, said: Mapping[str, Any]) -> None:
+    def take(self, launched: Mapping[str, Any]) -> None:
         """Add what a launch file says and the options do not; what is no plain value is only not assumed."""
         for key in (option.key for option in JOB_OPTIONS.values() if option.key):
             section, _, name = key.partition(".")
-            inner = said.get(section)
+            inner = launched.get(section)
             value = inner.get(name) if name and isinstance(inner, Mapping) else None if name else inner
             if isinstance(value, str | int):
                 self.values.setdefault(key, str(value))
             elif value is not None:
-                self.said |= {key}
+                self.launched |= {key}
 
     def assume(self) -> None:
         """Add what is left out."""
@@ -326,8 +389,8 @@ class _JobWriter:
         if self.task == "train":
             length_text = self.values["workload.sequence_length"]
             # Whoever reads the file refuses what is no number of tokens.
-            said = int(length_text) if re.fullmatch(r"[0-9]{1,18}", length_text) else 0
-            batch = assumed_batch(said or length, devices)
+            number = int(length_text) if re.fullmatch(r"[0-9]{1,18}", length_text) else 0
+            batch = assumed_batch(number or length, devices)
         self._assume("workload.global_batch_size", batch, f"a batch of {batch:,} sequences", "--batch")
         self._assume_fp16()
         if self.task != "train":
@@ -368,7 +431,7 @@ class _JobWriter:
             self._assume("workload.concurrency", _ASSUMED_CLIENTS, clients, "--concurrency, --request-rate")
 
     def _assume(self, key: str, value: int | str, words: str, option: str) -> None:
-        if key not in self.values and key not in self.said:
+        if key not in self.values and key not in self.launched:
             self.values[key] = str(value)
             self.assumed.append(f"{words} ({option})")
 

@@ -226,8 +226,8 @@ def _software(job: Job, way: ProgramWay) -> SoftwareSpec:
     fused = way.fused_adapters and job.adapters is not None and job.rl is None
     if fused and job.adapters is not None and job.adapters.base != "int8":
         defaults["fused_adapters"] = True
-    said = job.software.model_dump(exclude_none=True)
-    return job.software.model_copy(update=defaults | said)
+    by_job = job.software.model_dump(exclude_none=True)
+    return job.software.model_copy(update=defaults | by_job)
 
 
 def with_programs_again(job: Job) -> Job:

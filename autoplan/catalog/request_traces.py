@@ -34,11 +34,11 @@ from autoplan.schema.serving.request_lengths import (
     Length,
     RecordedRequests,
     RequestLengths,
+    RequestTrace,
     ServingWorkload,
     TraceLength,
     longest_tokens,
 )
-from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Largest file that is read as a whole, and longest line of one that is read in part [byte].

@@ -216,13 +216,13 @@ def _entry_file(file: Traversable) -> str:
     return read_file(file) if isinstance(file, Path) else _decode(file.read_bytes(), str(file))
 
 
-def names_like(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of ``known`` that ``name`` may stand for: those it is a part of, else similar ones.
+def names_like(name: str, entries: Iterable[str]) -> list[str]:
+    """Return up to three of ``entries`` that ``name`` may stand for: those it is part of, else similar ones.
 
     >>> names_like("a100", ["a10", "a100-pcie-40gb", "a100-sxm4-80gb"]), names_like("gtp2", ["gpt2", "phi2"])
     (['a100-pcie-40gb', 'a100-sxm4-80gb'], ['gpt2'])
     """
-    names, word = list(known), name.casefold()
+    names, word = list(entries), name.casefold()
     longer = [one for one in names if len(word) > 1 and word in one]
     longer.sort(key=lambda one: (not one.startswith(word), len(one), one))
     return longer[:3] or difflib.get_close_matches(word, names, 3)

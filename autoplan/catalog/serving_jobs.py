@@ -9,8 +9,7 @@ from typing import Final
 from autoplan.catalog.entries import engine, model, serving_intervals
 from autoplan.catalog.job_files import opened
 from autoplan.catalog.job_option_names import is_option_job
-from autoplan.catalog.look_ups import Attempts, clusters_of
-from autoplan.catalog.option_jobs import read_options, serves
+from autoplan.catalog.option_jobs import Attempts, clusters_of, read_options, serves
 from autoplan.catalog.relatives import engine_kernels_for, kernels_for
 from autoplan.catalog.request_traces import longest_of, named_trace, request_trace_of
 from autoplan.errors import Problem, SpecError, UnsupportedError

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.frozen_weights import forward_passes
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of
 from autoplan.costs.core.parameters import active_parameters, total_parameters
 from autoplan.costs.core.prediction import JobFacts, LayerType, MemoryPrediction, Prediction, TimePrediction
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import microbatches, scope_of, with_modes_of
 from autoplan.costs.core.time_parts import Parts
 from autoplan.costs.device.machine import Machine, ideal, machine_of, serial
@@ -66,7 +66,7 @@ from autoplan.schema.layout import Layout
 def facts_of(job: Job) -> JobFacts:
     """Return what follows from ``job`` whatever its layout: parameters [1], layer types, memory limit [byte].
 
-    >>> facts = facts_of(load_job("llama3-8b-8x-a100"))
+    >>> facts = facts_of(job)
     >>> facts.parameters, len(set(facts.layers)), facts.memory_limit_bytes / 2**30  # GiB
     (8030261248, 1, 79.15)
     """
@@ -95,7 +95,7 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
     """Return the predictions of ``layouts`` [s, byte]; layouts of equal pipeline depth are vectorised.
 
     >>> layouts = [parse_layout(text, layers=32, devices=8, zero=1) for text in ("tp=8", "tp=2,pp=4")]
-    >>> [result.microbatches for result in predict_all(load_job("llama3-8b-8x-a100"), layouts)]  # 128 / dp
+    >>> [result.microbatches for result in predict_all(job, layouts)]  # 128 / dp
     [128, 128]
     """
     predictions: dict[int, Prediction] = {}
@@ -110,8 +110,8 @@ def predict_all(job: Job, layouts: Sequence[Layout]) -> list[Prediction]:
 def time_on(job: Job, layout: Layout, machine: Machine) -> TimePrediction:
     """Return the breakdown of the step of ``layout`` on ``machine``, such as the job's with a change [s].
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2", layers=32, devices=8, zero=1)
-    >>> time_on(job, one, serial(machine_of(job))).dp_exposed > predict(job, one).time.dp_exposed
+    >>> one = parse_layout("tp=2", layers=32, devices=8, zero=1)
+    >>> time_on(job, one, serial(machine)).dp_exposed > predict(job, one).time.dp_exposed
     True
 
     Leaves out: what ``predict`` leaves out.
@@ -124,7 +124,7 @@ def microbatch_seconds(job: Job, layout: Layout) -> tuple[float, ...]:
 
     Their sum is the latency of a microbatch that meets no other one in the pipeline.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("pp=2,tp=4", layers=32, devices=8)
+    >>> one = parse_layout("pp=2,tp=4", layers=32, devices=8)
     >>> first, last = microbatch_seconds(job, one)
     >>> last > first  # the last stage has the output layer
     True
@@ -334,7 +334,7 @@ class Steps:
     def of(job: Job, layouts: Sequence[Layout]) -> Steps:
         """Return the steps of ``layouts``, which must have equal pipeline depth; memory in bytes.
 
-        >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
+        >>> one = parse_layout("tp=8", layers=32, devices=8)
         >>> len(Steps.of(job, [one, one]).candidates)
         2
         """
@@ -345,7 +345,7 @@ class Steps:
     def seconds(self, job: Job) -> Array:
         """Return the step time of each layout for ``job`` [s], equal to that of ``predict_all``.
 
-        >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=8", layers=32, devices=8)
+        >>> one = parse_layout("tp=8", layers=32, devices=8)
         >>> Steps.of(job, [one]).seconds(job).tolist() == [predict(job, one).step_seconds]
         True
         """
@@ -364,7 +364,7 @@ def model_flops_per_step(job: Job) -> float:
     the keys that are attended to, (s+1)/2 for causal attention; linear attention its recurrence, whatever the
     chunks.
 
-    >>> model_flops_per_step(load_job("llama3-8b-8x-a100")) / (128 * 8192)  # per token
+    >>> model_flops_per_step(job) / (128 * 8192)  # per token
     51472785408.0
     >>> 6 * (8_030_261_248 - 128_256 * 4096) + 12 * 32 * 4096 * 4096.5
     51472785408.0

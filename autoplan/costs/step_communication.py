@@ -14,11 +14,10 @@ from typing import Final, cast
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, ByMode, Candidates, column
+from autoplan.costs.core.candidates import Array, Axis, ByMode, Candidates, axis_stride, column
 from autoplan.costs.core.layer_types import layer_types_of
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.prediction import AxisTraffic, Communication, MeshAxis, MeshExtent, RankPlacement
-from autoplan.costs.core.rank_strides import Axis, axis_stride
 from autoplan.costs.core.scope import Scope, scope_of
 from autoplan.costs.device.machine import links_of
 from autoplan.costs.layer.context_parallel import ContextMessage, context_messages
@@ -41,7 +40,7 @@ def step_communication(job: Job, layout: Layout) -> tuple[Communication, ...]:
     The layout must be valid. A group of one rank communicates nothing.
 
     >>> one = parse_layout("tp=4,pp=2,mbs=1", layers=32, devices=8)
-    >>> for x in step_communication(load_job("llama3-8b-8x-a100"), one):
+    >>> for x in step_communication(job, one):
     ...     if x.part == "boundary":  # 2 x 8,192 x 4,096 / 4 bytes, 128 microbatches
     ...         print(x.stage, x.phase, x.operation, x.axis, x.ranks, x.stride, x.message_bytes, x.calls)
     0 forward send pp 2 4 16777216.0 128.0
@@ -171,7 +170,7 @@ def step_placement(job: Job, layout: Layout) -> RankPlacement:
     The layout must be valid. Bytes are those of the mean rank of a stage, by axis.
 
     >>> one = parse_layout("tp=4,pp=2,mbs=1", layers=32, devices=8)
-    >>> placement = step_placement(load_job("llama3-8b-8x-a100"), one)
+    >>> placement = step_placement(job, one)
     >>> [(x.axis, x.degree, x.stride) for x in placement.axes]
     [('tp', 4, 1), ('cp', 1, 4), ('dp', 1, 4), ('pp', 2, 4)]
     >>> [x.fabric_bytes / 2**20 for x in placement.traffic if x.axis == "pp"]  # 128 messages of 16 MiB

@@ -47,7 +47,7 @@ def step_products(job: Job, layout: Layout) -> LayerProducts:
     moves e (r + g)(w + v) bytes forward and twice that backward, and 4 r bytes of log-sum-exp.
 
     >>> one = parse_layout("tp=8,mbs=1", layers=32, devices=8)
-    >>> answer = step_products(load_job("llama3-8b-8x-a100"), one)
+    >>> answer = step_products(job, one)
     >>> [(x.name, int(x.m), int(x.n), int(x.k)) for x in answer.products if x.product_pass == "forward"][:2]
     [('queries, keys, values', 8192, 768, 4096), ('attention output', 8192, 4096, 512)]
     >>> [round(x.flops / (4 * 8192 * 4096.5 * 512), 3) for x in answer.attention]  # 4 heads of 128 a rank

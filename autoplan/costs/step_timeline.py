@@ -55,7 +55,7 @@ def step_timeline(job: Job, layout: Layout) -> StepTimeline:
     end of the step follows the last backward of the slowest path. The parts add up to those of ``predict``.
 
     >>> from autoplan.costs.predict import predict
-    >>> job, one = load_job("llama3-8b-8x-a100"), parse_layout("tp=2,pp=4", layers=32, devices=8)
+    >>> one = parse_layout("tp=2,pp=4", layers=32, devices=8)
     >>> timeline, predicted = step_timeline(job, one), predict(job, one)
     >>> bool(np.isclose(timeline.seconds, predicted.step_seconds))
     True

@@ -45,8 +45,6 @@ MEASURED_PRECISIONS = ("bf16", "fp16")
 def unmeasured(job: Job, machine: Machine) -> Machine | None:
     """Return ``machine`` with measured kernels that take no time; None where no kernel was measured.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> machine = machine_of(job)
     >>> unmeasured(job, machine).gemm.beyond, unmeasured(replace(job, precision="fp32"), machine)
     (True, None)
     """
@@ -68,10 +66,7 @@ def modelled_compute(
     The time of the layers on the ``unmeasured`` machine, over their time. ``blocks`` has the times of one
     layer of every type [s], ``modelled_blocks`` those on the unmeasured machine, if there is one.
 
-    >>> from autoplan.costs.layer.layer_time import layer_times
-    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> machine = machine_of(job)
+    >>> one = candidate("tp=2")
     >>> actual, modelled = ([layer_times(job, one, x)] for x in (machine, unmeasured(job, machine)))
     >>> modelled_compute(job, one, actual, ()).tolist()  # where nothing was measured
     [1.0]
@@ -96,7 +91,6 @@ def modelled_compute(
 def within_tables(devices: int, machine: Machine) -> bool:
     """Return whether collectives between ``devices`` neighbouring devices [1] are measured.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> [within_tables(n, machine) for n in (1, 8, 16)]
     [True, True, False]
 
@@ -153,7 +147,6 @@ def slow_machine(job: Job, machine: Machine) -> Machine:
     Kernels that are small beside their launches say how much of a step hangs on it, also where the predicted
     host is just early enough.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> machine, factor = machine_of(job), job.stack.uncertainty.slow_host
     >>> bool(slow_machine(job, machine).host_launch == factor.value * machine.host_launch)
     True
@@ -184,9 +177,8 @@ def slow_link_seconds(job: Job, layout: Layout, exposed_seconds: float, machine:
     nobody measured the node's rate. Sends between the nodes of a pipeline go through one connection, where a
     collective has many: 2 m v V (1 / W' - 1 / W) for V bytes of m v messages each way.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> layout = parse_layout("tp=2,pp=4", layers=32, devices=8)
-    >>> slow_link_seconds(job, layout, 1.0, machine_of(job))  # one node, whose devices are joined by a switch
+    >>> slow_link_seconds(job, layout, 1.0, machine)  # one node, whose devices are joined by a switch
     0.0
     >>> cards = load_job("llama2-13b-8x-l40s")  # 12.8 GB/s are taken, 3.3 GB/s are reached
     >>> round(slow_link_seconds(cards, parse_layout("tp=8", layers=40, devices=8), 1.0, machine_of(cards)), 2)

@@ -1,11 +1,9 @@
 """What a launch file says: values with their lines, and the layout and job that follow.
 
 A reader of a framework returns values by field; ``assembly.assembled`` checks them against each other and
-makes the configuration. Fields are named as in a layout string (``tp``, ``pp``, ``cp``, ``ep``, ``etp``,
-``mbs``, ``zero``, ``dp_shard``, ``vpp``, ``sp``, ``schedule``, ``stages``, ``recompute``,
-``recompute_num_layers``, ``offload``, ``offload_every``, ``order``; ``dp`` only where a file gives it) or
-as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precision``, ``optimizer``,
-``model``, and ``software``, ``routing``, ``adapters``).
+makes the configuration. Fields are named as in a layout string (``LAYOUT_KEYS``; ``dp`` only where a file
+gives it) or as in a job (``devices``, ``sequence_length``, ``global_batch_size``, ``precision``,
+``optimizer``, ``model``, and ``software``, ``routing``, ``adapters``).
 """
 
 from __future__ import annotations

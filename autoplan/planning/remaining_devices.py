@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from autoplan.catalog import load_job
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors
 from autoplan.costs.pipeline.schedules import bubble_overhead
 from autoplan.errors import UnsupportedError
 from autoplan.results.merged_front import choice_key

@@ -22,12 +22,11 @@ from autoplan.catalog import (
 )
 from autoplan.catalog.entries import fuller_nodes, node
 from autoplan.catalog.request_traces import request_trace_of
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import job_intervals
+from autoplan.costs.serving.served_intervals import job_intervals, settled, settled_pools
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -36,7 +35,6 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
 from autoplan.errors import AutoplanError, LayoutError, UnsupportedError, refuse_broken
 from autoplan.results.serving.serving_front import (
@@ -47,8 +45,13 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     plan_of_pools,
 )
-from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules, no_pools
-from autoplan.rules.serving_limit_rules import broken_limits, request_test
+from autoplan.rules.engine_rules import (
+    broken_engine_rules,
+    broken_limits,
+    broken_pool_rules,
+    no_pools,
+    request_test,
+)
 from autoplan.schema.layout import Layout
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.serving_spec import ServingJob

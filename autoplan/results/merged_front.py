@@ -45,7 +45,7 @@ def steps_per_billion_tokens(job: Job) -> float:
 def cost_per_step(job: Job, step_seconds: float) -> float | None:
     """Return what a step costs [currency of the price]: N T c / 3600; None without a price.
 
-    >>> from autoplan.schema.job_choices import PriceSpec
+    >>> from autoplan.schema.adapters import PriceSpec
     >>> price = PriceSpec(per_device_hour=1.8, date="2026-11-01")
     >>> cost_per_step(replace(load_job("llama3-8b-8x-a100"), price=price), 30.0)  # 8 x 30 x 1.8 / 3600
     0.12

@@ -14,11 +14,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import ANY_RECOMPUTE, Candidates, Ints, ScheduleCode, recompute_code
+from autoplan.costs.core.candidates import (
+    ANY_RECOMPUTE,
+    Candidates,
+    Ints,
+    ScheduleCode,
+    axis_stride,
+    expert_stride,
+    recompute_code,
+)
 from autoplan.costs.core.layer_types import layer_types_of
-from autoplan.costs.core.optimizer_states import OPTIMIZERS
-from autoplan.costs.core.parameters import moe_layer_share
-from autoplan.costs.core.rank_strides import axis_stride, expert_stride
+from autoplan.costs.core.parameters import OPTIMIZERS, moe_layer_share
 from autoplan.costs.core.scope import microbatches, scope_of
 from autoplan.costs.core.sizes import shard_ranks
 from autoplan.costs.memory.model_states import host_bytes
@@ -426,9 +432,9 @@ def memory_rules(job: Job) -> Iterator[Rule]:
             lambda c: _states_fit(job, c, host),
         )
     if OPTIMIZERS[job.optimizer].paged or stack.memory.offload_parameters:
-        held = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
+        states = "offloaded model states" if stack.memory.offload_parameters else "pages of optimizer states"
         yield Rule(
-            f"{held} of a node fit in its host memory of {format_bytes(host)}",
+            f"{states} of a node fit in its host memory of {format_bytes(host)}",
             lambda c: np.asarray(_host_bytes_of_node(job, c) <= host),
         )
     yield from _activation_rules(job, host)

@@ -9,13 +9,12 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
-from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.adapters import AdapterSpec, Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.base import Bytes, Frozen, Joules, Seconds, Share
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
-from autoplan.schema.job_choices import Batches, PriceSpec, ZeroStage, distinct
 from autoplan.schema.layout import Offload, Order, Schedule
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import PostTrainingSpec, RLSpec, sequences_of_sample
@@ -128,6 +127,19 @@ class WorkloadSpec(Frozen):
 
 def _in_general(workload: object) -> object:
     return workload.model_dump() if isinstance(workload, Workload) else workload
+
+
+#: Keys of ``search`` that, left out, allow less than some of their values do.
+NARROW_BY_DEFAULT: Final = frozenset(
+    (
+        "dp_shard",
+        "expert_tensor_parallel",
+        "offload",
+        "offload_every",
+        "recompute_num_layers",
+        "virtual_stages",
+    )
+)
 
 
 class SearchSpec(Frozen):

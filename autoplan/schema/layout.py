@@ -62,6 +62,8 @@ class LayoutKey:
     kind: LayoutKind
     #: The value of a layout in documents.
     value: Callable[[Layout], object]
+    #: Its column of ``Candidates``: numbers, 1 for on, or indices of words; empty: it is of stages.
+    column: str = ""
     #: Words, in order; empty: no word.
     words: tuple[str, ...] = ()
     #: Least and most of a number.
@@ -92,25 +94,29 @@ def _recompute_key(mode: Recompute) -> LayoutKey:
 #: Every key of a layout, in the order of documents. Strings, rules, launch files and documents read it here;
 #: verification counts by lists of its own.
 LAYOUT_KEYS: Final = (
-    LayoutKey("tp", "number", lambda x: x.tp, launched=True),
+    LayoutKey("tp", "number", lambda x: x.tp, "tp", launched=True),
     LayoutKey("pp", "number", lambda x: x.pp, launched=True),
-    LayoutKey("dp", "number", lambda x: x.dp, launched=True),
-    LayoutKey("cp", "number", lambda x: x.cp, launched=True),
-    LayoutKey("ep", "number", lambda x: x.ep),
-    LayoutKey("etp", "number", lambda x: x.etp),
-    LayoutKey("mbs", "number", lambda x: x.microbatch, launched=True),
-    LayoutKey("zero", "number", lambda x: x.zero, least=0, most=3, launched=True),
-    LayoutKey("dp_shard", "number", _shard),
-    LayoutKey("vpp", "number", lambda x: x.vpp),
-    LayoutKey("sp", "switch", lambda x: x.sequence_parallel, ("on", "off"), launched=True),
-    LayoutKey("schedule", "word", lambda x: x.schedule, SCHEDULES),
+    LayoutKey("dp", "number", lambda x: x.dp, "dp", launched=True),
+    LayoutKey("cp", "number", lambda x: x.cp, "cp", launched=True),
+    LayoutKey("ep", "number", lambda x: x.ep, "ep"),
+    LayoutKey("etp", "number", lambda x: x.etp, "etp"),
+    LayoutKey("mbs", "number", lambda x: x.microbatch, "microbatch", launched=True),
+    LayoutKey("zero", "number", lambda x: x.zero, "zero", least=0, most=3, launched=True),
+    LayoutKey("dp_shard", "number", _shard, "dp_shard"),
+    LayoutKey("vpp", "number", lambda x: x.vpp, "vpp"),
+    LayoutKey(
+        "sp", "switch", lambda x: x.sequence_parallel, "sequence_parallel", ("on", "off"), launched=True
+    ),
+    LayoutKey("schedule", "word", lambda x: x.schedule, "schedule", SCHEDULES),
     LayoutKey("stages", "counts", lambda x: list(x.layers)),
     LayoutKey("recompute", "recompute", lambda x: x.recompute, launched=True),
     *(_recompute_key(mode) for mode in MODES),
-    LayoutKey("recompute_num_layers", "number", lambda x: x.recompute_num_layers, usual=1),
-    LayoutKey("offload", "word", lambda x: x.offload, OFFLOADS, usual="none"),
-    LayoutKey("offload_every", "number", lambda x: x.offload_every, usual=1),
-    LayoutKey("order", "word", lambda x: x.order, ORDERS, usual=ORDERS[0]),
+    LayoutKey(
+        "recompute_num_layers", "number", lambda x: x.recompute_num_layers, "recompute_num_layers", usual=1
+    ),
+    LayoutKey("offload", "word", lambda x: x.offload, "offload", OFFLOADS, usual="none"),
+    LayoutKey("offload_every", "number", lambda x: x.offload_every, "offload_every", usual=1),
+    LayoutKey("order", "word", lambda x: x.order, "order", ORDERS, usual=ORDERS[0]),
 )
 
 _NUMBERS: Final = {key.name: key for key in LAYOUT_KEYS if key.kind == "number"}

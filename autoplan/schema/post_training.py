@@ -92,8 +92,8 @@ class RLSpec(Frozen):
     @model_validator(mode="after")
     def _keys_of_the_method(self) -> Self:
         fields = type(self).model_fields
-        said = [name for name, field in fields.items() if getattr(self, name) != field.default]
-        rollouts = [name for name in said if name.startswith("vllm")]
+        changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        rollouts = [name for name in changed if name.startswith("vllm")]
         if rollouts and self.method != "grpo":
             raise ValueError(f"{rollouts[0]} needs method: grpo")
         if self.vllm_mode != "colocate" and {*rollouts} - {"vllm_mode"}:

@@ -210,13 +210,13 @@ def with_file_facts(job: Job, facts: dict[str, Any], *, name: str) -> Job:
         assumed = tuple(facts.get("assumed", ()))
         source = JobFile(name, "", Path(), frozenset(facts["keys"]), str(facts["hardware"]), assumed)
     named = facts.get("programs")
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "software": software,
         "programs": tuple(named) if isinstance(named, list) else named,
     }
     # The first choice alone says what was asked, as where a file is read.
     choices = tuple(dataclasses.replace(choice, software=software) for choice in job.choices)
-    return dataclasses.replace(job, source=source, choices=choices, **said)
+    return dataclasses.replace(job, source=source, choices=choices, **values)
 
 
 def hashes(job: Job) -> tuple[str, str]:

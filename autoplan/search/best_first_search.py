@@ -23,17 +23,15 @@ from autoplan.search.alternatives.domain_reduction import (
     reduced_domains,
     within_step,
 )
-from autoplan.search.alternatives.fastest_alternatives import RecentFastest
-from autoplan.search.alternatives.layer_splits import primal_heuristic
+from autoplan.search.alternatives.fastest_alternatives import RecentFastest, UniformCases
+from autoplan.search.alternatives.layer_splits import Paths, primal_heuristic
 from autoplan.search.alternatives.stage_alternatives import (
     Alternatives,
     Scale,
     slowest_path_ticks,
     step_ticks,
 )
-from autoplan.search.alternatives.uniform_recompute import UniformCases
 from autoplan.search.bounds.memory_bound import TooSmallLimits
-from autoplan.search.bounds.path_counts import Paths
 from autoplan.search.bounds.step_bound import (
     Bound,
     SymmetricCandidates,

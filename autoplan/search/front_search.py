@@ -15,8 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Array, Candidates, divisors
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.costs.predict import facts_of, predict, predict_all
@@ -35,20 +34,17 @@ from autoplan.results.front import Certificate, Front, Rejection
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
 from autoplan.rules.layout_rules import rules_for
-from autoplan.rules.search_menus import unsearched
-from autoplan.rules.user_constraints import UserRule, even_only, user_rules_of
+from autoplan.rules.user_constraints import UserRule, even_only, unsearched, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.recompute import listed_modes
 from autoplan.schema.resolved_job import hashes
 from autoplan.search.alternatives.stage_alternatives import Scale
-from autoplan.search.cp.constraint_model import SolverStoppedError
-from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.search.cp.constraint_model import SolverStoppedError, solver_parameters, solver_version
 from autoplan.search.front_sweep import FrontPoint, FrontSweep
 from autoplan.search.infeasibility import fitting_candidates, reasons_of
 from autoplan.search.space.candidate_space import NO_SPACE, Space, space_of
-from autoplan.search.space.choices import candidate_blocks, usual_candidates
+from autoplan.search.space.choices import candidate_blocks, usual_candidates, with_rank_orders
 from autoplan.search.space.priced_candidates import PricedCandidates, all_priced, open_conjuncts, priced
-from autoplan.search.space.rank_orders import with_rank_orders
 
 Progress: TypeAlias = Callable[[int, float], None]
 

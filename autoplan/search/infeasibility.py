@@ -30,9 +30,8 @@ from autoplan.search.bounds.memory_bound import (
     reachable_sums,
 )
 from autoplan.search.space.candidate_space import Space, conflicting_rules, layout_counts, space_of
-from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.rank_orders import first_of_classes, order_classes
-from autoplan.search.space.sized_candidates import SizedCandidates, sized, sized_parts
+from autoplan.search.space.choices import first_of_classes, order_classes, recompute_modes
+from autoplan.search.space.priced_candidates import SizedCandidates, sized, sized_parts
 from autoplan.units import format_bytes, format_seconds
 
 #: Candidates times stages that are sized at once: 4 MB an array.

@@ -17,15 +17,24 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Array, divisors
 from autoplan.costs.device.machine import Machine
-from autoplan.costs.matmul.distributed_product import SchemeMemory, SchemeTimes, scheme_memory, scheme_times
-from autoplan.costs.matmul.extents import MOST_EXTENT, with_extent
-from autoplan.costs.matmul.grids import GridAxis, Grids, Terms, scheme_name
-from autoplan.costs.matmul.product import Product
+from autoplan.costs.matmul.distributed_product import (
+    GridAxis,
+    Grids,
+    SchemeMemory,
+    SchemeTimes,
+    Terms,
+    rounds_of,
+    scheme_memory,
+    scheme_name,
+    scheme_times,
+    sent_bytes,
+    sent_messages,
+    transfers_of,
+)
+from autoplan.costs.matmul.product import MOST_EXTENT, Product, with_extent
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory
-from autoplan.costs.matmul.transfers import rounds_of, sent_bytes, sent_messages, transfers_of
 from autoplan.schema.costmodel.kernel_spec import CollectiveTable
 from autoplan.schema.job import Job
 from autoplan.schema.precision import SchemeName
@@ -375,7 +384,6 @@ def with_scaled_links(
     measured table x t0 + (t - t0) / y, which is the table itself where both are 1. ``across`` nodes hops and
     bandwidth of the network do, and nothing inside a node changes.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> with_scaled_links(machine) == machine
     True
     >>> faster = with_scaled_links(machine, across=True, bandwidth=2.0).links

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from autoplan.verification.claim_checks import checks_of
 from autoplan.verification.serving.serving_claims import ServingQuestion, examined_answers, serving_checks
-from autoplan.verification.stated_answers import Stated
-from autoplan.verification.value_comparison import field_differences
+from autoplan.verification.stated_answers import Stated, field_differences
 
 __all__ = [
     "ServingQuestion",

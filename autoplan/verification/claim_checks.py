@@ -20,7 +20,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.deadline import Deadline
 from autoplan.results.merged_front import inner_objectives, question_fields, step_limit
 from autoplan.results.verdict import Check, Finding, checked, shortened
-from autoplan.rules.search_menus import unsearched
+from autoplan.rules.user_constraints import unsearched
 from autoplan.schema.job import Job
 from autoplan.schema.resolved_job import document_hash, file_facts, hashes
 from autoplan.schema.saved_front import SavedCertificate, SavedFront
@@ -37,15 +37,15 @@ from autoplan.verification.fact_checks import (
     provenance_errors,
     stack_errors,
 )
-from autoplan.verification.listing.dominated_boxes import Box, boxes_of, maximal
+from autoplan.verification.listing.branch_and_bound import Box, boxes_of, maximal
 from autoplan.verification.stated_answers import (
     Stated,
     StatedAnswer,
     StatedPlan,
     certificate_errors,
+    differences,
     front_errors,
 )
-from autoplan.verification.value_comparison import differences
 from autoplan.version import __version__
 
 #: What a certificate says of the search, and nothing depends on.

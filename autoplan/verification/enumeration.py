@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
 from math import prod
@@ -32,15 +32,16 @@ EQUIVALENT_ZERO: Final = 1
 DOMINATED_RING: Final = 2
 EQUIVALENT_ORDER: Final = 3
 
-#: Columns in which equivalent choices without a data axis agree, and those in which rings of two lengths do.
-_UNSHARDED: Final = (
-    *("tp", "cp", "ep", "etp", "microbatch", "sequence_parallel", "vpp", "schedule"),
-    *("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard", "order"),
-)
-_RING: Final = (
-    *("tp", "ep", "zero", "sequence_parallel", "vpp", "schedule"),
-    *("recompute_num_layers", "offload", "uniform_recompute", "offload_every", "dp_shard", "order"),
-)
+
+def _columns_but(*names: str) -> tuple[str, ...]:
+    """Return the columns of choices without these."""
+    return tuple(field.name for field in fields(Candidates) if field.name not in {"pp", *names})
+
+
+#: Columns in which equivalent choices agree: those without a data axis, rings of two lengths, rank orders.
+_UNSHARDED: Final = _columns_but("dp", "zero")
+_RING: Final = _columns_but("dp", "cp", "etp", "microbatch")
+_ORDERED: Final = _columns_but("order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +276,8 @@ def orders_of(job: Job) -> list[Order]:
     orders, wish = list(job.stack.orders), job.search.order
     if job.cluster.devices > job.cluster.node.devices or any("order" in rule.rule for rule in job.relations):
         return orders
-    asked = wish if isinstance(wish, tuple) else (wish,)
-    allowed = [order for order in orders if order in asked or "any" in asked]
+    wished = wish if isinstance(wish, tuple) else (wish,)
+    allowed = [order for order in orders if order in wished or "any" in wished]
     return (allowed or orders)[:1]
 
 
@@ -303,10 +304,8 @@ def _members_per_node(order: Order, degrees: tuple[int, ...], shard: int, node: 
     groups = [(dense[axis], _stride(order, axis, dense)) for axis in ("tp", "cp", "pp")]
     groups += [(experts[axis], _stride(order, axis, experts)) for axis in ("tp", "cp", "dp")]
     groups += [(ranks, stride), (shard_size, stride), (ranks // shard_size, stride * shard_size)]
-    shard_members, expert_stride = (
-        max(tp * shard // (ep * etp), 1) if shard else edp,
-        _stride(order, "dp", experts),
-    )
+    shard_members = max(tp * shard // (ep * etp), 1) if shard else edp
+    expert_stride = _stride(order, "dp", experts)
     groups += [(shard_members, expert_stride), (edp // shard_members, expert_stride * shard_members)]
     return tuple(min(members, max(1, node // step)) for members, step in groups)
 
@@ -322,19 +321,7 @@ def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDAr
     residual_rules = [
         what_is_left(job, relation, c.take(np.array(index, dtype=np.int64))) for relation in rules
     ]
-    names = (
-        "microbatch",
-        "zero",
-        "sequence_parallel",
-        "vpp",
-        "schedule",
-        "recompute_num_layers",
-        "offload",
-        "uniform_recompute",
-        "offload_every",
-        "dp_shard",
-    )
-    other_columns = list(zip(*(getattr(c, name).tolist() for name in names), strict=True))
+    columns = list(zip(*(getattr(c, name).tolist() for name in _ORDERED), strict=True))
     degrees = list(zip(*(x.tolist() for x in (c.tp, c.cp, c.dp, c.ep, c.etp)), strict=True))
     seen = set()
     for k, i in enumerate(index):
@@ -342,7 +329,7 @@ def equivalent_orders(job: Job, c: Candidates, valid: NDArray[np.bool_]) -> NDAr
         members_per_node = _members_per_node(
             ORDERS[c.order[i]], (tp, cp, dp, c.pp, ep, etp), int(c.dp_shard[i]), node
         )
-        key = (degrees[i], other_columns[i], members_per_node, *(nodes[k] for nodes in residual_rules))
+        key = (columns[i], members_per_node, *(nodes[k] for nodes in residual_rules))
         equivalent[i] = key in seen
         seen.add(key)
     return equivalent

@@ -16,8 +16,7 @@ from autoplan.deadline import Deadline
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes
 from autoplan.verification.enumeration import ChoiceCounts, JudgedChoices, counted, judged_choices, layouts_of
-from autoplan.verification.listing.branch_and_bound import below, reach
-from autoplan.verification.listing.dominated_boxes import Box
+from autoplan.verification.listing.branch_and_bound import Box, below, reach
 from autoplan.verification.listing.layout_listing import Listing
 from autoplan.verification.relaxation.choice_floors import (
     ChoiceFloors,

@@ -20,8 +20,7 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.resolved_job import hashes, resolved
 from autoplan.schema.saved_front import SavedCertificate, SavedFront, SavedSuggestion
-from autoplan.verification.stated_answers import Stated
-from autoplan.verification.value_comparison import differences
+from autoplan.verification.stated_answers import Stated, differences
 
 
 def fact_errors(saved: SavedFront, job: Job) -> Iterator[str]:

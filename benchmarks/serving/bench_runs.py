@@ -16,15 +16,14 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
+from autoplan.costs.core.iteration import Iteration
 from autoplan.costs.core.parameters import total_parameters
-from autoplan.costs.core.serving.iteration import Iteration
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
 from autoplan.costs.serving.queueing.event_simulation import simulate
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
-from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_layout import KV_BITS, EngineLayout, WeightFormat
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat
 
 __all__ = ["BenchFacts", "bench_facts", "bench_sizes", "bench_tokens_per_second", "captured_sizes"]
 

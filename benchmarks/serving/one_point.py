@@ -20,7 +20,7 @@ from autoplan.calibration.engine_fit import ClientResult, EngineFit, EngineRun, 
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
+from autoplan.costs.serving.queueing.scheduler_rules import scheduler_rules
 from autoplan.errors import AutoplanError
 from benchmarks.serving.served_jobs import engine_of, served_job
 from benchmarks.serving.served_runs import ServedRun, mode_of, read_served_runs

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from autoplan.catalog import engine_kernels_origin
-from autoplan.costs.serving.served_intervals import interval_of, spread_of, unmet_parts, widening
+from autoplan.costs.serving.served_intervals import Distance, interval_of, spread_of, unmet_parts, widening
 from autoplan.schema.costmodel.interval_spec import IntervalSpec, SpreadLoad
 from benchmarks.reading import fixed_sample
 from benchmarks.serving.served_jobs import engine_of
@@ -139,7 +139,7 @@ def residual(outcome: ServedOutcome, metric: str) -> float | None:
 
 def width_of(outcome: ServedOutcome, spec: IntervalSpec) -> float:
     """Return how wide the interval of a run is by its device and the version of its engine [1]."""
-    width, _ = widening(spec, measured=outcome.kernels_measured, engine=None)
+    width, _ = widening(spec, Distance(measured=outcome.kernels_measured))
     return width * (spec.assumed_version.value if outcome.assumed else 1.0)
 
 
@@ -150,7 +150,7 @@ def row_of(outcome: ServedOutcome, spec: IntervalSpec) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"id": outcome.id}
     unmet = unmet_parts(spec, outcome.model, outcome.device)
-    width = width_of(outcome, spec) * widening(spec, measured=True, engine=None, unmet=unmet)[0]
+    width = width_of(outcome, spec) * widening(spec, Distance(unmet=unmet))[0]
     for metric in METRICS:
         value = outcome.values.get(metric)
         load = cast("SpreadLoad", outcome.mode or "all")

@@ -18,13 +18,11 @@ from autoplan.errors import AutoplanError
 from autoplan.schema.hardware import DeviceSpec, NodeSpec
 from autoplan.schema.job import Cluster
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_facts import StepFacts
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.engine_stack import Engine
+from autoplan.schema.serving.engine_layout import EngineLayout, KvFormat, WeightFormat
+from autoplan.schema.serving.engine_stack import Engine, StepFacts
 from autoplan.schema.serving.request_lengths import FixedLength, ServingWorkload
 from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
 from benchmarks.serving.bench_runs import BenchFacts, bench_facts
 from benchmarks.serving.served_runs import RunEngine, ServedRun, WorkerLayout
 from benchmarks.skips import Skipped, skipped_by

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoplan.catalog import engine_kernels_for, kernels_for
-from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
-from autoplan.costs.serving.disaggregated.pool_pricing import prompt_transfer
+from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, prompt_transfer
 from autoplan.costs.serving.disaggregated.role_engines import decode_engine, prefill_engine
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.served_layouts import ServingCosts, UnitParts, unit_parts

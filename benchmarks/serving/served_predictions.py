@@ -17,24 +17,28 @@ from typing import Final
 import numpy as np
 
 from autoplan.catalog import engine_kernels_for, kernels_for
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
+from autoplan.costs.core.served_prediction import CapacityPrediction
 from autoplan.costs.serving.disaggregated.pool_simulation import proportional_sends, simulate_pools
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration, GroupIteration, Line
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.token_prices import launch_seconds
+from autoplan.costs.serving.iteration.layer_prices import launch_seconds
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import length_moments
-from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad, drawn_load
+from autoplan.costs.serving.queueing.request_load import (
+    CLIENT_SECONDS,
+    EngineQueue,
+    RequestLoad,
+    drawn_load,
+    length_moments,
+)
 from autoplan.costs.serving.queueing.run_statistics import SimulatedRun
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
-from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules, scheduler_rules
 from autoplan.costs.serving.queueing.steady_state import closed_loop
 from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
 from autoplan.errors import AutoplanError
-from autoplan.schema.serving.engine_facts import StepFacts
 from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_stack import StepFacts
 from autoplan.schema.serving.request_lengths import (
     FixedLength,
     RangeLength,
@@ -188,8 +192,11 @@ def _closed(run: ServedRun, served: ServedJob, iteration: Iteration) -> Served:
     load = replace(load, front_end_busy=served.layout.adp * _busy(run, served))
     rules = _rules(run, served)
     result = simulate(load, rules, iteration)
-    away, lengths = CLIENT_SECONDS + _front_end(run, served.job), length_moments(load, rules)
-    point = closed_loop(float(own), lengths, rules, iteration, client_seconds=away)
+    away, queue = (
+        CLIENT_SECONDS + _front_end(run, served.job),
+        EngineQueue(length_moments(load, rules), rules, iteration),
+    )
+    point = closed_loop(float(own), queue, client_seconds=away)
     return Served(
         _loop_values(run, served.job, result, (clients, own, parts)),
         _is_saturated(run, own, predict_capacity(served.scope)),

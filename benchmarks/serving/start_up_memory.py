@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from autoplan.catalog import resolve_serving_job
-from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.core.served_prediction import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.serving.engine_layout import EngineLayout

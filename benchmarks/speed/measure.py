@@ -154,8 +154,7 @@ def pricing(repeat: int, unit: float) -> dict[str, Any]:
     from autoplan.costs.device.machine import machine_of
     from autoplan.search.space.candidate_space import space_of
     from autoplan.search.space.choices import recompute_modes
-    from autoplan.search.space.priced_candidates import priced
-    from autoplan.search.space.sized_candidates import sized
+    from autoplan.search.space.priced_candidates import priced, sized
 
     job = load_job(PRICED)
     seconds: list[float] = []

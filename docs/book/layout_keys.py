@@ -6,8 +6,7 @@ import dataclasses
 from typing import Final, get_args
 
 from autoplan.schema.layout import _KEYS, OFFLOADS, ORDERS, RECOMPUTE, SCHEDULES, parse_layout
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.weight_formats import KvFormat, WeightFormat
+from autoplan.schema.serving.engine_layout import EngineLayout, KvFormat, WeightFormat
 from docs.book.markdown import table
 
 __all__ = ["layout_page"]

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 
 import pytest
 
-from autoplan.calibration.coefficients import number_of
+from autoplan.calibration.least_squares import number_of
 from autoplan.catalog import entry_names, stack
 from autoplan.schema.costmodel.software import SoftwareSpec, with_software
 from autoplan.schema.job import Job

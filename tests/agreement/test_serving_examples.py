@@ -12,11 +12,11 @@ from autoplan.costs.serving.engine_memory import (
     engine_memory,
     reserve_bytes,
     sampler_peak_bytes,
+    stage_weights,
     utilization,
 )
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import cache_shape, kv_cache_bytes, token_layer_bytes
-from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
 from tests.support.serving_jobs import GIB, serving_job
 

@@ -11,15 +11,13 @@ import pytest
 
 import autoplan.costs.serving
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import decode_step
-from autoplan.costs.serving.iteration.layer_matrices import Matrix
-from autoplan.costs.serving.iteration.token_prices import head_seconds, traffic_seconds
-from autoplan.costs.serving.queueing.length_moments import length_moments
+from autoplan.costs.serving.iteration.iteration_of_engine import decode_step, engine_iteration, kernel_prices
+from autoplan.costs.serving.iteration.kernel_prices import Matrix
+from autoplan.costs.serving.iteration.layer_prices import head_seconds, traffic_seconds
 from autoplan.costs.serving.queueing.open_loop import open_loop
-from autoplan.costs.serving.queueing.request_load import RequestLoad
+from autoplan.costs.serving.queueing.request_load import EngineQueue, RequestLoad, length_moments
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from autoplan.schema.serving.engine_layout import EngineLayout
@@ -100,17 +98,17 @@ def test_the_host_counts_where_the_scheduler_is_not_asynchronous():
 
 
 def engine_of_the_page():
-    """Return lengths, rules and iterations: 10 ms, and 10 ms for each prompt of 1,000 tokens."""
+    """Return a queue whose iterations take 10 ms, and 10 ms for each prompt of 1,000 tokens."""
     rules = SchedulerRules(max_num_seqs=64, max_num_batched_tokens=8192, pool=BlockPool(10**6, 16))
     lengths = length_moments(RequestLoad((1000, 1000), (91, 111)), rules)
-    return lengths, rules, AffineIteration(10e-3, per_token=10e-6)
+    return EngineQueue(lengths, rules, AffineIteration(10e-3, per_token=10e-6))
 
 
 def test_the_maximum_by_hand():
     """64 places hold a prompt in one iteration of 101, and 0.634 prompts begin in an iteration."""
     decodes = 64 * 100 / 101
     step = 0.010 + decodes / 100 * 0.010
-    point = maximum(*engine_of_the_page())
+    point = maximum(engine_of_the_page())
 
     assert point.time_per_output_token == pytest.approx(step, rel=1e-6)
     assert point.output_tokens_per_second == pytest.approx(101 * decodes / 100 / step, rel=1e-6)
@@ -127,12 +125,12 @@ def test_a_closed_loop_by_hand():
         first = step + 0.010 + 0.010 * (1 + prompts)
         clients = decodes / 100 / step * (first + 100 * step)
         low, high = (decodes, high) if clients < 32 else (low, decodes)
-    point = closed_loop(32, *engine_of_the_page())
+    point = closed_loop(32, engine_of_the_page())
 
     assert point.decodes == pytest.approx(decodes, rel=2e-3)
     assert point.time_per_output_token == pytest.approx(step, rel=2e-3)
     assert point.time_to_first_token == pytest.approx(first, rel=2e-3)
-    waiting = closed_loop(100, *engine_of_the_page())
+    waiting = closed_loop(100, engine_of_the_page())
     assert waiting.time_to_first_token == pytest.approx(100 / 38.788 - 100 * 0.0163366, rel=1e-3)
 
 
@@ -144,7 +142,7 @@ def test_an_open_loop_by_hand():
     service = step * 1000 / (8192 - 10 * 100 * step)
     queue = 10 * service / (1 - 10 * service) * service
     first = (step + spread) / 2 + 0.010 + 0.010 * (1 + 10 * step) + crowd + queue
-    point = open_loop(10, *engine_of_the_page())
+    point = open_loop(10, engine_of_the_page())
 
     assert point.decodes == pytest.approx(10 * 100 * step, rel=1e-3)
     assert point.time_to_first_token == pytest.approx(first, rel=2e-3)

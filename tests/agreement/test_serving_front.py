@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import engine_kernels_for, kernels_for
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.search.serving.engine_allocation import AllocationProblem, AllocationSearch
-from autoplan.search.serving.engine_options import WHOLE, undominated
+from autoplan.search.serving.engine_options import WHOLE, UndominatedOptions
 from autoplan.search.serving.serving_search import ServingSearch
 from tests.support.engine_choices import OBJECTIVES, Engine, engines, front_by_force, front_by_search
 from tests.support.quick_cases import slow_after
@@ -117,7 +117,7 @@ def test_leaving_dominated_options_out_changes_no_front(options, shared, mixed):
     """An option that another of its size, share and formats beats in every respect is on no front."""
     objectives = ("throughput_per_device", "time_per_output_token")
     problem = AllocationProblem(tuple(options), 8, 8, objectives, shared, mixed_formats=mixed)
-    fewer = replace(problem, options=tuple(undominated(options)))
+    fewer = replace(problem, options=tuple(UndominatedOptions(options).remaining()))
 
     assert front_by_force(problem) == front_by_force(fewer)
 

@@ -96,8 +96,8 @@ def test_a_better_choice_is_named_where_there_is_one(options, objectives, kept, 
     values = all_values(options, objectives, job)
     known = [value for i, value in enumerate(values) if i in kept]
     search = ChoiceSearch(job, options, DEVICES, lambda option: option, ENDLESS)
-    boxes = boxes_beyond(known, len(objectives), thinning)
-    named = any(search.better(box, objectives) for box in boxes)
+    boxes = boxes_beyond(known, objectives, thinning)
+    named = any(search.better(box) for box in boxes)
 
     assert search.undecided == 0
     assert named == any(is_better(value, known, thinning) for value in values)
@@ -110,7 +110,7 @@ def test_what_a_simulation_breaks_is_no_better_choice(options, objectives):
     job = serving_job(devices=DEVICES)
     search = ChoiceSearch(job, options, DEVICES, lambda _: None, ENDLESS)
 
-    assert not any(search.better(box, objectives) for box in boxes_beyond([], len(objectives), 0.01))
+    assert not any(search.better(box) for box in boxes_beyond([], objectives, 0.01))
 
 
 JOBS = (

@@ -11,16 +11,18 @@ import pytest
 from autoplan.catalog import engine_kernels_for, kernels_for, load_job
 from autoplan.catalog.programs import any_layout
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.layer.elementwise import elementwise_seconds
 from autoplan.costs.layer.layer_time import _attention, _layer_gemm_passes, layer_times
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import prefill_attention_seconds
-from autoplan.costs.serving.iteration.iteration_of_engine import kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
-from autoplan.costs.serving.iteration.layer_matrices import attention_matrices, dense_matrices
-from autoplan.costs.serving.iteration.token_prices import layer_collectives, traffic_seconds
+from autoplan.costs.serving.iteration.iteration_of_engine import iteration_parts, kernel_prices
+from autoplan.costs.serving.iteration.kernel_prices import attention_matrices, dense_matrices
+from autoplan.costs.serving.iteration.layer_prices import (
+    layer_collectives,
+    prefill_attention_seconds,
+    traffic_seconds,
+)
 from autoplan.schema.layout import parse_layout
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job

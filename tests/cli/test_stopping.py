@@ -18,7 +18,7 @@ from autoplan.deadline import Deadline
 from autoplan.rules.layout_rules import broken_rules
 from autoplan.schema.job import RuleSpec
 from autoplan.search import front_search, search
-from autoplan.search.cp.cp_sat import status_of
+from autoplan.search.cp.constraint_model import status_of
 from tests.support.deadlines import Looks
 
 JOB = "llama3-8b-8x-a100"

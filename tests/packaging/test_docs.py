@@ -12,11 +12,9 @@ from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.grid_spec import GridSpec
 from autoplan.schema.job import JobSpec, Limits, SearchSpec, Workload
-from autoplan.schema.serving.engine_facts import DefaultTier, GraphTier
-from autoplan.schema.serving.engine_stack import EngineFacts
+from autoplan.schema.serving.engine_stack import DefaultTier, EngineFacts, GraphTier
 from autoplan.schema.serving.request_lengths import ServingWorkload
-from autoplan.schema.serving.serving_choices import ServingSearchSpec
-from autoplan.schema.serving.serving_limits import ServingLimits
+from autoplan.schema.serving.serving_choices import ServingLimits, ServingSearchSpec
 from autoplan.schema.serving.serving_spec import ServingSpec
 from docs.book.contents import chapters
 from docs.generate_reference import PAGES

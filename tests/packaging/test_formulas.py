@@ -55,6 +55,7 @@ READINGS = frozenset(
         "PooledPrediction.most_requests_per_second",
         "PooledPrediction.starts",
         "PrefillEngine.groups",
+        "PricedEngine.queue",
         "ClosedForm.output_tokens_per_second",
         "ClosedForm.time_per_output_token",
         "ClosedForm.time_to_first_token",

@@ -102,7 +102,7 @@ def test_functions_are_short():
     assert statistics.quantiles(lengths, n=20)[-1] <= 40
 
 
-@pytest.mark.parametrize("room", ["costs/serving", "costs/core/serving"])
+@pytest.mark.parametrize("room", ["costs/serving", "costs/core"])
 def test_names_say_what_a_value_is(room):
     """A class of requests is a ``request_class``, not something ``known``; likewise own, given and asked."""
     names = {

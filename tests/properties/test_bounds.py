@@ -30,8 +30,7 @@ from autoplan.search.bounds.memory_bound import (
 from autoplan.search.bounds.step_bound import bound
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.priced_candidates import priced
-from autoplan.search.space.sized_candidates import sized
+from autoplan.search.space.priced_candidates import priced, sized
 from tests.support.enumerated_fronts import random_job
 from tests.support.quick_cases import slow_after
 from tests.support.unlike_layers import several, with_unlike_layers

@@ -13,9 +13,9 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.plan_and_evaluate import merged
 from autoplan.results.merged_front import batch_of, values_of
 from autoplan.rules.layout_rules import broken_rules
+from autoplan.schema.adapters import PriceSpec
 from autoplan.schema.job import Limits, RuleSpec
-from autoplan.schema.job_choices import PriceSpec
-from autoplan.search.cp.cp_sat import PARAMETERS
+from autoplan.search.cp.constraint_model import PARAMETERS
 from autoplan.search.front_search import search
 from autoplan.search.space.candidate_space import space_of
 from autoplan.verification.enumeration import counted

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from autoplan.answers.gemm.single_product import GemmQuestion, ProductSettings, pricing_job
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.distributed_product import scheme_times
-from autoplan.costs.matmul.extents import (
+from autoplan.costs.matmul.distributed_product import Terms, scheme_times
+from autoplan.costs.matmul.product import (
+    Product,
+    element_size,
+    hbm_bytes,
+    intensity,
     largest_extent,
     least_words,
     least_words_of_any_memory,
@@ -20,8 +24,6 @@ from autoplan.costs.matmul.extents import (
     smallest_compute_bound,
     with_extent,
 )
-from autoplan.costs.matmul.grids import Terms
-from autoplan.costs.matmul.product import Product, element_size, hbm_bytes, intensity
 from autoplan.costs.matmul.product_costs import (
     block_bytes,
     forward_seconds,

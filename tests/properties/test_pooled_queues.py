@@ -9,10 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import engine_kernels_for, kernels_for
-from autoplan.costs.core.serving.served_prediction import EngineLoad
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.core.served_prediction import EngineLoad
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.served_layouts import ServingCosts, engine_load
 from autoplan.schema.serving.engine_layout import parse_serving_layout
 from tests.support.serving_jobs import serving_job

@@ -19,8 +19,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.model import MixtureOfExperts
 from autoplan.schema.stage_layers import even_stages
 from autoplan.verification.enumeration import valid_choices
-from autoplan.verification.listing.branch_and_bound import below, reach
-from autoplan.verification.listing.dominated_boxes import Box, boxes_of, tick_bytes
+from autoplan.verification.listing.branch_and_bound import Box, below, boxes_of, reach, tick_bytes
 from autoplan.verification.listing.layout_listing import Listing
 from autoplan.verification.relaxation.choice_floors import bounded_group
 from tests.support.own_rules import OWN

@@ -7,15 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Candidates, divisors
 from autoplan.errors import LayoutError
 from autoplan.rules.layout_rules import broken_rules
-from autoplan.rules.search_menus import MOST_VIRTUAL_STAGES, OFFLOAD_INTERVALS, unsearched
-from autoplan.rules.user_constraints import even_only, recompute_menu
+from autoplan.rules.user_constraints import (
+    MOST_VIRTUAL_STAGES,
+    OFFLOAD_INTERVALS,
+    even_only,
+    recompute_menu,
+    unsearched,
+)
 from autoplan.schema.layout import parse_layout
-from autoplan.search.space.choices import candidate_blocks
-from autoplan.search.space.rank_orders import with_rank_orders
+from autoplan.search.space.choices import candidate_blocks, with_rank_orders
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_job
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 
 from autoplan.catalog import load_entry
 from autoplan.costs.serving.engine_capacity import predict_capacity
+from autoplan.costs.serving.engine_memory import stage_weights
 from autoplan.costs.serving.engine_scope import EngineScope, stage_layers_of_engine
-from autoplan.costs.serving.served_weights import stage_weights
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.weight_formats import FORMATS
+from autoplan.schema.serving.engine_layout import FORMATS, EngineLayout
 from tests.support.serving_jobs import serving_job
 
 STACKS = ("vllm@0.11", "vllm@0.19", "vllm@0.33", "sglang@0.5.8", "sglang@0.5.23", "tensorrt-llm@1.2")

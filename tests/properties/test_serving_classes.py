@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from autoplan.costs.serving.classes import class_lengths, class_times
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
+from autoplan.costs.serving.queueing.request_load import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.scheduler_rules import CachedPrefix
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
@@ -36,7 +36,7 @@ def near(predicted, simulated, share):
 def differing(point, load, rules, iteration, cut, *, first):
     """Return the times of classes that the closed form has otherwise than a simulation of the same load."""
     lengths = length_moments(load, rules)
-    times = class_times(point, lengths, class_lengths(load, rules), rules, iteration)
+    times = class_times(point, EngineQueue(lengths, rules, iteration), class_lengths(load, rules))
     names = [str(number) for number in range(len(times))]
     run = run_statistics(simulate(load, rules, iteration), warm=cut, drain=cut, names=names)
     wrong = [] if [known.name for known in run.classes] == names else ["classes"]
@@ -64,7 +64,9 @@ def test_classes_of_a_closed_loop_in_closed_form(classes, clients, iteration, se
     """Time per token and latency of each class lie within 5 % of the simulation, the first token too (V3)."""
     rules = rules_of(ENGINES[0], seqs=256, tokens=8192, blocks=40_000)
     load = load_of_classes(classes, clients * 12 + 900, seed, clients=clients)
-    point = closed_loop(clients, length_moments(load, rules), rules, iteration, client_seconds=1e-3)
+    point = closed_loop(
+        clients, EngineQueue(length_moments(load, rules), rules, iteration), client_seconds=1e-3
+    )
     assume(prefill_share(point) < 0.3)
 
     assert differing(point, load, rules, iteration, max(100, 2 * clients), first=0.05) == []
@@ -83,9 +85,9 @@ def test_classes_of_an_open_loop_in_closed_form(classes, share, engine, ahead, i
     """Time per token and latency of each class lie within 5 % of the simulation, TTFT within 12 %."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=40_000, asynchronous=ahead)
     sample = length_moments(load_of_classes(classes, 500, seed), rules)
-    rate = share * maximum(sample, rules, iteration, at_once=False).requests_per_second
+    rate = share * maximum(EngineQueue(sample, rules, iteration), at_once=False).requests_per_second
     load = load_of_classes(classes, 3000, seed, rate=rate)
-    point = open_loop(rate, length_moments(load, rules), rules, iteration)
+    point = open_loop(rate, EngineQueue(length_moments(load, rules), rules, iteration))
     assume(prefill_share(point) < 0.2)
 
     assert differing(point, load, rules, iteration, 300, first=0.12) == []
@@ -130,10 +132,12 @@ def test_a_prefix_of_one_class_hastens_its_first_token_alone():
     first = {}
     for name, rules in (("plain", plain), ("own", own)):
         lengths = length_moments(load, rules)
-        point = closed_loop(4, lengths, rules, iteration, client_seconds=1e-3)
+        point = closed_loop(4, EngineQueue(lengths, rules, iteration), client_seconds=1e-3)
         first[name] = [
             times.time_to_first_token
-            for times in class_times(point, lengths, class_lengths(load, rules), rules, iteration)
+            for times in class_times(
+                point, EngineQueue(lengths, rules, iteration), class_lengths(load, rules)
+            )
         ]
 
     gain = [before - after for before, after in zip(first["plain"], first["own"], strict=True)]
@@ -146,8 +150,8 @@ def test_classes_that_are_alike_see_the_same(clients):
     load = load_of_classes([(0.5, 600, 200), (0.5, 600, 200)], 1500, clients=clients)
     rules = rules_of(ENGINES[0], seqs=256, tokens=8192, blocks=40_000)
     lengths = length_moments(load, rules)
-    point = closed_loop(clients, lengths, rules, ITERATIONS[0], client_seconds=1e-3)
-    one, other = class_times(point, lengths, class_lengths(load, rules), rules, ITERATIONS[0])
+    point = closed_loop(clients, EngineQueue(lengths, rules, ITERATIONS[0]), client_seconds=1e-3)
+    one, other = class_times(point, EngineQueue(lengths, rules, ITERATIONS[0]), class_lengths(load, rules))
 
     assert near(one.time_to_first_token, other.time_to_first_token, 0.02)
     assert near(one.time_per_output_token, other.time_per_output_token, 0.01)

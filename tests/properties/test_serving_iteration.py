@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_serving_job
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
+from autoplan.costs.serving.engine_memory import stage_weights
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
 from autoplan.costs.serving.kv_cache import token_layer_bytes
-from autoplan.costs.serving.served_weights import stage_weights
 from autoplan.schema.serving.engine_layout import EngineLayout
 
 CASES = (

@@ -10,8 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
+from autoplan.costs.serving.queueing.request_load import EngineQueue, length_moments
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
 from tests.support.affine_iteration import AffineIteration
@@ -108,7 +108,9 @@ def test_a_closed_loop_in_closed_form(lengths, clients, engine, ahead, iteration
     """Throughput and time per output token lie within 5 % of the simulation, saturated or not (V3)."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=12_000, asynchronous=ahead)
     load = drawn(*lengths, clients * 12 + 200, seed, clients=clients)
-    point = closed_loop(clients, length_moments(load, rules), rules, iteration, client_seconds=1e-3)
+    point = closed_loop(
+        clients, EngineQueue(length_moments(load, rules), rules, iteration), client_seconds=1e-3
+    )
     assume(_is_steady(point, engine, lengths))
     run = run_statistics(simulate(load, rules, iteration), warm=4 * clients, drain=clients)
 
@@ -130,7 +132,7 @@ def test_the_maximum_in_closed_form(lengths, engine, blocks, iteration, seed):
     """The mean field lies within 5 % of the simulation (V3), 12 % where requests are preempted."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=blocks)
     load = drawn(*lengths, 2500, seed)
-    point = maximum(length_moments(load, rules), rules, iteration)
+    point = maximum(EngineQueue(length_moments(load, rules), rules, iteration))
     assume(_is_steady(point, engine, lengths))
     several = 2 * int(point.decodes) + 2
     run = run_statistics(simulate(load, rules, iteration), warm=several, drain=several)
@@ -153,9 +155,9 @@ def test_an_open_loop_in_closed_form(lengths, share, engine, ahead, iteration, s
     """Time per output token lies within 5 % of the simulation below the maximum (V3)."""
     rules = rules_of(engine, seqs=256, tokens=8192, blocks=20_000, asynchronous=ahead)
     sample = length_moments(drawn(*lengths, 2000, seed), rules)
-    rate = share * maximum(sample, rules, iteration, at_once=False).requests_per_second
+    rate = share * maximum(EngineQueue(sample, rules, iteration), at_once=False).requests_per_second
     load = drawn(*lengths, 3000, seed, rate=rate)
-    point = open_loop(rate, length_moments(load, rules), rules, iteration)
+    point = open_loop(rate, EngineQueue(length_moments(load, rules), rules, iteration))
     assume(_is_steady(point, engine, lengths) and point.decodes < 300)
     run = run_statistics(simulate(load, rules, iteration), warm=800, drain=800)
 
@@ -171,11 +173,11 @@ def test_an_open_loop_waits_for_places(engine, places, share):
     rules = rules_of(engine, seqs=places, tokens=8192, blocks=20_000, asynchronous=True)
     lengths_ = (500, 128)
     moments = length_moments(spread_load(lengths_, 2000, 1, spread=0.2, clients=0), rules)
-    rate = share * maximum(moments, rules, ITERATIONS[1], at_once=False).requests_per_second
+    rate = share * maximum(EngineQueue(moments, rules, ITERATIONS[1]), at_once=False).requests_per_second
     gaps = np.random.default_rng(3).exponential(1.0, 4000)
     sent = spread_load(lengths_, 4000, 2, spread=0.2, clients=0)
     load = replace(sent, arrivals=tuple((np.cumsum(gaps) * 4000 / gaps.sum() / rate).tolist()))
-    point = open_loop(rate, moments, rules, ITERATIONS[1])
+    point = open_loop(rate, EngineQueue(moments, rules, ITERATIONS[1]))
     run = run_statistics(simulate(load, rules, ITERATIONS[1]), warm=400, drain=400)
 
     assert 0.7 < point.time_to_first_token / run.time_to_first_token.mean < 1.4
@@ -196,7 +198,9 @@ def first_token_ratios(engine, spread, seeds):
         lengths, clients, rules, iteration = at_the_edge(seed, engine)
         sample = spread_load(lengths, 2000 if spread else 1, 1, spread=spread, clients=clients)
         load = spread_load(lengths, 12 * clients, seed, spread=spread, clients=clients)
-        point = closed_loop(clients, length_moments(sample, rules), rules, iteration, client_seconds=1e-3)
+        point = closed_loop(
+            clients, EngineQueue(length_moments(sample, rules), rules, iteration), client_seconds=1e-3
+        )
         run = run_statistics(simulate(load, rules, iteration), warm=4 * clients, drain=clients)
         assert near(point.output_tokens_per_second, run.output_tokens_per_second, 0.2)
         ratios.append(point.time_to_first_token / run.time_to_first_token.mean)
@@ -227,7 +231,7 @@ def test_more_clients_wait_no_less(engine, seeds):
         moments = length_moments(spread_load(lengths, 2000, 1, spread=0.2, clients=clients), rules)
         loads_ = sorted({1, 2, clients // 2, *range(clients - 4, clients + 9, 2), 2 * clients, 9 * clients})
         times = [
-            closed_loop(n, moments, rules, iteration, client_seconds=1e-3).time_to_first_token
+            closed_loop(n, EngineQueue(moments, rules, iteration), client_seconds=1e-3).time_to_first_token
             for n in loads_
             if n > 0
         ]
@@ -240,8 +244,8 @@ def test_above_the_maximum_the_wait_has_no_end():
     load = drawn(500, 300, 500)
     rules = rules_of(ENGINES[0])
     lengths = length_moments(load, rules)
-    top = maximum(lengths, rules, ITERATIONS[0], at_once=False)
-    point = open_loop(1.01 * top.requests_per_second, lengths, rules, ITERATIONS[0])
+    top = maximum(EngineQueue(lengths, rules, ITERATIONS[0]), at_once=False)
+    point = open_loop(1.01 * top.requests_per_second, EngineQueue(lengths, rules, ITERATIONS[0]))
 
     assert point.saturated
     assert math.isinf(point.time_to_first_token)
@@ -254,8 +258,8 @@ def test_a_light_load_has_the_times_of_a_lone_request(rate, engine):
     """However seldom requests come, an iteration that runs decodes one, and none is faster than that."""
     rules = rules_of(engine)
     lengths = length_moments(drawn(500, 300, 500), rules)
-    alone = closed_loop(1, lengths, rules, ITERATIONS[0])
-    point = open_loop(rate, lengths, rules, ITERATIONS[0])
+    alone = closed_loop(1, EngineQueue(lengths, rules, ITERATIONS[0]))
+    point = open_loop(rate, EngineQueue(lengths, rules, ITERATIONS[0]))
 
     assert near(point.time_per_output_token, alone.time_per_output_token, 0.02)
     assert near(point.time_to_first_token, alone.time_to_first_token, 0.1)

@@ -18,8 +18,7 @@ from autoplan.search.alternatives.reduction_overlap import with_more_reduction_o
 from autoplan.search.alternatives.stage_alternatives import Scale
 from autoplan.search.space.candidate_space import space_of
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.priced_candidates import priced
-from autoplan.search.space.sized_candidates import sized
+from autoplan.search.space.priced_candidates import priced, sized
 
 BUSY = 2**36
 

@@ -39,9 +39,8 @@ from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.base import Frozen
 from autoplan.schema.job import Job
 from autoplan.schema.run_files import LEAST_RUNS, RunSpec, RunsSpec
-from autoplan.schema.serving.engine_facts import SourcedRatio
 from autoplan.schema.serving.engine_layout import EngineLayout, parse_serving_layout
-from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec
+from autoplan.schema.serving.engine_stack import EngineChanges, EngineSpec, SourcedRatio
 from autoplan.schema.serving.request_lengths import FixedLength
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.schema.yaml.document import Document, format_path
@@ -187,7 +186,7 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     PyTorch. Under torchrun over several nodes the network is timed, too. Raises UnsupportedError without
     either, and CatalogError for hardware that is not known.
     """
-    from autoplan.calibration import link_measurement, torchbench
+    from autoplan.calibration import torchbench
 
     name = hardware or detected().entry
     device_spec, node = find_hardware(name)
@@ -196,18 +195,18 @@ def measured_hardware(hardware: str | None = None, *, device: str = "cuda") -> s
     kernels = kernels_for(device_spec.name)
     if "RANK" in os.environ:
         bench = torchbench.open_bench(device)
-        rates = link_measurement.measured_links(bench)
+        rates = torchbench.measured_links(bench)
         bench.leave()
         if bench.rank != 0:
             return None
     else:
-        rates_of_tests = link_measurement.nccl_tests_links(node.devices) if device == "cuda" else None
+        rates_of_tests = torchbench.nccl_tests_links(node.devices) if device == "cuda" else None
         if rates_of_tests is None:
             torchbench.open_bench(device)  # it says what is missing before processes start
             words = ("hardware", "--measure", "--hardware", name, "--device", device)
-            return link_measurement.spread_over_devices(node.devices, words)
+            return torchbench.spread_over_devices(node.devices, words)
         rates = rates_of_tests
-    measured = link_measurement.measured_node(node, kernels, rates)
+    measured = torchbench.measured_node(node, kernels, rates)
     return _checked_file(measured, measured.name)[1]
 
 

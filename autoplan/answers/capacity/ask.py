@@ -12,8 +12,8 @@ from typing import Final
 from autoplan.catalog import load_serving_job
 from autoplan.catalog.entries import fuller_nodes
 from autoplan.catalog.request_traces import request_trace_of
-from autoplan.costs.core.divisors import divisors
-from autoplan.costs.core.serving.capacity import CapacityPrediction
+from autoplan.costs.core.candidates import divisors
+from autoplan.costs.core.served_prediction import CapacityPrediction
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_memory import utilization
 from autoplan.costs.serving.engine_scope import EngineScope
@@ -28,10 +28,15 @@ from autoplan.results.serving.capacity_answer import (
 )
 from autoplan.rules.engine_rules import broken_engine_rules
 from autoplan.schema.job import Cluster
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.engine_layout import (
+    FORMATS,
+    KV_BITS,
+    DisaggregatedLayout,
+    EngineLayout,
+    narrower_formats,
+)
 from autoplan.schema.serving.serving_choices import ServingSearchSpec, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import FORMATS, KV_BITS, narrower_formats
 
 #: Requests that are drawn for their mean length.
 _DRAWN: Final = 256

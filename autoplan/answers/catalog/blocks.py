@@ -37,10 +37,10 @@ from autoplan.report.render.blocks import (
 )
 from autoplan.report.render.terminal import Terminal
 from autoplan.results.plan import ParameterCounts
+from autoplan.schema.adapters import batches_of
 from autoplan.schema.costmodel.stack import StackSpec
 from autoplan.schema.hardware import ClusterSpec, DeviceSpec, NodeSpec
 from autoplan.schema.job import JobSpec
-from autoplan.schema.job_choices import batches_of
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.program import ProgramSpec
 from autoplan.schema.yaml.document import Path

@@ -35,12 +35,11 @@ from autoplan.catalog.programs import USUAL, any_layout
 from autoplan.costs.core.candidates import Candidates
 from autoplan.costs.core.prediction import Communication
 from autoplan.costs.core.scope import Scope, scope_of
-from autoplan.costs.core.serving.served_prediction import EngineLoad
+from autoplan.costs.core.served_prediction import EngineLoad
 from autoplan.costs.device.machine import machine_of, serial
 from autoplan.costs.network.collectives import Group, Operation, bus_bandwidth_factor
 from autoplan.costs.predict import facts_of, microbatch_seconds, predict, time_on
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, engine_load, served
 from autoplan.deadline import Deadline, check_deadline
 from autoplan.errors import InfeasibleError, LayoutError, UnsupportedError
@@ -50,13 +49,12 @@ from autoplan.planning.plan_and_evaluate import chosen, plannable, valid_layout
 from autoplan.planning.serving_plans import evaluate_serving, plan_serving, serving_costs, serving_job
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.serving_limit_rules import broken_limits, broken_means, broken_rate_limits
+from autoplan.rules.engine_rules import broken_limits, broken_means, broken_rate_limits
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_choices import ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 
 # Collectives of a layout by kind, axis and place in a step, and the time of each axis.
 

@@ -10,7 +10,7 @@ from autoplan.results.front import OrderNoise, order_noise
 from autoplan.results.plan import Plan
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan, loss
 from autoplan.schema.job import Job
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import Dimension
 

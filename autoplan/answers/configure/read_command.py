@@ -166,7 +166,7 @@ def show_engine_file(
 
 def _devices_of(hardware: str, devices: int | None) -> int:
     """Return the number of devices of ``hardware`` that a run has; raises CatalogError for an unknown one."""
-    from autoplan.catalog.look_ups import clusters_of
+    from autoplan.catalog.option_jobs import clusters_of
 
     return clusters_of(hardware, devices, Path())[0].devices
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from autoplan.answers.explain.load_flips import best_plan, engine_parts, load_flips, load_of, plan_flip
-from autoplan.costs.core.serving.served_prediction import Distribution
+from autoplan.costs.core.served_prediction import Distribution
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.deadline import Deadline, DeadlineOver, check_deadline
@@ -23,12 +23,10 @@ from autoplan.results.serving.serving_explanation import (
     ServingStanding,
 )
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan, loss
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, least_rate_per_device
-from autoplan.schema.serving.class_jobs import class_sets
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
-from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KV_BITS, narrower_formats
+from autoplan.rules.engine_rules import LIMITED_TIMES, least_rate_per_device
+from autoplan.schema.serving.engine_layout import KV_BITS, DisaggregatedLayout, EngineLayout, narrower_formats
+from autoplan.schema.serving.serving_choices import ClassLimits, Percentiles, ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob, class_sets
 from autoplan.search.serving.engine_options import EngineOption
 from autoplan.search.serving.engines import engine_units
 from autoplan.search.serving.serving_search import ServingSearch

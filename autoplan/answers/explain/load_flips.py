@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.iteration import Chunk
-from autoplan.costs.core.serving.served_prediction import EngineLoad
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.core.iteration import Chunk
+from autoplan.costs.core.served_prediction import EngineLoad
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_parts import decode_step, iteration_parts
+from autoplan.costs.serving.iteration.iteration_of_engine import decode_step, iteration_parts
+from autoplan.costs.serving.served_intervals import settled_pools
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
@@ -28,11 +28,10 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled_pools
 from autoplan.deadline import DeadlineOver, check_deadline
 from autoplan.results.serving.serving_explanation import EngineParts, LoadFlip
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
     broken_limits,
     broken_means,
     broken_rate_limits,
@@ -40,10 +39,9 @@ from autoplan.rules.serving_limit_rules import (
     limits_times,
     request_test,
 )
-from autoplan.schema.serving.class_jobs import job_of_classes
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_choices import ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import with_options
 

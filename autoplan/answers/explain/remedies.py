@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from autoplan.catalog.job_edits import edited_file
+from autoplan.catalog.job_files import edited_file
 from autoplan.catalog.programs import ANY_LAYOUT, USUAL
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors
 from autoplan.costs.predict import facts_of, predict_all
 from autoplan.errors import AutoplanError, UnsupportedError
 from autoplan.planning.plan_and_evaluate import chosen, evaluate

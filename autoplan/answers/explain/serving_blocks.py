@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from autoplan.costs.core.serving.step_parts import IterationParts
+from autoplan.costs.core.iteration import IterationParts
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import (
     GAP,
@@ -36,7 +36,7 @@ from autoplan.results.serving.serving_explanation import (
     ServingStanding,
 )
 from autoplan.results.serving.serving_front import ServingPlan, objective_value
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 

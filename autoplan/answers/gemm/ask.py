@@ -22,24 +22,28 @@ from autoplan.answers.gemm.value import (
 )
 from autoplan.costs.device.machine import ideal, machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.distributed_product import compute_seconds, scheme_memory, scheme_times
-from autoplan.costs.matmul.extents import (
+from autoplan.costs.matmul.distributed_product import (
+    Grids,
+    Terms,
+    compute_seconds,
+    rounds_of,
+    scheme_memory,
+    scheme_times,
+    sent_bytes,
+    sent_messages,
+    transfer_traffic,
+    transfers_of,
+)
+from autoplan.costs.matmul.product import (
+    Product,
+    element_size,
     largest_extent,
     least_words,
     least_words_for_memory,
     least_words_of_any_memory,
     with_extent,
 )
-from autoplan.costs.matmul.grids import Grids, Terms
-from autoplan.costs.matmul.product import Product, element_size
 from autoplan.costs.matmul.product_costs import forward_seconds, inference_tensors, needed_memory, unmeasured
-from autoplan.costs.matmul.transfers import (
-    rounds_of,
-    sent_bytes,
-    sent_messages,
-    transfer_traffic,
-    transfers_of,
-)
 from autoplan.costs.uncertainty import half_widths, within_tables
 from autoplan.errors import InfeasibleError
 from autoplan.schema.job import Job

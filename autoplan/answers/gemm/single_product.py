@@ -21,9 +21,9 @@ from autoplan.answers.gemm.value import (
     SplitK,
     TensorBytes,
 )
-from autoplan.catalog.derived_nodes import derived_name
 from autoplan.catalog.entries import device as device_named
 from autoplan.catalog.entries import engine
+from autoplan.catalog.hardware_names import derived_name
 from autoplan.catalog.job_files import resolve_job
 from autoplan.costs.device.machine import Machine, machine_of
 from autoplan.costs.device.memory_limit import (
@@ -32,15 +32,20 @@ from autoplan.costs.device.memory_limit import (
     lt_workspace_bytes,
     overheads_of,
 )
-from autoplan.costs.matmul.extents import (
+from autoplan.costs.matmul.product import (
     MOST_EXTENT,
     Extent,
+    Product,
+    bytes_of,
+    flops_of,
+    hbm_bytes,
+    intensity,
     largest_extent,
+    output_precision,
     ridge_point,
     smallest_compute_bound,
     with_extent,
 )
-from autoplan.costs.matmul.product import Product, bytes_of, flops_of, hbm_bytes, intensity, output_precision
 from autoplan.costs.matmul.product_costs import (
     LiveTensor,
     NeededMemory,

@@ -25,8 +25,7 @@ from autoplan.answers.guide.value import (
 )
 from autoplan.catalog.entries import model
 from autoplan.catalog.job_files import job_of_text
-from autoplan.catalog.look_ups import clusters_of
-from autoplan.catalog.option_jobs import assumed_batch, assumed_sequence, usual_node
+from autoplan.catalog.option_jobs import assumed_batch, assumed_sequence, clusters_of, usual_node
 from autoplan.costs.core.prediction import Prediction, StageMemory, TimePrediction
 from autoplan.costs.predict import facts_of, predict
 from autoplan.deadline import Deadline

@@ -26,9 +26,17 @@ from autoplan.calibration.measurement import (
     KernelShare,
     MeasuredParts,
 )
-from autoplan.calibration.traces.intervals import NO_TIME, Instants, Times, instants_of, united
-from autoplan.calibration.traces.kernel_class import KINDS, Kind
-from autoplan.calibration.traces.timeline_record import DeviceTrace, ProcessGroup
+from autoplan.calibration.traces.timeline_record import (
+    KINDS,
+    NO_TIME,
+    DeviceTrace,
+    Instants,
+    Kind,
+    ProcessGroup,
+    Times,
+    instants_of,
+    united,
+)
 
 #: The part of a step that communication of a group belongs to, given its operation.
 PartOf = Callable[[ProcessGroup, str], str]

@@ -25,23 +25,22 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 
 from autoplan.calibration.traces.event_stream import trace_items
-from autoplan.calibration.traces.intervals import Times, instants_of
-from autoplan.calibration.traces.kernel_class import (
-    KINDS,
-    Kind,
-    collective_of,
-    kind_of_kernel,
-    kind_of_operator,
-    known_collective,
-)
 from autoplan.calibration.traces.timeline_record import (
+    KINDS,
     DeviceFacts,
     DeviceTrace,
     HostTrace,
     KernelColumns,
+    Kind,
     ProcessGroup,
     StepRange,
+    Times,
+    collective_of,
     columns_of,
+    instants_of,
+    kind_of_kernel,
+    kind_of_operator,
+    known_collective,
     merged_steps,
 )
 from autoplan.costs.core.prediction import PREDICTED_PART
@@ -212,7 +211,7 @@ class _KinetoReader:
     devices: dict[str, KernelColumns] = field(default_factory=dict)
     threads: dict[object, Operators] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    known: dict[str, int] = field(default_factory=dict)
+    indices: dict[str, int] = field(default_factory=dict)
     backends: list[tuple[int, int, str, str]] = field(default_factory=list)
     steps: list[StepRange] = field(default_factory=list)
     device_steps: list[StepRange] = field(default_factory=list)
@@ -305,7 +304,7 @@ class _KinetoReader:
             return
         start, end = self._span(event, number)
         name = self._name(event, number)
-        index = self.known.setdefault(name, len(self.known))
+        index = self.indices.setdefault(name, len(self.indices))
         if index == len(self.names):
             self.names.append(name)
         thread = str(event.get("tid"))

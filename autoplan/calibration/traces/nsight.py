@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 from urllib.parse import quote
 
-from autoplan.calibration.traces.intervals import Instants, Times, instants_of
-from autoplan.calibration.traces.kernel_class import collective_of, kind_of_kernel
 from autoplan.calibration.traces.kineto import is_allocation, is_loader, is_optimizer, rank_of_name, step_of
 from autoplan.calibration.traces.timeline_record import (
     DeviceFacts,
     DeviceTrace,
     HostTrace,
+    Instants,
     KernelColumns,
     ProcessGroup,
     StepRange,
+    Times,
+    collective_of,
     columns_of,
+    instants_of,
+    kind_of_kernel,
     merged_steps,
 )
 from autoplan.catalog import open_file

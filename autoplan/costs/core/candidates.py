@@ -1,9 +1,15 @@
 """Candidates of the search as arrays, and the array types of ``autoplan.costs``.
 
 Every formula works on arrays with one entry a candidate, so the search prices thousands of candidates with
-the code that prices the single layout of ``evaluate``.
+the code that prices the single layout of ``evaluate``. Choices are integer codes; degrees divide the devices.
 
-Integer codes of a candidate's choices, for arrays: schedule, recompute, offload and shard size.
+Notation (this file only)::
+
+    t, c, d, p  tensor-, context- and data-parallel degree, stages of a pipeline      [1]
+
+A layout's order names the axes from the innermost to the outermost. The stride of an axis is the product of
+the degrees inside it. Experts have their own axes over the same ranks: ``etp`` replaces ``tp``, ``ep``
+replaces ``cp``, and the expert data-parallel axis ``edp`` replaces ``dp``.
 """
 
 from __future__ import annotations
@@ -12,13 +18,14 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import IntEnum, IntFlag
 from functools import cache, cached_property
+from math import isqrt
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.schema.layout import OFFLOADS, SCHEDULES, Offload, Schedule
+from autoplan.schema.layout import OFFLOADS, ORDERS, SCHEDULES, Offload, Schedule
 from autoplan.schema.recompute import RECOMPUTE, RecomputeMode
 
 if TYPE_CHECKING:
@@ -209,6 +216,10 @@ def of_uniform_mode(candidates: Candidates, values: ByMode) -> Array:
     return chosen
 
 
+#: Columns of candidates that are the numbers of a layout by the same name.
+_NUMBERS: Final = ("tp", "dp", "cp", "ep", "microbatch", "zero", "vpp", "offload_every", "dp_shard")
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Decision variables of ``C`` candidates with one pipeline depth ``pp``; arrays of shape [C].
@@ -243,7 +254,7 @@ class Candidates:
 
     @cached_property
     def strides(self) -> dict[tuple[str, str], Array]:
-        """Strides of axes, as they were computed (``rank_strides``)."""
+        """Strides of axes, as they were computed."""
         return {}
 
     @cached_property
@@ -293,25 +304,17 @@ class Candidates:
         from autoplan.schema.recompute import FULL
 
         return Layout(
-            tp=int(self.tp[i]),
+            **{name: int(getattr(self, name)[i]) for name in _NUMBERS},
             pp=self.pp,
-            dp=int(self.dp[i]),
-            cp=int(self.cp[i]),
-            ep=int(self.ep[i]),
             expert_tensor=int(self.etp[i]),
-            microbatch=int(self.microbatch[i]),
             layers=tuple(layers),
             recomputed=tuple((mode, tuple(counts)) for mode, counts in recomputed.items()),
-            zero=int(self.zero[i]),
-            vpp=int(self.vpp[i]),
             sequence_parallel=bool(self.sequence_parallel[i]),
             schedule=ScheduleCode(int(self.schedule[i])).schedule,
             # Without full recompute there are no recompute units.
             recompute_num_layers=int(self.recompute_num_layers[i]) if any(recomputed.get(FULL, ())) else 1,
             optimizer_offload=bool(self.optimizer_offload[i]),
             activation_offload=bool(self.activation_offload[i]),
-            offload_every=int(self.offload_every[i]),
-            dp_shard=int(self.dp_shard[i]),
             order=ORDERS[int(self.order[i])],
         )
 
@@ -326,22 +329,19 @@ class Candidates:
         host = [host_choice(x.offload, x.mode or "none", x.offload_every) for x in layouts]
         offload, recompute, every = map(ints, zip(*host, strict=True))
         return Candidates(
+            **{
+                name: ints([getattr(x, name) for x in layouts])
+                for name in _NUMBERS
+                if name != "offload_every"
+            },
             pp=layouts[0].pp,
-            tp=ints([x.tp for x in layouts]),
-            dp=ints([x.dp for x in layouts]),
-            cp=ints([x.cp for x in layouts]),
-            ep=ints([x.ep for x in layouts]),
             etp=ints([x.etp for x in layouts]),
-            microbatch=ints([x.microbatch for x in layouts]),
-            zero=ints([x.zero for x in layouts]),
             sequence_parallel=ints([x.sequence_parallel for x in layouts]),
-            vpp=ints([x.vpp for x in layouts]),
             schedule=ints([ScheduleCode.of(x.schedule) for x in layouts]),
             recompute_num_layers=ints([x.recompute_num_layers for x in layouts]),
             offload=offload,
             uniform_recompute=recompute,
             offload_every=every,
-            dp_shard=ints([x.dp_shard for x in layouts]),
             order=ints([ORDERS.index(x.order) for x in layouts]),
         )
 
@@ -421,3 +421,82 @@ class ShardCode(IntEnum):
 
     ALL = 0
     NODE = -1
+
+
+Axis: TypeAlias = Literal["tp", "cp", "dp", "pp"]
+
+
+_AXES: Final[tuple[Axis, ...]] = ("tp", "cp", "dp", "pp")
+
+
+def _inside(axis: Axis, other: Axis) -> NDArray[np.bool_]:
+    """Return for every order whether ``other`` is inside ``axis``."""
+    orders = (order.split("-") for order in ORDERS)
+    return np.array([order.index(other) < order.index(axis) for order in orders])
+
+
+_INSIDE: Final = {(axis, other): _inside(axis, other) for axis in _AXES for other in _AXES}
+
+
+def _stride(candidates: Candidates, axis: Axis, kind: str, degrees: dict[Axis, Ints | int]) -> Array:
+    """Return the product of the degrees inside ``axis`` [1], shape [C], for one ``kind`` of degrees."""
+    if (kind, axis) not in candidates.strides:
+        stride = np.ones(len(candidates))
+        for other, degree in degrees.items():
+            stride = stride * np.where(_INSIDE[axis, other][candidates.order], degree, 1)
+        candidates.strides[kind, axis] = stride
+    return candidates.strides[kind, axis]
+
+
+def axis_stride(candidates: Candidates, axis: Axis) -> Array:
+    """Return the stride of ``axis`` [1], shape [C]: the product of the degrees inside it.
+
+    >>> texts = ("tp=2,pp=4,dp=8", "tp=2,pp=4,dp=8,order=tp-pp-cp-dp")
+    >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
+    >>> axis_stride(both, "dp").tolist(), axis_stride(both, "pp").tolist()  # 2, 2 x 4; 2 x 8, 2
+    ([2.0, 8.0], [16.0, 2.0])
+
+    Leaves out: cluster schedulers that do not place consecutive ranks on a node.
+    Source: Megatron-LM, megatron/core/parallel_state.py, RankGenerator, whose order is tp-cp-ep-dp-pp, or
+    tp-cp-ep-pp-dp under --use-tp-pp-dp-mapping.
+    """
+    c = candidates
+    return _stride(c, axis, "all", {"tp": c.tp, "cp": c.cp, "dp": c.dp, "pp": c.pp})
+
+
+def expert_stride(candidates: Candidates, axis: Axis) -> Array:
+    """Return the stride of an axis of experts [1], shape [C].
+
+    ``axis`` is the axis that it replaces: ``tp`` for ``etp``, ``cp`` for ``ep``, ``dp`` for ``edp``.
+
+    >>> texts = ("tp=2,pp=4,dp=8,ep=4", "tp=2,pp=4,dp=8,ep=4,order=pp-cp-dp-tp")
+    >>> both = Candidates.of([parse_layout(text, layers=32, devices=64) for text in texts])
+    >>> expert_stride(both, "cp").tolist(), expert_stride(both, "dp").tolist()  # 2, 4; 2 x 4, 4 x 4
+    ([2.0, 4.0], [8.0, 16.0])
+
+    Source: Megatron-LM, megatron/core/parallel_state.py, expert_decoder_rank_generator.
+    """
+    c = candidates
+    return _stride(c, axis, "experts", {"tp": c.etp, "cp": c.ep, "dp": c.edp, "pp": c.pp})
+
+
+def data_stride(candidates: Candidates) -> Array:
+    """Return the stride of the data-parallel group with context parallelism [1], shape [C].
+
+    >>> data_stride(candidate("tp=2,cp=2", layers=32, devices=16)).tolist()
+    [2.0]
+    """
+    data = axis_stride(candidates, "dp")
+    return np.where(candidates.cp > 1, axis_stride(candidates, "cp"), data)
+
+
+def divisors(n: int) -> tuple[int, ...]:
+    """Return the divisors of ``n``, ascending [1].
+
+    >>> divisors(12)
+    (1, 2, 3, 4, 6, 12)
+
+    If d divides n, so does n / d, and the smaller of the two is at most the square root of n.
+    """
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
+    return tuple(sorted({*small, *(n // d for d in small)}))

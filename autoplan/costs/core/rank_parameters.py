@@ -67,7 +67,6 @@ class Weights:
 def padded_vocabulary(job: Job, tp: Array) -> Array:
     """Return the padded vocabulary V [1]: the next multiple of b t, ceil(v / bt) bt.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> padded_vocabulary(job, np.array([1.0, 8.0])).tolist()  # 1,002 x 128 without padding, and 126 x 1,024
     [128256.0, 129024.0]
 
@@ -85,8 +84,7 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
     Tensor parallelism divides matrices by t. With t above the number of key-value heads, every rank has one,
     which neighbours replicate. Norms and row biases are replicated.
 
-    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> weights = weights_of(load_job("llama3-8b-8x-a100"), one)
+    >>> weights = weights_of(job, candidate("tp=2"))
     >>> float(weights.layer.total[0, 0])  # (218,112,000 - 8,192) / 2 + 8,192
     109060096.0
     >>> float(weights.head.total[0, 0])  # 128,256 x 4,096 / 2 + 4,096
@@ -121,8 +119,7 @@ def weights_of(job: Job, candidates: Candidates) -> Weights:
 def layer_weights(job: Job, candidates: Candidates) -> Part:
     """Return the parameters of a layer on one rank [1], shape [C, 1], of candidates of any depths.
 
-    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> float(layer_weights(load_job("llama3-8b-8x-a100"), one).total[0, 0])
+    >>> float(layer_weights(job, candidate("tp=2")).total[0, 0])
     109060096.0
     """
     return _layer(job, candidates, column(candidates.tp))
@@ -165,7 +162,6 @@ def experts_quantized(job: Job) -> bool:
     Experts of a loop are linear modules, as all that is quantised; grouped ones are two stacked parameters,
     which the stack quantises or leaves in 16 bits.
 
-    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), adapters=AdapterSpec(rank=8, base="nf4"))
     >>> cases = [SoftwareSpec(), SoftwareSpec(quantized_experts=True), SoftwareSpec(experts="loop")]
     >>> [experts_quantized(replace(job, stack=with_software(stack("hf-trainer"), x))) for x in cases]
@@ -201,8 +197,7 @@ def expert_adapter_parameters(job: Job, candidates: Candidates) -> Array:
 
     >>> adapters = AdapterSpec(rank=16, targets="attention", experts=True)
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), adapters=adapters)
-    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
-    >>> float(expert_adapter_parameters(job, one)[0, 0]), 16 * 8 * (2 * 4096 + 3 * 14336)
+    >>> float(expert_adapter_parameters(job, candidate("dp=8"))[0, 0]), 16 * 8 * (2 * 4096 + 3 * 14336)
     (6553600.0, 6553600)
 
     Source: huggingface/peft, tuners/lora/layer.py, ParamWrapper.update_layer.
@@ -337,7 +332,6 @@ def adapter_parameters(job: Job, t: Array) -> Array:
     of the target. DoRA adds a magnitude for each output, m. Of the average layer, where some have linear
     attention.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> both = [AdapterSpec(rank=16, targets="attention", dora=x) for x in (False, True)]
     >>> lora, dora = (float(adapter_parameters(replace(job, adapters=x), np.ones(1))[0]) for x in both)
     >>> lora, dora - lora  # 16 (2 (4096 + 4096) + 2 (4096 + 1024)), and 2 (4096 + 1024)

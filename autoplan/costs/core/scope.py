@@ -110,10 +110,9 @@ class Scope:
         A stack that shards by experts pads every shard to at least one expert: max(1, ranks of the shard
         group / experts of a rank).
 
-        >>> from types import SimpleNamespace as Some
-        >>> job = Some(model=Some(moe=Some(experts=8)), stack=Some(memory=Some(experts_sharded_on_dim0=True)))
-        >>> one = Some(ep=np.array([1]), expert_shard=np.array([64]))
-        >>> scope = Some(job=job, candidates=one, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
+        >>> job = Part(model=Part(moe=Part(experts=8)), stack=Part(memory=Part(experts_sharded_on_dim0=True)))
+        >>> one = Part(ep=np.array([1]), expert_shard=np.array([64]))
+        >>> scope = Part(job=job, candidates=one, shards=np.ones((1, 1)), parameters_sharded=flag([[True]]))
         >>> Scope.padding.func(scope).tolist()  # 64 ranks for 8 experts
         [[8.0]]
 
@@ -130,8 +129,7 @@ class Scope:
     def padded(self, part: Part) -> Array:
         """Return the parameters of ``part`` in its collectives [1]: n, those of experts times ``padding``.
 
-        >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
-        >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+        >>> scope = scope_of(job, candidate("tp=1"))
         >>> float(scope.padded(scope.weights.layer)[0, 0])  # no experts: all parameters of a layer
         218112000.0
 
@@ -147,8 +145,7 @@ class Scope:
         value / d; the experts' part of it is padded and divided by the ranks of their own shard group. Of
         what is ``trained`` (gradients, optimizer states) experts have no part below adapters.
 
-        >>> one = Candidates.of([parse_layout("dp=8,ep=4", layers=32, devices=8)])
-        >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), one)
+        >>> scope = scope_of(load_job("mixtral-8x7b-8x-h200"), candidate("dp=8,ep=4"))
         >>> layer = scope.weights.layer  # 352,321,536 of 394,305,536 parameters are in two experts
         >>> float(scope.spread(flag(True), layer.total, layer)[0, 0])
         181408768.0
@@ -170,8 +167,7 @@ class Scope:
     def split(self, sharded: Array, value: Array | float) -> Array:
         """Return ``value``, divided by d where ``sharded`` is 1, in its unit: value / d.
 
-        >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
-        >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+        >>> scope = scope_of(job, candidate("dp=8"))
         >>> [float(scope.split(flag(on), 24.0)[0, 0]) for on in (True, False)]
         [3.0, 24.0]
 
@@ -185,8 +181,7 @@ class Scope:
 def scope_of(job: Job, candidates: Candidates) -> Scope:
     """Return the scope of ``candidates``: parameters, microbatches a step and tokens a microbatch [1].
 
-    >>> one = Candidates.of([parse_layout("pp=2,mbs=2", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), one)
+    >>> scope = scope_of(job, candidate("pp=2,mbs=2"))
     >>> float(scope.tokens[0, 0]), scope.first.tolist(), scope.last.tolist()  # 2 x 8,192
     (16384.0, [[1.0, 0.0]], [[0.0, 1.0]])
 
@@ -208,8 +203,7 @@ def scope_of(job: Job, candidates: Candidates) -> Scope:
 def tokens_of(job: Job, candidates: Candidates) -> Array:
     """Return T, the tokens of a microbatch on one rank [1], shape [C]: b s / c, of both sequences of pairs.
 
-    >>> one = Candidates.of([parse_layout("cp=2,mbs=2", layers=32, devices=8)])
-    >>> tokens_of(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 / 2
+    >>> tokens_of(job, candidate("cp=2,mbs=2")).tolist()  # 2 x 8,192 / 2
     [8192.0]
 
     Leaves out: sequence parallelism, which also splits them between GEMMs.
@@ -222,11 +216,7 @@ def tokens_of(job: Job, candidates: Candidates) -> Array:
 def sequences_of(job: Job, candidates: Candidates) -> Array:
     """Return the sequences of a microbatch [1], shape [C]: b, or 2 b of b pairs, in one forward.
 
-    >>> from autoplan.catalog import load_job
-    >>> from autoplan.schema.layout import parse_layout
-    >>> from autoplan.schema.post_training import RLSpec
-    >>> one = Candidates.of([parse_layout("mbs=2", layers=32, devices=8)])
-    >>> sequences_of(replace(load_job("llama3-8b-8x-a100"), rl=RLSpec(method="dpo")), one).tolist()
+    >>> sequences_of(replace(job, rl=RLSpec(method="dpo")), candidate("mbs=2")).tolist()
     [4.0]
 
     Source: huggingface/trl, trl/trainer/dpo_trainer.py, DataCollatorForPreference:
@@ -239,8 +229,7 @@ def sequences_of(job: Job, candidates: Candidates) -> Array:
 def microbatches(job: Job, candidates: Candidates) -> Array:
     """Return m, the microbatches of a step on each data-parallel rank [1], shape [C]: B / (d b).
 
-    >>> one = Candidates.of([parse_layout("tp=2,mbs=2", layers=32, devices=8)])
-    >>> microbatches(load_job("llama3-8b-8x-a100"), one).tolist()  # 128 / (4 x 2)
+    >>> microbatches(job, candidate("tp=2,mbs=2")).tolist()  # 128 / (4 x 2)
     [16.0]
 
     Leaves out: batches that d b does not divide; the rules of a layout exclude them.
@@ -253,7 +242,6 @@ def microbatches(job: Job, candidates: Candidates) -> Array:
 def with_modes_of(job: Job, used: Collection[str]) -> Job:
     """Return ``job`` without the unusual recompute modes of its stack that are not ``used``.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> "mlp" in job.stack.rules.recompute, "mlp" in with_modes_of(job, ["full"]).stack.rules.recompute
     (True, False)
     """
@@ -272,7 +260,7 @@ def at_precision(job: Job) -> Job:
     all-gathers and reductions. Under fp8 layers have 8-bit copies of their 16-bit parameters. The stack's
     ``by_precision`` is applied last.
 
-    >>> memory = at_precision(replace(load_job("llama3-8b-8x-a100"), precision="fp32")).stack.memory
+    >>> memory = at_precision(replace(job, precision="fp32")).stack.memory
     >>> memory.parameter_bytes, memory.master_bytes, memory.gradient_bytes
     (4, 0, 4)
 

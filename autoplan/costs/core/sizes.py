@@ -20,7 +20,7 @@ from autoplan.schema.model import ModelSpec
 def element_bytes(job: Job) -> float:
     """Return e, the bytes of an element of an activation [byte]: 4 in fp32, else 2.
 
-    >>> element_bytes(load_job("llama3-8b-8x-a100"))  # bf16
+    >>> element_bytes(job)  # bf16
     2.0
 
     Source: the sizes of torch.bfloat16, torch.float16 and torch.float32.
@@ -35,7 +35,6 @@ def residual_bytes(job: Job) -> float:
     parameters, and so is what is passed from block to block; a frozen model is in the format in which it is
     gathered, 16 bits where nothing else is said, but for what PEFT casts to fp32 around a quantised base.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> [residual_bytes(replace(job, stack=stack(name))) for name in ("megatron-core", "ddp")]
     [2.0, 4.0]
     >>> memory = stack("ddp").memory.model_copy(update={"gathered_bytes": 4})
@@ -76,7 +75,7 @@ def sequence_parallel_degree(candidates: Candidates) -> Array:
 def dropout_masks(job: Job) -> float:
     """Return the bytes of stored dropout masks an element [byte]: 1 with dropout, else 0.
 
-    >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(load_job("llama3-8b-8x-a100"))
+    >>> dropout_masks(load_job("gpt3-175b-128x-a100")), dropout_masks(job)
     (1.0, 0.0)
 
     Leaves out: a dropout probability of zero, which is no setting of a job.
@@ -89,7 +88,6 @@ def dropout_masks(job: Job) -> float:
 def softmax_in_fp32(job: Job) -> bool:
     """Return whether eager attention's softmax gives 4 bytes for a score of 2, which a cast makes 2 again.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> eager = [stack(name) for name in ("hf-trainer", "megatron-lm")]
     >>> [softmax_in_fp32(replace(job, stack=found)) for found in eager]
     [True, False]
@@ -135,7 +133,7 @@ def runs_under_autocast(job: Job) -> bool:
 def data_ranks(candidates: Candidates) -> Array:
     """Return the data-parallel ranks: same parameters, different tokens [1], shape [C]: c d.
 
-    >>> data_ranks(Candidates.of([parse_layout("tp=2,cp=2", layers=32, devices=16)])).tolist()  # 2 x 4
+    >>> data_ranks(candidate("tp=2,cp=2", layers=32, devices=16)).tolist()  # 2 x 4
     [8.0]
 
     Leaves out: expert parallelism.

@@ -154,8 +154,8 @@ def attention_grid(table: AttentionTable, *, backward: bool = False, flash2: boo
 
 def _plain_ratio(ratio: Ratios, extents: Sequence[int]) -> Array:
     """Return a ratio at ``extents``, linear in their logarithm; beyond those of ``at`` it stays."""
-    found: Array = np.interp(np.log(extents), np.log(ratio.at), ratio.values)
-    return found
+    value: Array = np.interp(np.log(extents), np.log(ratio.at), ratio.values)
+    return value
 
 
 def attention_efficiency(

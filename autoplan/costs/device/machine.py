@@ -142,7 +142,7 @@ def machine_of(job: Job) -> Machine:
     Rates are [FLOP/s] and [byte/s], launches and latencies [s]: a fact times the efficiencies in the kernels'
     and the stack's files.
 
-    >>> machine_of(load_job("llama3-8b-8x-a100")).peak_flops / 1e12  # TFLOP/s of an A100 in bf16
+    >>> machine.peak_flops / 1e12  # TFLOP/s of an A100 in bf16
     312.0
 
     Raises UnsupportedError where the device has no matrix rate for the precision.
@@ -293,7 +293,7 @@ def peak_flops(cluster: Cluster, precision: Precision, *, tf32: bool = True) -> 
 
     fp32 has the tf32 rate where a device has one and the program asks for it, else that of vector units.
 
-    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> cluster = job.cluster
     >>> [peak_flops(cluster, "fp32", tf32=x) / 1e12 for x in (True, False)]  # of an A100
     [156.0, 19.5]
 
@@ -325,7 +325,7 @@ def _peak_rate(device: DeviceSpec, precision: Precision) -> float | None:
 def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) -> Rate:
     """Return the rate of matrix products of a device at ``precision`` [FLOP/s].
 
-    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> cluster = job.cluster
     >>> gemm_rate_of(cluster, kernels_for(cluster.device.name), "bf16").peak <= 312e12
     True
 
@@ -338,7 +338,7 @@ def gemm_rate_of(cluster: Cluster, kernels: KernelSpec, precision: Precision) ->
 def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
     """Return the rate of fused attention in forward, in 16 bits [FLOP/s].
 
-    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> cluster = job.cluster
     >>> attention_rate_of(cluster, kernels_for(cluster.device.name)).peak <= 312e12
     True
     """
@@ -350,7 +350,7 @@ def attention_rate_of(cluster: Cluster, kernels: KernelSpec) -> Rate:
 def linear_attention_rate_of(cluster: Cluster) -> Rate:
     """Return the rate of products over chunks in linear attention, in 16 bits [FLOP/s].
 
-    >>> linear_attention_rate_of(load_job("llama3-8b-8x-a100").cluster).peak / 1e12  # a quarter
+    >>> linear_attention_rate_of(job.cluster).peak / 1e12  # a quarter
     78.0
     """
     precision: Precision = "bf16" if cluster.device.peak_flops("bf16") else "fp16"
@@ -369,7 +369,7 @@ _MESHES: Final = frozenset({"mesh", "cube-mesh"})
 def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
     """Return the links of a cluster at the shares that collectives reach [byte/s].
 
-    >>> cluster = load_job("llama3-8b-8x-a100").cluster
+    >>> cluster = job.cluster
     >>> links_of(cluster, kernels_for(cluster.device.name)).devices_per_node
     8
     """
@@ -389,7 +389,7 @@ def links_of(cluster: Cluster, kernels: KernelSpec) -> Links:
         launch=achieved.launch.value,
         tables=achieved.tables if measured else (),
         least=achieved.tables if slower and not measured else (),
-        # Devices whose memory the network reads have a card each (catalog/derived_nodes.py).
+        # Devices whose memory the network reads have a card each (catalog/hardware_names.py).
         shared_card=not network.direct_memory_access,
         trees=fabric.topology not in _MESHES,
     )
@@ -417,8 +417,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
     Every GEMM runs at peak, memory-bound kernels take no time, links have their nominal bandwidth [byte/s]
     and no latency, and all communication overlaps with compute.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> limits = ideal(machine_of(job), job)
+    >>> limits = ideal(machine, job)
     >>> limits.gemm.peak / 1e12, limits.links.fabric_bandwidth / 1e9  # TFLOP/s and GB/s, data sheets
     (312.0, 300.0)
 
@@ -469,7 +468,7 @@ def ideal(machine: Machine, job: Job) -> Machine:
 def serial(machine: Machine) -> Machine:
     """Return ``machine`` without any overlap, for upper bounds; rates are the same [FLOP/s, byte/s].
 
-    >>> serial(machine_of(load_job("llama3-8b-8x-a100"))).overlap.no_prefetch
+    >>> serial(machine).overlap.no_prefetch
     True
 
     Leaves out: contention, since nothing overlaps.

@@ -28,7 +28,7 @@ class Overheads(NamedTuple):
 def overheads_of(job: Job) -> Overheads:
     """Return s [1] and the CUDA context [byte], and their upper ends: s (1 + u), at most the stack's own.
 
-    >>> overheads = overheads_of(load_job("llama3-8b-8x-a100"))
+    >>> overheads = overheads_of(job)
     >>> overheads.fragmentation <= overheads.high_fragmentation, overheads.context < overheads.high_context
     (True, True)
 
@@ -45,7 +45,7 @@ def memory_limit_bytes(job: Job) -> float:
     """Return the memory limit of a device [byte]: M less the headroom, at most the job's own limit.
 
     Leaves out: memory of a display or of other processes.
-    >>> memory_limit_bytes(load_job("llama3-8b-8x-a100")) / 2**30
+    >>> memory_limit_bytes(job) / 2**30
     79.15
     """
     usable = usable_bytes(job) * (1.0 - job.limits.memory_headroom)
@@ -60,7 +60,6 @@ def reported_memory_bytes(job: Job, peak: float, needed: float) -> tuple[float, 
     upper end is far from ``peak``, but no run reports more than the device has. ``needed`` is what has to be
     free for the layout to fit, and does not depend on the interval.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> [round(x / 2**30, 1) for x in reported_memory_bytes(job, 20.0 * 2**30, 21.0 * 2**30)]
     [17.4, 30.0]
     >>> reported_memory_bytes(job, 70.0 * 2**30, 71.0 * 2**30)[1] == usable_bytes(job)
@@ -77,7 +76,7 @@ def usable_bytes(job: Job) -> float:
     """Return M, the device memory visible to frameworks [byte].
 
     Source: the device's file.
-    >>> from autoplan.catalog import load_job; usable_bytes(load_job("llama3-8b-8x-a100")) / 2**30  # GiB
+    >>> usable_bytes(job) / 2**30  # GiB
     79.15
     """
     return job.cluster.device.memory.usable.value

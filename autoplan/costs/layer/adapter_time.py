@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
-from autoplan.costs.core.frozen_base import quantized_bytes
+from autoplan.costs.core.frozen_weights import quantized_bytes
 from autoplan.costs.core.parameters import moe_layer_share
 from autoplan.costs.core.rank_parameters import adapter_extents, experts_quantized, layer_weights
 from autoplan.costs.core.sizes import element_bytes
@@ -48,7 +48,7 @@ def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]
 
     DoRA multiplies the two matrices, [m, r] x [r, n], for the norms of the adapted weight's rows.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> one = candidate("tp=8")
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, targets=("k_proj",)))
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in adapter_gemms(job, np.full(1, 8192.0), one)]
     [(8192, 16, 4096), (8192, 128, 16)]
@@ -69,7 +69,7 @@ def adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]
 def adapter_kernels(job: Job) -> float:
     """Return the kernels that adapters and their quantised base add to a layer's forward [1].
 
-    >>> job, bases = load_job("llama3-8b-8x-a100"), (AdapterSpec(rank=8), AdapterSpec(rank=8, base="nf4"))
+    >>> bases = (AdapterSpec(rank=8), AdapterSpec(rank=8, base="nf4"))
     >>> [adapter_kernels(replace(job, adapters=x)) for x in bases]  # 7 x 4, and 7 x 3
     [28.0, 49.0]
     """
@@ -114,10 +114,9 @@ def adapter_traffic_seconds(
     its mask, (2 e + 1) n each way. DoRA weighs both outputs by magnitudes (4 e m) and makes the adapted
     weight, 5 e m n, each way.
 
-    >>> one = Candidates.of([parse_layout("tp=1", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=16, targets=("k_proj",)))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0, cache_bytes=0.0)
-    >>> both = adapter_traffic_seconds(job, np.full(1, 8192.0), one, machine)
+    >>> both = adapter_traffic_seconds(job, np.full(1, 8192.0), candidate("tp=1"), machine)
     >>> [float(x[0] * 1e12 / 8192) for x in both]  # 10 x 1024, and 4 x 1024 + 6 x 4096
     [10240.0, 28672.0]
 
@@ -145,10 +144,9 @@ def dequantization_seconds(job: Job, candidates: Candidates, machine: Machine) -
     are multiplied as they are in forward. Stacks of experts are dequantised in forward alone, which keeps
     their copies; frozen weights in fp32 are cast in forward alone, too, 4 + a bytes each.
 
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
     >>> job = replace(load_job("llama3-8b-8x-a100"), adapters=AdapterSpec(rank=8, base="int8"))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
-    >>> both = dequantization_seconds(job, one, machine)
+    >>> both = dequantization_seconds(job, candidate("zero=3"), machine)
     >>> [round(float(x[0]) * 1e12 / 218_103_808, 3) for x in both]
     [0.0, 3.001]
 

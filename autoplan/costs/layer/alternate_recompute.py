@@ -24,7 +24,6 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
     output and down. MLA has four or five GEMMs in attention. ``sp_degree`` is the sequence-parallel degree;
     ``tokens``, ``tp`` and ``sp_degree`` have shape [C].
 
-    >>> one = np.ones(1)
     >>> gemms = alternate_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one, one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 128, 4096), (8192, 4096, 512), (8192, 1792, 4096)]
@@ -39,7 +38,6 @@ def alternate_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array
 def products_of_attention(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> list[Gemm]:
     """Return the GEMMs of a layer's attention one by one [1], arguments as those of ``alternate_gemms``.
 
-    >>> one = np.ones(1)
     >>> len(products_of_attention(load_entry("model", "llama3-8b"), one, one, one))
     4
 

@@ -45,7 +45,7 @@ def cast_elements(job: Job, candidates: Candidates) -> tuple[Array, Array]:
     Casts by rows may also be fused, except after attention and before a sequence-parallel all-gather.
 
     >>> job = replace(load_job("llama3-8b-8x-h100"), precision="fp8")
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> one = candidate("zero=3")
     >>> casts = [cast_elements(replace(job, stack=stack(x)), one) for x in ("fsdp2", "fsdp2-rowwise")]
     >>> [(float(np.max(forward)), float(np.max(backward))) for forward, backward in casts]
     [(53248.0, 86016.0), (10240.0, 174080.0)]
@@ -105,8 +105,7 @@ def weight_cast_seconds(job: Job, candidates: Candidates, machine: Machine) -> A
 
     >>> job = replace(load_job("llama3-8b-8x-h100"), precision="fp8", stack=stack("fsdp2-rowwise"))
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
-    >>> float(weight_cast_seconds(job, one, machine)[0] * 1e12 / 5)  # parameters of a layer
+    >>> float(weight_cast_seconds(job, candidate("zero=3"), machine)[0] * 1e12 / 5)  # parameters of a layer
     218112000.0
 
     Leaves out: weights cast once for several microbatches; shards cast before the all-gather, as with

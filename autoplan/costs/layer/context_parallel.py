@@ -44,8 +44,7 @@ def _splits_heads(job: Job) -> bool:
 def attention_steps(job: Job, candidates: Candidates) -> Array:
     """Return the number of attention kernels of a layer [1], shape [C]: c, or 1 with all-to-all.
 
-    >>> one = Candidates.of([parse_layout("cp=4", layers=32, devices=8)])
-    >>> attention_steps(load_job("llama3-8b-8x-a100"), one).tolist()
+    >>> attention_steps(job, candidate("cp=4")).tolist()
     [4.0]
 
     Leaves out: a second CUDA stream that runs two steps concurrently.
@@ -64,7 +63,7 @@ def step_kernel_seconds(job: Job, candidates: Candidates, keys: float, rate: Rat
     divides both b and c: short sequences are not faster than long ones with the same number of tokens.
 
     >>> two = Candidates.of([parse_layout(text, layers=32, devices=8) for text in ("tp=8", "tp=2,cp=4")])
-    >>> times = step_kernel_seconds(load_job("llama3-8b-8x-a100"), two, 4096.5, Rate(1e9, (), 0.0))
+    >>> times = step_kernel_seconds(job, two, 4096.5, Rate(1e9, (), 0.0))
     >>> [round(float(x), 2) for x in times]  # GFLOP: 4 x 8,192 x 4,096.5 x 4,096 / 8, and 4 / 16
     [68.73, 17.18]
 
@@ -114,7 +113,7 @@ def context_times(
     exposed. All-to-all of q, k, v and the output, e T bytes times the width of each, is fully exposed. Hidden
     communication slows compute by ``interference``. The c - 1 partial outputs are merged in memory.
 
-    >>> job, one = load_job("llama3-8b-8x-h100"), Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
+    >>> job, one = load_job("llama3-8b-8x-h100"), candidate("cp=8")
     >>> links = Links(8, 2.0**20, 2.0**20, False, 0.0, 1.0, 0.0, 0.0, ())  # 1 MiB/s
     >>> overlap = replace(machine_of(job).overlap, interference=0.0)
     >>> slow = replace(machine_of(job), links=links, overlap=overlap)
@@ -147,8 +146,7 @@ def _widths(job: Job, candidates: Candidates) -> tuple[Array, Array]:
 def key_value_elements(job: Job, candidates: Candidates) -> Array:
     """Return the elements of keys and values of a layer and microbatch on a rank [1], shape [C]: 2 k T.
 
-    >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
-    >>> float(key_value_elements(load_job("llama3-8b-8x-a100"), one)[0])  # 2 x 1,024 x 1,024
+    >>> float(key_value_elements(job, candidate("cp=8"))[0])  # 2 x 1,024 x 1,024
     2097152.0
 
     Leaves out: stacks that replicate shared key-value heads before sending.
@@ -178,8 +176,7 @@ def context_messages(
     behind, so that backward has c steps. All-gather: all keys and values once in each pass, and gradients in
     c steps of a ring. All-to-all: e T times the width of queries, keys, values and outputs.
 
-    >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
-    >>> forward, backward = context_messages(load_job("llama3-8b-8x-h100"), one)
+    >>> forward, backward = context_messages(load_job("llama3-8b-8x-h100"), candidate("cp=8"))
     >>> [(x.operation, float(x.size[0]), float(x.calls[0])) for x in backward]  # 2 x 2 x 1,024 x 1,024
     [('send', 4194304.0, 1.0), ('send', 8388608.0, 6.0), ('send', 4194304.0, 1.0)]
 
@@ -292,8 +289,7 @@ def context_buffer_bytes(job: Job, candidates: Candidates, element_bytes: float)
     Ring attention has two buffers of keys and values and two of their gradients: 4 k (e + g) T. All-gather
     has all keys and values and two buffers of gradients: 2 k T (e c + 2 g).
 
-    >>> one = Candidates.of([parse_layout("cp=8", layers=32, devices=8)])
-    >>> float(context_buffer_bytes(load_job("llama3-8b-8x-a100"), one, 2.0)[0])  # 4 x 2 x 2,097,152
+    >>> float(context_buffer_bytes(job, candidate("cp=8"), 2.0)[0])  # 4 x 2 x 2,097,152
     16777216.0
 
     Leaves out: unmerged outputs of steps in forward.

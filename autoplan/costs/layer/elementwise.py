@@ -74,9 +74,8 @@ def elementwise_seconds(
     QKV gradient. Biases may have separate kernels. MoE layers add permutation and routing; MLA replaces the
     rotary embedding by its own.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
-    >>> forward, backward = elementwise_seconds(job, np.full(1, 8192.0), one, machine)
+    >>> forward, backward = elementwise_seconds(job, np.full(1, 8192.0), candidate("tp=8"), machine)
     >>> plain, others = 10 * 4096 / 8, 2 * 5 * 128 + 3 * 14336 / 8  # norms, additions; rotary, activation
     >>> block = job.stack.block
     >>> elements = block.norm_traffic.value * plain + block.elementwise_traffic.value * others
@@ -116,9 +115,8 @@ def module_elementwise_seconds(
 ) -> Array:
     """Return the memory-bound forward time of a recompute module [s], of the average layer, shape [C].
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> machine = replace(machine_of(job), hbm_bandwidth=1e12, memory_bound_launch=0.0)
-    >>> seconds = module_elementwise_seconds("mlp", job, np.full(1, 8192.0), one, machine)
+    >>> seconds = module_elementwise_seconds("mlp", job, np.full(1, 8192.0), candidate("tp=8"), machine)
     >>> block = job.stack.block
     >>> norm, activation = block.norm_traffic.value * 2 * 4096 / 8, 3 * 14336 / 8
     >>> elements = norm + block.elementwise_traffic.value * activation

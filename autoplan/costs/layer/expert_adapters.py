@@ -40,7 +40,7 @@ def expert_adapter_gemms(job: Job, tokens: Array, candidates: Candidates) -> lis
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("unsloth"),
     ...     adapters=AdapterSpec(rank=16, targets="attention", experts=True))
-    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+    >>> one = candidate("dp=8")
     >>> split = expert_adapter_gemms(job, np.full(1, 4096.0), one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in split][:2]
     [(1024, 16, 4096), (1024, 28672, 16)]
@@ -68,8 +68,7 @@ def adapted_expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> lis
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("hf-trainer"),
     ...     adapters=AdapterSpec(rank=16, targets="attention", experts=True))
-    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
-    >>> len(adapted_expert_gemms(job, np.full(1, 4096.0), one))
+    >>> len(adapted_expert_gemms(job, np.full(1, 4096.0), candidate("dp=8")))
     2
 
     Source: as of ``expert_adapter_gemms``: the sum is the weight of the grouped GEMM, and has a gradient.
@@ -85,7 +84,7 @@ def expert_adapter_elements(job: Job, tokens: Array, candidates: Candidates) -> 
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("hf-trainer"),
     ...     adapters=AdapterSpec(rank=16, targets="attention", experts=True))
-    >>> one = Candidates.of([parse_layout("dp=8", layers=32, devices=8)])
+    >>> one = candidate("dp=8")
     >>> [float(x[0]) / (8 * 3 * 4096 * 14336) for x in expert_adapter_elements(job, np.full(1, 4096.0), one)]
     [5.0, 2.0]
 

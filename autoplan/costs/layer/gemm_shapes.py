@@ -24,7 +24,6 @@ def attention_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     [T, h] x [h, q/t], twice [T, h] x [h, k/t], and [T, q/t] x [q/t, h]; a rank has at least one key head.
     With an output gate the first has 2q/t columns.
 
-    >>> one = np.ones(1)
     >>> gemms = attention_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 512, 4096), (8192, 128, 4096), (8192, 128, 4096), (8192, 4096, 512)]
@@ -43,7 +42,6 @@ def mlp_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     [T, h] x [h, f/t] once, or twice where gated, and [T, f/t] x [f/t, h]; their number is the share of dense
     layers.
 
-    >>> one = np.ones(1)
     >>> gemms = mlp_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 1792, 4096), (8192, 1792, 4096), (8192, 4096, 1792)]
@@ -59,7 +57,6 @@ def mlp_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
 def packed_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the packed QKV GEMM and the GEMM of the attention output [1].
 
-    >>> one = np.ones(1)
     >>> gemms = packed_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 768, 4096), (8192, 4096, 512)]
@@ -71,7 +68,6 @@ def packed_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
 def dense_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
     """Return the forward GEMMs of the dense MLP, up (with gate) and down, by its share of layers [1].
 
-    >>> one = np.ones(1)
     >>> gemms = dense_gemms(load_entry("model", "llama3-8b"), 8192 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 3584, 4096), (8192, 4096, 1792)]

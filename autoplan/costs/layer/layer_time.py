@@ -30,9 +30,9 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates
+from autoplan.costs.core.frozen_weights import forward_passes
 from autoplan.costs.core.parameters import layer_tensors
 from autoplan.costs.core.rank_parameters import layer_weights
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import at_precision, microbatches, sequences_of, tokens_of
 from autoplan.costs.core.sizes import (
     backward_split,
@@ -124,8 +124,8 @@ def layer_times(job: Job, candidates: Candidates, machine: Machine) -> LayerTime
     Compute is the sum of GEMMs, attention and memory-bound kernels; a smooth maximum of compute and host
     launches is the time.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> fastest = ideal(machine_of(job), job)
+    >>> one = candidate("tp=8")
+    >>> fastest = ideal(machine, job)
     >>> float(round(layer_times(job, one, fastest).forward[0] * fastest.peak_flops / 1e9, 1))  # GFLOP
     515.4
     >>> round((2 * 8192 * 218_103_808 + 4 * 8192 * 4096.5 * 4096) / 8 / 1e9, 1)  # gemms and attention
@@ -321,8 +321,7 @@ def _recomputed_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[G
 def layer_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     """Return the forward GEMMs of a layer [1]: attention, dense MLP and experts.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> gemms = layer_gemms(load_job("llama3-8b-8x-a100"), np.full(1, 8192.0), one)
+    >>> gemms = layer_gemms(job, np.full(1, 8192.0), candidate("tp=8"))
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in gemms]
     [(8192, 768, 4096), (8192, 4096, 512), (8192, 3584, 4096), (8192, 4096, 1792)]
 
@@ -437,8 +436,7 @@ def attention_kernel_seconds(job: Job, candidates: Candidates, machine: Machine)
 
     Backward GEMMs: recomputed scores, dQ and dK have the key width; dV and dP the value width.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> forward, backward = attention_kernel_seconds(job, one, ideal(machine_of(job), job))
+    >>> forward, backward = attention_kernel_seconds(job, candidate("tp=8"), ideal(machine, job))
     >>> round(float(backward[0] / forward[0]), 6)  # five GEMMs instead of two
     2.5
 
@@ -493,9 +491,8 @@ def eager_attention_seconds(job: Job, candidates: Candidates, machine: Machine) 
     read and write; backward has three of them. Dropout has additional accesses. Heads whose rows do not begin
     at multiples of 16 bytes are multiplied by vector units.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
     >>> free = {"hbm_bandwidth": np.inf, "memory_bound_launch": 0.0, "gemm": Rate(1e9, (), 0.0)}
-    >>> forward, backward = eager_attention_seconds(job, one, replace(machine_of(job), **free))
+    >>> forward, backward = eager_attention_seconds(job, candidate("tp=8"), replace(machine, **free))
     >>> float(forward[0]), float(backward[0])  # 2 x 2 x 4 heads x 8,192^2 x 128 / 1e9, and twice that
     (137.438953472, 274.877906944)
 

@@ -115,7 +115,7 @@ def linear_gemms(model: ModelSpec, tokens: Array, tp: Array) -> list[Gemm]:
 
     [T, h] x [h, (2K + 2V + gates)/t] and [T, V/t] x [V/t, h].
 
-    >>> model, one = load_entry("model", "qwen3-next-80b-a3b"), np.ones(1)
+    >>> model = load_entry("model", "qwen3-next-80b-a3b")
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in linear_gemms(model, 4096 * one, 4 * one)]
     [(4096, 3088, 2048), (4096, 2048, 1024)]
 
@@ -137,7 +137,7 @@ def linear_seconds(job: Job, candidates: Candidates, machine: Machine) -> tuple[
 
     >>> model = load_entry("model", "qwen3-next-80b-a3b")
     >>> job = replace(load_job("llama3-8b-8x-h100"), model=model)
-    >>> one, fastest = Candidates.of([parse_layout("tp=8,mbs=1", layers=48, devices=8)]), machine_of(job)
+    >>> one, fastest = candidate("tp=8,mbs=1", layers=48, devices=8), machine_of(job)
     >>> forward, _ = linear_seconds(job, one, ideal(fastest, job))
     >>> round(float(forward[0]) * fastest.peak_flops / 8192 / 4 / 1000)  # kFLOP of a token and head
     174
@@ -190,7 +190,7 @@ def linear_saved_bytes(
     no adapter either (``output_frozen``) not its input, V. Mamba-2: one function from the projection
     to the output saves its input, 2K + 2V + H, the output before its norm, V, and recomputes the rest.
 
-    >>> one = Candidates.of([parse_layout("tp=1", layers=48, devices=8)])
+    >>> one = candidate("tp=1", layers=48, devices=8)
     >>> float(linear_saved_bytes(load_entry("model", "qwen3-next-80b-a3b"), one, 2.0)[0])
     62144.0
     >>> 2 * (2 * 8192 + 3 * 4096 + 64 * 32 + 32) + 4 * (4 * 32 + 2 * 16)

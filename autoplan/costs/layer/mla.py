@@ -40,7 +40,7 @@ def mla_gemms(model: ModelSpec, tokens: Array, tp: Array, sp_degree: Array) -> l
 
     ``sp_degree`` is the sequence-parallel degree. The module docstring has the shapes.
 
-    >>> one, tokens = np.ones(1), np.full(1, 4096.0)
+    >>> tokens = np.full(1, 4096.0)
     >>> shapes = mla_gemms(load_entry("model", "deepseek-v3"), tokens, 8 * one, 8 * one)
     >>> [tuple(int(np.max(x)) for x in gemm[:3]) for gemm in shapes]
     [(512, 1536, 7168), (512, 576, 7168), (4096, 3072, 1536), (4096, 4096, 512), (4096, 7168, 2048)]
@@ -69,7 +69,6 @@ def mla_elements(model: ModelSpec, tp: Array, sp_degree: Array, norm: float) -> 
     Norms: ``norm`` accesses per element of the latents. Rotary embedding of queries in place: 2 a r / t.
     Assembly of keys and values: a(n + v) read, a(n + r) and a v written, each over t.
 
-    >>> one = np.ones(1)
     >>> float(mla_elements(load_entry("model", "deepseek-v3"), one, one, 2.0)[0])
     94208.0
     >>> 2 * 2048 + 128 * (128 + 256 + 320)
@@ -93,7 +92,7 @@ def mla_saved_bytes(model: ModelSpec, candidates: Candidates, e: float, sp_degre
     Latents before and after their norms: e ((q + c + r) + (q + c)) / ``sp_degree``. Queries, keys, values and
     the output: e a (2 (n + r) + 2 v) / t.
 
-    >>> one = Candidates.of([parse_layout("tp=1", layers=61, devices=8)])
+    >>> one = candidate("tp=1", layers=61, devices=8)
     >>> float(mla_saved_bytes(load_entry("model", "deepseek-v3"), one, 2.0, np.ones(1))[0])
     172160.0
     >>> 2 * (2112 + 2048 + 128 * 640)

@@ -120,8 +120,7 @@ def expert_gemms(job: Job, tokens: Array, candidates: Candidates) -> list[Gemm]:
     tokens and t in place of y. Counts are for the average layer.
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
-    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
-    >>> up = expert_gemms(job, np.full(1, 4096.0), one)[1]
+    >>> up = expert_gemms(job, np.full(1, 4096.0), candidate("ep=4"))[1]
     >>> [float(np.max(x)) for x in up]  # 4,096 x 2 routed tokens, 2 experts; 2 x 14,336 columns
     [4096.0, 28672.0, 4096.0, 1.0, 2.0]
 
@@ -174,7 +173,7 @@ def permute_elements(job: Job, candidates: Candidates) -> Array:
     sends tokens as they are, and only what arrives is sorted: h (2 K + 2 n)/s, where a token visits n ranks.
     Router: scores and top-k.
 
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> one = candidate("ep=1")
     >>> float(permute_elements(load_job("mixtral-8x7b-8x-h200"), one)[0])
     45120.0
     >>> 4096 * (5 * 2 + 1) + 8 * 8  # one rank, so no second sort
@@ -209,8 +208,7 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
     For forward, or for backward, of the average layer: ``activation`` accesses per element of the inner
     widths R f/y and of the shared expert; none of the former where the GEMMs activate.
 
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 3 * 2 * 14336
+    >>> float(expert_elements(load_job("mixtral-8x7b-8x-h200"), candidate("ep=1"), 3.0)[0]), 3 * 2 * 14336
     (86016.0, 86016)
     """
     moe, moe_share = job.model.moe, moe_layer_share(job.model)
@@ -226,7 +224,7 @@ def expert_elements(job: Job, candidates: Candidates, activation: float) -> Arra
 def routed_activation_elements(job: Job, candidates: Candidates, activation: float) -> Array:
     """Return what of ``expert_elements`` is of routed tokens [1], shape [C]: R f/y times ``activation``.
 
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> one = candidate("ep=1")
     >>> float(routed_activation_elements(load_job("mixtral-8x7b-8x-h200"), one, 3.0)[0]), 2 * 14336 * 3
     (86016.0, 86016)
     """
@@ -241,11 +239,9 @@ def routed_activation_elements(job: Job, candidates: Candidates, activation: flo
 def clamp_elements(job: Job, candidates: Candidates) -> Array:
     """Return elements per token that the eager clamps of ``expert_bias_elements`` move in forward [1].
 
-    >>> from dataclasses import replace
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
     >>> model = load_entry("model", "gpt-oss-20b")
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), model=model, stack=stack("megatron-core"))
-    >>> float(clamp_elements(job, one)[0]), 4 * 8 * 2880
+    >>> float(clamp_elements(job, candidate("ep=1"))[0]), 4 * 8 * 2880
     (92160.0, 92160)
     """
     moe = job.model.moe
@@ -263,8 +259,7 @@ def expert_bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array
     biases, the latter where the activation is clamped. Weights of routed tokens in fp32, as DeepEP and
     HybridEP want them, make 14 h and 20 h of it. Fused grouped GEMMs do both.
 
-    >>> from dataclasses import replace
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> one = candidate("ep=1")
     >>> model = load_entry("model", "gpt-oss-20b")
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), model=model, stack=stack("megatron-core"))
     >>> [float(x[0]) for x in expert_bias_elements(job, one)], 4 * 14 * 2880, 4 * 18 * 2880
@@ -290,7 +285,6 @@ def expert_bias_elements(job: Job, candidates: Candidates) -> tuple[Array, Array
 def clamped_copies(job: Job) -> int:
     """Return the copies of gate and up-projection that a clamp of the experts saves for its backward [1].
 
-    >>> from dataclasses import replace
     >>> job, model = load_job("mixtral-8x7b-8x-h200"), load_entry("model", "gpt-oss-20b")
     >>> clamped_copies(job), clamped_copies(replace(job, model=model, stack=stack("megatron-core")))
     (0, 2)
@@ -305,7 +299,7 @@ def clamped_copies(job: Job) -> int:
 def expert_kernels(job: Job, candidates: Candidates) -> Array:
     """Return the number of forward kernels that experts add to the average layer [1], shape [C].
 
-    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
+    >>> one = candidate("ep=4")
     >>> expert_kernels(load_job("mixtral-8x7b-8x-h200"), one).tolist()  # 40, and 2 for each of 2 experts
     [44.0]
 
@@ -327,8 +321,7 @@ def expert_tensors(job: Job, candidates: Candidates) -> Array:
 
     Experts of a loop are modules with a matrix for each product; grouped ones are two stacks a layer.
 
-    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
+    >>> one = candidate("ep=4")
     >>> job = load_job("mixtral-8x7b-8x-h200")
     >>> loop = replace(job, stack=with_software(stack("fsdp2"), SoftwareSpec(experts="loop")))
     >>> expert_tensors(job, one).tolist(), expert_tensors(loop, one).tolist()  # 3 for each of 2 experts
@@ -354,8 +347,7 @@ def expert_waits(job: Job, candidates: Candidates) -> Array:
     Counts of routed tokens are read on the host: once a layer, to tell other ranks, or for each expert of a
     loop. Until it has launched more, the device idles.
 
-    >>> from autoplan.schema.costmodel.software import SoftwareSpec, with_software
-    >>> one = Candidates.of([parse_layout("ep=4", layers=32, devices=8)])
+    >>> one = candidate("ep=4")
     >>> loop = with_software(stack("fsdp2"), SoftwareSpec(experts="loop"))
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=loop)
     >>> expert_waits(job, one).tolist()  # one, and two for each of two experts
@@ -384,7 +376,7 @@ def expert_saved_bytes(job: Job, candidates: Candidates, inner: float, e: float)
     of the input (``dequantized_stacks``). Adapters of experts that are merged save the sums of the stacks,
     those that are split the outputs of both first matrices, 2 e r a routed token.
 
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> one = candidate("ep=1")
     >>> float(expert_saved_bytes(load_job("mixtral-8x7b-8x-h200"), one, 6.0, 2.0)[0])
     188508.0
     >>> 2 * (14336 * 6 + 2 * 4096) + 6 * 8 + 22 * 2  # one copy of a routed token in Megatron-Core
@@ -419,7 +411,7 @@ def dequantized_stacks(job: Job, candidates: Candidates) -> Array:
     All experts of a rank where their stacks are quantised: a grouped GEMM takes one 16-bit tensor, and keeps
     it. 0 in a loop, which dequantises an expert's matrix at a time, and where backward makes them again.
 
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
+    >>> one = candidate("ep=1")
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), stack=stack("hf-trainer"))
     >>> experts = job.stack.experts.model_copy(update={"quantized": True})
     >>> job = replace(job, stack=job.stack.model_copy(update={"experts": experts}))
@@ -441,8 +433,7 @@ def dequantized_stacks(job: Job, candidates: Candidates) -> Array:
 def stacked_parameters(job: Job, candidates: Candidates) -> Array:
     """Return the parameters of an MoE layer's experts on a rank, without biases [1], shape [C].
 
-    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
-    >>> float(stacked_parameters(load_job("mixtral-8x7b-8x-h200"), one)[0]), 3 * 4096 * 14336
+    >>> float(stacked_parameters(load_job("mixtral-8x7b-8x-h200"), candidate("ep=8"))[0]), 3 * 4096 * 14336
     (176160768.0, 176160768)
     """
     moe = job.model.moe

@@ -28,8 +28,7 @@ def dispatch_bytes(job: Job, candidates: Candidates) -> Array:
     """Return the bytes of a rank to dispatch, for one expert of each token [byte], shape [C]: e h T u / s.
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
-    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
-    >>> float(dispatch_bytes(job, one)[0]) / 2**20  # 2 x 4,096 x 4,096 bytes in MiB
+    >>> float(dispatch_bytes(job, candidate("ep=8"))[0]) / 2**20  # 2 x 4,096 x 4,096 bytes in MiB
     32.0
 
     Leaves out: dispatch in FP8.
@@ -50,7 +49,7 @@ def dispatch_seconds(job: Job, candidates: Candidates, machine: Machine) -> Arra
     outputs. Backward takes the same time.
 
     >>> job = replace(load_job("mixtral-8x7b-8x-h200"), routing=RoutingSpec(load_variation=0.0))
-    >>> one = Candidates.of([parse_layout("ep=8", layers=32, devices=8)])
+    >>> one = candidate("ep=8")
     >>> links = Links(8, 7 * 2.0**24, 7 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 16 MiB/s
     >>> dispatch_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # twice 7/8 of 64 MiB
     [1.0]

@@ -65,8 +65,7 @@ def recomputed_module_times(
     mode of several modules takes the sum of theirs.
 
     >>> job, zero = load_job("mixtral-8x7b-8x-h200"), np.zeros(1)
-    >>> one = Candidates.of([parse_layout("ep=1", layers=32, devices=8)])
-    >>> times = recomputed_module_times(job, one, machine_of(job), zero + 1.0, zero)
+    >>> times = recomputed_module_times(job, candidate("ep=1"), machine_of(job), zero + 1.0, zero)
     >>> [float(times[mode].dispatch[0]) for mode in ("layernorm", "moe")]
     [0.0, 1.0]
     >>> both = times["layernorm"].compute + times["moe"].compute

@@ -33,11 +33,10 @@ def tensor_seconds(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     second dimension (the tokens of several sequences) copies gathered or scattered tensors into order: 2 e T
     h bytes of HBM traffic.
 
-    >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> one = candidate("tp=8")
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> forward = tensor_calls(job, one).forward  # two gathers and two scatters of 7/8 x 64 MiB
-    >>> tensor_seconds(job, one, replace(machine_of(job), links=links), forward).tolist()
+    >>> tensor_seconds(job, one, replace(machine, links=links), forward).tolist()
     [4.0]
 
     Leaves out: the slowdown of that GEMM under overlap.
@@ -72,13 +71,11 @@ def regather_seconds(job: Job, candidates: Candidates, machine: Machine, calls: 
     Regathers times the time of one all-gather of e T h bytes: a split weight-gradient pass has no
     input-gradient GEMM to overlap with.
 
-    >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> layouts = [f"tp=4,pp=2,schedule={name}" for name in ("1f1b", "zero-bubble")]
     >>> two = Candidates.of([parse_layout(x, layers=32, devices=8) for x in layouts])
     >>> links = Links(8, 3 * 2.0**24, 3 * 2.0**24, False, 0.0, 1.0, 0.0, 0.0, ())  # 3 x 16 MiB/s
     >>> backward = tensor_calls(job, two).backward  # two gathers of 3/4 x 64 MiB
-    >>> regather_seconds(job, two, replace(machine_of(job), links=links), backward).tolist()
+    >>> regather_seconds(job, two, replace(machine, links=links), backward).tolist()
     [0.0, 2.0]
 
     Leaves out: overlap of the all-gather for one weight gradient with the GEMM of another.
@@ -98,8 +95,7 @@ def tensor_exposed(job: Job, candidates: Candidates, machine: Machine, calls: Ca
     each part of its output at once. All-gather and reduce-scatter expose what the GEMMs do not hide, at least
     the slowdown of the GEMMs under overlap. All-reduce is fully exposed.
 
-    >>> from autoplan.costs.network.tensor_calls import tensor_calls
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
+    >>> one = candidate("tp=8")
     >>> links = Links(8, 7 * 2.0**23, 7 * 2.0**23, False, 0.0, 1.0, 0.0, 0.0, ())  # 7 x 8 MiB/s
     >>> machine = replace(machine_of(job), links=links)
     >>> overlap = replace(machine.overlap, tp_comm=True, interference=0.25)

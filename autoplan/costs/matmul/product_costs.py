@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.optimizer_states import state_bytes
+from autoplan.costs.core.parameters import state_bytes
 from autoplan.costs.core.scope import at_precision
 from autoplan.costs.device.kernels import gemm_seconds_at_rate
 from autoplan.costs.device.machine import Machine
@@ -128,7 +128,7 @@ def training_events(
     Forward keeps A for the weight gradient; backward has dY, then dX and dW; the step has the states. Bytes
     of a parameter are those of the job's stack at its precision.
 
-    >>> events = training_events(Product(2, 3, 4), load_job("llama3-8b-8x-a100"), (0.0, 0.0))
+    >>> events = training_events(Product(2, 3, 4), job, (0.0, 0.0))
     >>> {event: sum(x.size for x in tensors) for event, tensors in events.items()}
     {'forward': 244, 'backward': 260, 'step': 216}
 
@@ -177,7 +177,6 @@ def device_total(
     P + D x fragmentation + context + communicators: central, and at the end of the interval that the job's
     fit rule asks for.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> total, needed = device_total(np.array(2.0**30), np.array(2.0**30), job)
     >>> bool(2.0**31 < total < needed)
     True
@@ -197,7 +196,6 @@ def needed_memory(tensors: tuple[LiveTensor, ...], job: Job) -> NeededMemory:
     P and D are rounded as the allocator does; share and context are the stack's, for ``needed`` at the upper
     end of their range as for any layout.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> one = needed_memory((LiveTensor("A", 2**30),), job)
     >>> [x / 2**30 for x in (one.allocated, one.reserved)], one.fits, one.total < one.needed < one.limit
     ([1.0, 1.0], True, True)
@@ -272,7 +270,7 @@ def kernel_seconds(
     is scaled by it over ``traffic``. ``groups`` of them run as one kernel.
 
     >>> from autoplan.costs.device.kernels import gemm_seconds
-    >>> machine, n = machine_of(load_job("llama3-8b-8x-a100")), np.array(4096.0)
+    >>> machine, n = machine_of(job), np.array(4096.0)
     >>> bool(kernel_seconds((n, n, n), 6 * n * n, machine) == gemm_seconds(n, n, n, machine))
     True
 
@@ -288,7 +286,6 @@ def kernel_seconds(
 def forward_seconds(product: Product, machine: Machine) -> float:
     """Return the time of Y = A W [s], with bias and residual in the epilogue.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> plain, added = (forward_seconds(Product(16, 8192, 8192, residual=x), machine) for x in (False, True))
     >>> plain < added < 1.01 * plain
     True
@@ -305,7 +302,6 @@ def backward_seconds(product: Product, machine: Machine) -> tuple[float, float]:
 
     GEMMs of (m, k, n) and (k, n, m), as in every layer.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> both = backward_seconds(Product(4096, 4096, 4096), machine)
     >>> both == (forward_seconds(Product(4096, 4096, 4096), machine),) * 2
     True
@@ -324,8 +320,7 @@ def backward_seconds(product: Product, machine: Machine) -> tuple[float, float]:
 def unmeasured(job: Job, machine: Machine) -> Machine:
     """Return ``machine`` with no time for GEMMs that the device's table covers: what is left is modelled [s].
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> [forward_seconds(Product(m, 8192, 8192), unmeasured(job, machine_of(job))) > 0 for m in (4096, 1)]
+    >>> [forward_seconds(Product(m, 8192, 8192), unmeasured(job, machine)) > 0 for m in (4096, 1)]
     [False, True]
 
     Leaves out: interpolation error inside a table.

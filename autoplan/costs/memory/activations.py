@@ -68,8 +68,7 @@ class Saved:
 def logit_columns(job: Job, candidates: Candidates) -> Array:
     """Return logits per token in the loss of one rank [1]: V, or V / t where the loss is vocabulary-parallel.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> float(logit_columns(load_job("llama3-8b-8x-a100"), one)[0])  # 129,024 / 8, padded from 128,256
+    >>> float(logit_columns(job, candidate("tp=8"))[0])  # 129,024 / 8, padded from 128,256
     16128.0
 
     Source: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py.
@@ -84,7 +83,6 @@ def loss_chunks(job: Job) -> int:
 
     ``block.loss_chunks``; 0 makes a chunk's logits as large as the hidden states, in chunks that double.
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> loss_chunks(job), loss_chunks(replace(job, stack=stack("hf-trainer-liger")))  # 128,256 / 4,096
     (1, 32)
 
@@ -103,9 +101,7 @@ def saved_bytes_per_token(job: Job, candidates: Candidates) -> Saved:
     Tensor parallelism divides the tensors inside attention and MLP (keys only up to their number of heads),
     sequence parallelism also the residual stream. Full recompute saves 2h per recompute unit.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> saved = saved_bytes_per_token(job, one)
+    >>> saved = saved_bytes_per_token(job, candidate("tp=8"))
     >>> float(saved.none[0])  # Megatron: (8h + 2(q+2k) + 2(q+k) + 2q + 6f + 4a + 8) / 8
     18705.0
     >>> float(saved.recomputed["full"][0])  # 2h / 8
@@ -169,8 +165,8 @@ def _norm_copies(job: Job, e: float, sp: Array, *, norms: int) -> Array:
 def product_input(job: Job, e: float, t: Array, sp: Array) -> Array:
     """Return the saved input of a column-parallel GEMM, of one token [byte]: sharded, or all-gathered.
 
-    >>> one, eight = np.ones(1), np.full(1, 8.0)
-    >>> [float(product_input(load_job("llama3-8b-8x-a100"), 2.0, eight, x)[0]) for x in (one, eight)]
+    >>> eight = np.full(1, 8.0)
+    >>> [float(product_input(job, 2.0, eight, x)[0]) for x in (one, eight)]
     [8192.0, 1024.0]
     """
     unsharded = job.stack.block.gathered_inputs_saved
@@ -186,7 +182,7 @@ def input_bytes(job: Job, e: float) -> float:
 
     With scales per row, the weight gradient needs the input in another fp8 cast, from its full precision.
 
-    >>> input_bytes(load_job("llama3-8b-8x-a100"), 2.0)  # bf16
+    >>> input_bytes(job, 2.0)  # bf16
     2.0
 
     Leaves out: blockwise scales.

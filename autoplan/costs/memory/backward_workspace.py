@@ -35,8 +35,7 @@ from autoplan.schema.model import ModelSpec
 def unreduced_bytes(scope: Scope, parameters: Array) -> Array:
     """Return unreduced gradients, as backward computes them [byte], shape as ``parameters``: e n.
 
-    >>> one = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> float(unreduced_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.array(1e6)))  # bf16: 2 each
+    >>> float(unreduced_bytes(scope_of(job, candidate("tp=2")), np.array(1e6)))  # bf16: 2 each
     2000000.0
 
     Leaves out: GEMMs that accumulate into the gradient buffer (gradient accumulation fusion).
@@ -53,8 +52,7 @@ def unreduced_layer_gradients(scope: Scope) -> Array:
     They do where reduce-scatter works per layer (FSDP2), and where they are the gradients of the optimizer.
     Otherwise each is accumulated into a gradient buffer at once, or copied into a bucket.
 
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
-    >>> job = load_job("llama3-8b-8x-a100")
+    >>> one = candidate("zero=3")
     >>> scopes = [scope_of(replace(job, stack=stack(name)), one) for name in ("fsdp2", "deepspeed")]
     >>> [float(unreduced_layer_gradients(scope)[0, 0]) for scope in scopes]  # by layer, by bucket
     [1.0, 0.0]
@@ -79,8 +77,7 @@ def backward_workspace_bytes(scope: Scope, saved: Saved) -> Array:
     of eager attention, and buffers of context parallelism).
 
     >>> from autoplan.costs.memory.activations import saved_bytes_per_token
-    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
+    >>> scope = scope_of(job, candidate("tp=2"))
     >>> saved = saved_bytes_per_token(scope.job, scope.candidates)
     >>> float(backward_workspace_bytes(scope, saved)[0, 0]) / 2**20  # MiB: e (h T / 2 + h T + f T / 2 + w)
     264.0
@@ -119,7 +116,7 @@ def dequantized_bytes(scope: Scope) -> Array:
     DoRA also makes the product of the adapter's matrices and its sum with the weight, of whose rows it takes
     the norms.
 
-    >>> one, job = Candidates.of([parse_layout("tp=2", layers=32, devices=8)]), load_job("llama3-8b-8x-a100")
+    >>> one = candidate("tp=2")
     >>> cases = (None, False), ("nf4", False), ("nf4", True)
     >>> bases = [AdapterSpec(rank=8, base=base, dora=dora) for base, dora in cases]
     >>> [float(dequantized_bytes(scope_of(replace(job, adapters=x), one))[0, 0]) / 2**20 for x in bases]

@@ -32,7 +32,7 @@ from typing import Any, Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, broadcast, column, flag, mapped, taken
-from autoplan.costs.core.reference import rollout_bytes
+from autoplan.costs.core.frozen_weights import rollout_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.device.memory_limit import memory_limit_bytes, overheads_of
 from autoplan.costs.memory.activations import saved_bytes_per_token
@@ -98,8 +98,7 @@ def footprint_of(
 
     Leaves out: fragmentation that grows over hours; memory of other processes on the device.
     Source: counted on real PyTorch modules, benchmarks/memory; share and framework are from the stack's file.
-    >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
-    >>> footprint_of(scope_of(load_job("llama3-8b-8x-a100"), four)).in_flight.tolist()  # min(m, p - i)
+    >>> footprint_of(scope_of(job, candidate("tp=2,pp=4"))).in_flight.tolist()  # min(m, p - i)
     [[4.0, 3.0, 2.0, 1.0]]
     """
     events, saved = timeline or timeline_of(scope)
@@ -111,8 +110,7 @@ def footprint_without_transient(scope: Scope) -> Footprint:
 
     A lower bound that takes a fraction of the time of ``footprint_of``.
 
-    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), two)
+    >>> scope = scope_of(job, candidate("tp=2,zero=1"))
     >>> least, actual = (of(scope) for of in (footprint_without_transient, footprint_of))
     >>> float(least.none[0, 0]) == float(actual.none[0, 0]), float(least.before.fixed[0, 0])
     (True, 0.0)
@@ -147,8 +145,7 @@ def persistent_bytes(scope: Scope) -> Linear:
     """Return S outside layers and of a layer [byte]: P + O, gradient copies, and G where persistent.
 
     Leaves out: buffers that are not trained.
-    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> persistent = persistent_bytes(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> persistent = persistent_bytes(scope_of(job, candidate("tp=2,zero=1")))
     >>> float(persistent.layer[0, 0])  # (2 + 4 + 12 / 4) x 109,060,096
     981540864.0
     """
@@ -398,7 +395,7 @@ def bytes_to_save(footprint: Footprint, layers: Array, limit: Array | float) -> 
 def buffer_bytes(ranks: Array, job: Job) -> Array:
     """Return B of groups of n ``ranks`` [byte]: none of one rank, the low end of the interval of two.
 
-    >>> buffer_bytes(np.array([1, 2, 8]), load_job("llama3-8b-8x-a100")).tolist()
+    >>> buffer_bytes(np.array([1, 2, 8]), job).tolist()
     [0.0, 544000000.0, 688000000.0]
 
     Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
@@ -417,8 +414,7 @@ def communicator_bytes(scope: Scope) -> Array:
 
     Leaves out: groups that a framework creates and never uses; communicators that share buffers.
     Source: NVIDIA/nccl issues 864 and 964, as the stack's file says.
-    >>> two = Candidates.of([parse_layout("tp=2", layers=32, devices=8)])
-    >>> communicator_bytes(scope_of(load_job("llama3-8b-8x-a100"), two)).tolist()  # MB: 544 + 688 + 688
+    >>> communicator_bytes(scope_of(job, candidate("tp=2"))).tolist()  # MB: 544 + 688 + 688
     [[1920000000.0]]
     """
     c = scope.candidates

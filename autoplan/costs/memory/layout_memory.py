@@ -91,9 +91,8 @@ def memory_predictions(
     ``footprints`` are those of each layer type, ``timelines`` their events, computed if not given.
 
     >>> import numpy as np
-    >>> one = Candidates.of([parse_layout("tp=2,zero=1,recompute=full", layers=32, devices=8)])
     >>> counts = StageCounts(np.array([[32.0]]), {"full": np.array([[32.0]])})
-    >>> memory = memory_predictions(scope_of(load_job("llama3-8b-8x-a100"), one), counts)[0]
+    >>> memory = memory_predictions(scope_of(job, candidate("tp=2,zero=1,recompute=full")), counts)[0]
     >>> memory.optimizer  # 12 / 4 bytes for each of 4,015,263,744 parameters
     12045791232.0
     >>> memory.activations  # 33 inputs of 8,192 x 2 x 4,096 / 2, and 8,192 x (4,096 + 2) of the output layer
@@ -163,7 +162,7 @@ def _table_of(categories: _Categories) -> _Table:
 def scopes_of_types(scope: Scope) -> list[Scope]:
     """Return ``scope`` with the layers of each type of its job.
 
-    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> one = candidate("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)
     >>> dense, experts = scopes_of_types(scope_of(load_job("deepseek-v3-256x-h100"), one))
     >>> dense.job.model.moe is None, experts.job.model.moe is None
     (True, False)

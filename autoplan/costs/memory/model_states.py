@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.frozen_base import base_bytes
-from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes
+from autoplan.costs.core.frozen_weights import base_bytes, reference_bytes
+from autoplan.costs.core.parameters import paged_bytes, state_bytes
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import reference_bytes
 from autoplan.costs.core.scope import Scope
 
 
@@ -43,8 +42,7 @@ def model_states_of(scope: Scope, part: Part) -> ModelStates:
     preference training; offloaded and paged optimizer
     states are in host memory, and so is everything where a stack offloads parameters.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
+    >>> scope = scope_of(job, candidate("tp=2,dp=4,zero=1"))
     >>> states = model_states_of(scope, scope.weights.layer)  # 109,060,096 parameters: x 2, x 4, x 12 / 4
     >>> [float(x[0, 0]) for x in (states.parameters, states.gradients, states.optimizer)]
     [218120192.0, 436240384.0, 327180288.0]
@@ -123,7 +121,7 @@ def host_bytes(scope: Scope, part: Part) -> Array:
     O where it is offloaded, the pages of a paged optimizer, P + G + O where a stack offloads parameters.
 
     >>> layout = parse_layout("tp=2,dp=4,zero=1,offload=optimizer", layers=32, devices=8)
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), Candidates.of([layout]))
+    >>> scope = scope_of(job, Candidates.of([layout]))
     >>> float(host_bytes(scope, scope.weights.layer)[0, 0])  # 12 x 109,060,096 / 4
     327180288.0
 
@@ -179,7 +177,7 @@ def update_bytes(scope: Scope, part: Part) -> Array:
     >>> job = load_job("llama3-8b-8x-a100")
     >>> memory = job.stack.memory.model_copy(update={"optimizer_temporary_bytes": 4})
     >>> job = replace(job, stack=job.stack.model_copy(update={"memory": memory}))
-    >>> scope = scope_of(job, Candidates.of([parse_layout("tp=2,dp=4,zero=1", layers=32, devices=8)]))
+    >>> scope = scope_of(job, candidate("tp=2,dp=4,zero=1"))
     >>> float(update_bytes(scope, scope.weights.layer)[0, 0])  # 4 x 109,060,096 / 4
     109060096.0
 

@@ -39,7 +39,7 @@ def _offloaded_per_token(candidates: Candidates, saved: Saved) -> Array:
 def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
     """Return offloaded activations of a layer and microbatch [byte], shape [C, 1]: K / n, 0 without offload.
 
-    >>> job, full = load_job("llama3-8b-8x-a100"), "tp=2,recompute=full"
+    >>> full = "tp=2,recompute=full"
     >>> texts = (full, f"{full},offload=activations")
     >>> both = Candidates.of([parse_layout(text, layers=32, devices=8) for text in texts])
     >>> offloaded_bytes(scope_of(job, both), saved_bytes_per_token(job, both)).tolist()  # T e h / 2
@@ -55,7 +55,7 @@ def offloaded_bytes(scope: Scope, saved: Saved) -> Array:
 def saved_on_device(candidates: Candidates, saved: Saved) -> Saved:
     """Return saved activations on the device, of one token [byte]: ``saved`` less K / n, at least 0.
 
-    >>> job, text = load_job("llama3-8b-8x-a100"), "tp=8,recompute=full,offload=activations"
+    >>> text = "tp=8,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
     >>> resident = saved_on_device(one, saved_bytes_per_token(job, one))
     >>> resident.none.tolist(), resident.recomputed["full"].tolist()  # 18,705 less 1,024, which is 2h / 8
@@ -131,7 +131,7 @@ def host_activation_bytes(scope: Scope, layers: Array) -> Array:
 
     >>> text = "tp=2,pp=4,recompute=full,offload=activations"
     >>> one = Candidates.of([parse_layout(text, layers=32, devices=8)])
-    >>> host = host_activation_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), np.full((1, 4), 8.0))
+    >>> host = host_activation_bytes(scope_of(job, one), np.full((1, 4), 8.0))
     >>> (host / 2**25).tolist()  # 32 MiB x 8 layers x min(m, p - i)
     [[32.0, 24.0, 16.0, 8.0]]
 
@@ -153,8 +153,7 @@ def exposed_copy_seconds(
 
     max(C, N) - C per direction with overlapped copies, N without overlap.
 
-    >>> from types import SimpleNamespace as Some
-    >>> machines = [Some(host_copy=2.0, overlap=Some(host_copies=x)) for x in (True, False)]
+    >>> machines = [Part(host_copy=2.0, overlap=Part(host_copies=x)) for x in (True, False)]
     >>> waits = [exposed_copy_seconds(x, np.array(10.0), np.array(3.0), np.array(6.0)) for x in machines]
     >>> [[float(seconds) for seconds in both] for both in waits]  # 5 s a copy
     [[2.0, 0.0], [5.0, 5.0]]

@@ -34,9 +34,14 @@ from typing import Final, TypedDict
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, ByMode, Linear, ScheduleCode, broadcast, column, flag
-from autoplan.costs.core.frozen_base import cast_weight_bytes, gathered_ratio, held_weight_bytes
+from autoplan.costs.core.frozen_weights import (
+    cast_weight_bytes,
+    forward_passes,
+    gathered_ratio,
+    held_weight_bytes,
+    reference_in_use_bytes,
+)
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import forward_passes, reference_in_use_bytes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.memory.activations import Saved, logit_columns, loss_chunks, saved_bytes_per_token
@@ -94,7 +99,7 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     gradients are reduce-scattered per layer (r n, until backward of the next layer ends) or in buckets.
 
     >>> job = replace(load_job("llama3-8b-8x-a100"), stack=stack("fsdp2"))
-    >>> one = Candidates.of([parse_layout("zero=3", layers=32, devices=8)])
+    >>> one = candidate("zero=3")
     >>> buffers = gather_buffers_of(scope_of(job, one))
     >>> float(buffers.pair[0, 0]), float(buffers.reducing[0, 0])  # 218,112,000 x 2 of two layers, x 4 of one
     (872448000.0, 872448000.0)
@@ -113,10 +118,8 @@ def gather_buffers_of(scope: Scope) -> GatherBuffers:
     embedding = scope.first * parts.embedding.total * gathered_ratio(scope, parts.embedding)
     head = scope.last * parts.head.total * gathered_ratio(scope, parts.head)
     layer = scope.padded(parts.layer)
-    kept_embedding, kept_head = (
-        scope.first * _kept_bytes(scope, parts.embedding),
-        scope.last * _kept_bytes(scope, parts.head),
-    )
+    kept_embedding = scope.first * _kept_bytes(scope, parts.embedding)
+    kept_head = scope.last * _kept_bytes(scope, parts.head)
     # Embedding and output layer remain in 16 bits.
     kept_layer = _kept_bytes(scope, parts.layer) + policy.fp8_copy_bytes * (1.0 - sharded) * layer
     root_unit = zero3 * c * (embedding + head) if parts.tied else zero
@@ -224,8 +227,8 @@ def saved_of(scope: Scope, saved: Saved) -> SavedActivations:
     A stage also saves its input (2h per token); the first one the dropout mask of the embedding, the last one
     the input of the output layer and the loss's copy of the logits. Casts of frozen weights count as saved.
 
-    >>> four = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
+    >>> four = candidate("tp=2,pp=4")
+    >>> scope = scope_of(job, four)
     >>> saved = saved_of(scope, saved_bytes_per_token(scope.job, four))
     >>> saved.in_flight.tolist(), float(saved.recomputed["full"][0, 0])  # min(m, p - i); 2h / 2 x 8,192
     ([[4.0, 3.0, 2.0, 1.0]], 33554432.0)
@@ -325,8 +328,7 @@ def timeline_of(scope: Scope) -> tuple[tuple[Event, ...], SavedActivations]:
 
     Transient memory of an event is k K or (k - 1) K, its fixed bytes, and l times its bytes per layer.
 
-    >>> two = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> events, _ = timeline_of(scope_of(load_job("llama3-8b-8x-a100"), two))
+    >>> events, _ = timeline_of(scope_of(job, candidate("tp=2,zero=1")))
     >>> events[1].name, float(events[1].logits[0, 0])  # 6 bytes x 8,192 tokens x 128,256 / 2
     ('loss', 3152019456.0)
 

@@ -74,7 +74,7 @@ def stash_bytes_per_token(job: Job, candidates: Candidates) -> Stash:
     gradients of full width. With adapters, only GEMMs of their targets, with their low-rank sides.
 
     >>> stash = stash_bytes_per_token(
-    ...     load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("dp=8", layers=32, devices=8)]))
+    ...     job, candidate("dp=8"))
     >>> float(stash.layer[0]), 2 * (3 * 4096 + 14336) + 2 * (6144 + 4096 + 2 * 14336 + 4096)
     (139264.0, 139264)
     >>> float(stash.head[0]), 2 * (4096 + 128256)
@@ -147,8 +147,7 @@ def with_stash(events: tuple[Event, ...], scope: Scope, head_unreduced: Array) -
     weight gradient of the output layer [byte].
 
     >>> from autoplan.costs.memory.timeline import timeline_of
-    >>> four = Candidates.of([parse_layout("pp=4,dp=2,schedule=zero-bubble", layers=32, devices=8)])
-    >>> scope = scope_of(load_job("llama3-8b-8x-a100"), four)
+    >>> scope = scope_of(job, candidate("pp=4,dp=2,schedule=zero-bubble"))
     >>> last = next(event for event in timeline_of(scope)[0] if event.name == "last layer")
     >>> (last.activations.layer / 8192 / 139264).tolist()  # j = i times u, see ``stash_bytes_per_token``
     [[0.0, 1.0, 2.0, 3.0]]

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from autoplan.costs.core.candidates import Candidates, Ints
-from autoplan.costs.core.rank_strides import Axis, axis_stride, data_stride, expert_stride
+from autoplan.costs.core.candidates import Axis, Candidates, Ints, axis_stride, data_stride, expert_stride
 from autoplan.costs.core.sizes import data_ranks, shard_ranks
 from autoplan.costs.network.collectives import Group
 
@@ -40,7 +39,7 @@ def data_group(candidates: Candidates) -> Group:
 def shard_group(candidates: Candidates) -> Group:
     """Return the shard group (dp_shard): g neighbouring ranks of the data-parallel group [1], shape [C, 1].
 
-    >>> group = shard_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
+    >>> group = shard_group(candidate("tp=2,dp_shard=4", layers=32, devices=16))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[4.0]], [[2.0]])
 
@@ -52,7 +51,7 @@ def shard_group(candidates: Candidates) -> Group:
 def replica_group(candidates: Candidates) -> Group:
     """Return the replicate group (dp_replicate): c d / g ranks, g times the stride [1], shape [C, 1].
 
-    >>> group = replica_group(Candidates.of([parse_layout("tp=2,dp_shard=4", layers=32, devices=16)]))
+    >>> group = replica_group(candidate("tp=2,dp_shard=4", layers=32, devices=16))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([[2.0]], [[8.0]])
     """
@@ -76,7 +75,7 @@ def tensor_group(candidates: Candidates) -> Group:
 def context_group(candidates: Candidates) -> Group:
     """Return the context-parallel group: c ranks and their stride [1], shape [C].
 
-    >>> group = context_group(Candidates.of([parse_layout("tp=2,cp=4", layers=32, devices=8)]))
+    >>> group = context_group(candidate("tp=2,cp=4"))
     >>> group.ranks.tolist(), group.stride.tolist()
     ([4.0], [2.0])
 
@@ -123,7 +122,7 @@ def ranks_per_node(candidates: Candidates, devices_per_node: int) -> Ints:
 def expert_group(candidates: Candidates) -> Group:
     """Return the expert data-parallel group: ranks with the same experts, and stride [1], shape [C, 1].
 
-    >>> group = expert_group(Candidates.of([parse_layout("tp=2,ep=2,etp=1", layers=32, devices=8)]))
+    >>> group = expert_group(candidate("tp=2,ep=2,etp=1"))
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
@@ -135,7 +134,7 @@ def expert_group(candidates: Candidates) -> Group:
 def dispatch_groups(candidates: Candidates) -> tuple[Group, Group]:
     """Return the expert-parallel and the expert-tensor-parallel group, for MoE dispatch [1], shape [C].
 
-    >>> groups = dispatch_groups(Candidates.of([parse_layout("tp=2,ep=4", layers=32, devices=8)]))
+    >>> groups = dispatch_groups(candidate("tp=2,ep=4"))
     >>> [(group.ranks.tolist(), group.stride.tolist()) for group in groups]
     [([4.0], [2.0]), ([2.0], [1.0])]
     """
@@ -148,7 +147,7 @@ def expert_shard_group(candidates: Candidates) -> Group:
 
     It is the part of the expert data-parallel group inside t g neighbouring ranks.
 
-    >>> group = expert_shard_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
+    >>> group = expert_shard_group(candidate("ep=2,dp_shard=8", layers=32, devices=32))
     >>> group.ranks.tolist(), group.stride.tolist()  # 8 / 2
     ([[4.0]], [[2.0]])
 
@@ -164,7 +163,7 @@ def expert_shard_group(candidates: Candidates) -> Group:
 def expert_replica_group(candidates: Candidates) -> Group:
     """Return the replicate group of experts: ranks and their stride [1], shape [C, 1].
 
-    >>> group = expert_replica_group(Candidates.of([parse_layout("ep=2,dp_shard=8", layers=32, devices=32)]))
+    >>> group = expert_replica_group(candidate("ep=2,dp_shard=8", layers=32, devices=32))
     >>> group.ranks.tolist(), group.stride.tolist()  # 16 / 4 ranks, stride 2 x 4
     ([[4.0]], [[8.0]])
     """

@@ -67,7 +67,6 @@ def message_traffic(part: Collective, machine: Machine, *, into_lists: bool = Fa
     With ``into_lists`` an all-gather ends with one copy a rank (``all_gather`` into a list), launched by the
     host.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
     >>> group, one = Group(np.array(8.0), np.array(1.0)), np.array(1.0)
     >>> part = Collective("all_gather", group, np.array(2.0**26), one, "forward", "dp")
     >>> plain, listed = (message_traffic(part, machine, into_lists=x) for x in (False, True))
@@ -87,7 +86,7 @@ def exposed_seconds(compute: Array, traffic: Traffic, machine: Machine) -> Array
     During communication compute runs at 1 - i F/N of its speed. If compute ends first, N - C is exposed; else
     compute has i F left to do. A stack without prefetch exposes all of N.
 
-    >>> machine = machine_of(load_job("llama3-8b-8x-a100"))
+    >>> machine = machine_of(job)
     >>> machine = replace(machine, overlap=replace(machine.overlap, interference=0.25))
     >>> traffic = Traffic(np.array([2.0, 8.0]), np.array([2.0, 8.0]))  # inside a node: F = N
     >>> exposed_seconds(np.array([3.0, 3.0]), traffic, machine).tolist()  # 2 / 4; 8 - 3

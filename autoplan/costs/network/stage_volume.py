@@ -37,8 +37,7 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     times. A stack that recomputes more than attention repeats the tensor-parallel collectives of layers with
     selective recompute.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = layer_volume(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
+    >>> volume = layer_volume(scope_of(job, candidate("tp=8")), 32.0, {})
     >>> gather = volume["layers"][0]  # 128 microbatches of 32 x 2 gathers of 2 x 8,192 x 4,096
     >>> gather.operation, float(gather.calls[0, 0]), float(gather.message[0, 0])
     ('all_gather', 8192.0, 67108864.0)
@@ -49,11 +48,9 @@ def layer_volume(scope: Scope, layers: Array, recomputed: ByMode) -> PartVolume:
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2; Rajbhandari et al. 2020,
     arXiv:1910.02054, section 7; counted on real PyTorch modules, benchmarks/memory.
     """
-    data, (norms, _), calls = (
-        data_volume(scope),
-        norm_volume(scope),
-        tensor_calls(scope.job, scope.candidates),
-    )
+    data = data_volume(scope)
+    (norms, _) = norm_volume(scope)
+    calls = tensor_calls(scope.job, scope.candidates)
     tensor = (
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.forward, "forward")),
         *_of_stage(scope, layers, _tensor_collectives(scope, calls.backward, "backward")),
@@ -73,8 +70,7 @@ def outside_volume(scope: Scope) -> PartVolume:
 
     Those of the embedding have no calls but on the first stage, the others but on the last.
 
-    >>> one = Candidates.of([parse_layout("tp=4,pp=2", layers=32, devices=8)])
-    >>> volume = outside_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
+    >>> volume = outside_volume(scope_of(job, candidate("tp=4,pp=2")))
     >>> scatter = next(x for x in volume["embedding"] if x.operation == "reduce_scatter")
     >>> scatter.calls.tolist()  # 128 microbatches, first stage
     [[128.0, 0.0]]
@@ -82,11 +78,9 @@ def outside_volume(scope: Scope) -> PartVolume:
     Leaves out: scalars such as the gradient norm; padding.
     Source: as of ``layer_volume``.
     """
-    data, (_, norms), calls = (
-        data_volume(scope),
-        norm_volume(scope),
-        tensor_calls(scope.job, scope.candidates),
-    )
+    data = data_volume(scope)
+    (_, norms) = norm_volume(scope)
+    calls = tensor_calls(scope.job, scope.candidates)
     reduced, gathered = loss_bytes(scope)
     group = _tensor_group(scope)
     one = np.ones((1, 1))
@@ -136,8 +130,7 @@ def stage_bytes(scope: Scope, layers: Array, recomputed: ByMode) -> dict[str, Ar
 
     The bytes of ``layer_volume`` and ``outside_volume``.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> volume = stage_bytes(scope_of(load_job("llama3-8b-8x-a100"), one), 32.0, {})
+    >>> volume = stage_bytes(scope_of(job, candidate("tp=8")), 32.0, {})
     >>> float(volume["reduce_scatter"][0, 0])  # (32 x 4 + 2) calls x 128 x 2 x 8,192 x 4,096
     1116691496960.0
 

@@ -40,8 +40,7 @@ _REDUCED_BYTES = 4
 def tensor_message(job: Job, candidates: Candidates) -> Array:
     """Return A, the bytes of the full tensor of one tensor-parallel collective [byte], shape [C]: e T h.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> tensor_message(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096
+    >>> tensor_message(job, candidate("tp=8")).tolist()  # 2 x 8,192 x 4,096
     [67108864.0]
 
     Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
@@ -118,8 +117,7 @@ def tensor_calls(job: Job, candidates: Candidates) -> TensorCalls:
     routed experts have dispatch and combine instead. The embedding reduces its output in forward, the output
     layer its input gradient in backward.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> backward = tensor_calls(load_job("llama3-8b-8x-a100"), one).backward
+    >>> backward = tensor_calls(job, candidate("tp=8")).backward
     >>> [float(count[0]) for count in (backward.all_gather, backward.reduce_scatter, backward.regathers)]
     [2.0, 2.0, 2.0]
 
@@ -160,7 +158,6 @@ def repeated_layers(job: Job, recomputed: ByMode, part: RepeatedPart) -> Array |
     """Return the layers that repeat the communication of a ``part`` of their forward in recompute [1].
 
     >>> counts = {"selective": np.array(2.0), "full": np.array(4.0)}
-    >>> job = load_job("llama3-8b-8x-a100")  # whose stack's selective recompute is of attention
     >>> [float(repeated_layers(job, counts, part)) for part in ("attention", "layer", "experts")]
     [6.0, 4.0, 4.0]
 
@@ -188,8 +185,8 @@ def loss_bytes(scope: Scope) -> tuple[Array, Array]:
 
     A vocabulary-parallel loss has three all-reduces of 4 T; a loss on full logits gathers e T V.
 
-    >>> one = Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> [float(x[0, 0]) for x in loss_bytes(scope_of(load_job("llama3-8b-8x-a100"), one))]  # 4 x 8,192
+    >>> one = candidate("tp=8")
+    >>> [float(x[0, 0]) for x in loss_bytes(scope_of(job, one))]  # 4 x 8,192
     [32768.0, 0.0]
 
     Leaves out: label smoothing.

@@ -20,10 +20,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, column, flag
-from autoplan.costs.core.frozen_base import gathered_ratio
+from autoplan.costs.core.frozen_weights import forward_passes, gathered_ratio
 from autoplan.costs.core.prediction import MeshAxis
 from autoplan.costs.core.rank_parameters import Part
-from autoplan.costs.core.reference import forward_passes
 from autoplan.costs.core.scope import Scope
 from autoplan.costs.core.sizes import element_bytes
 from autoplan.costs.network.collectives import Group, Operation
@@ -262,8 +261,7 @@ def norm_volume(scope: Scope) -> tuple[tuple[Collective, ...], tuple[Collective,
     With sequence parallelism a rank applies a norm to its part of the tokens only. Sharded gradients are
     reduced one tensor at a time after every backward; others once a step, those of a stage in one message.
 
-    >>> one = Candidates.of([parse_layout("tp=2,zero=1", layers=32, devices=8)])
-    >>> layer, head = norm_volume(scope_of(load_job("llama3-8b-8x-a100"), one))
+    >>> layer, head = norm_volume(scope_of(job, candidate("tp=2,zero=1")))
     >>> [(x.when, float(x.bytes[0, 0])) for x in layer]  # two norms of 4,096 in fp32
     [('reduction', 0.0), ('step reduction', 32768.0)]
 

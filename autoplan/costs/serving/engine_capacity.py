@@ -11,23 +11,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from autoplan.costs.core.serving.capacity import (
+from autoplan.costs.core.served_prediction import (
     CachePool,
     CapacityPrediction,
     DeviceMemoryUse,
     Shortage,
     WeightBytes,
 )
-from autoplan.costs.serving.drafts import draft_token_bytes, draft_weight_bytes
 from autoplan.costs.serving.engine_memory import (
     EngineMemory,
     cache_room,
+    draft_token_bytes,
+    draft_weight_bytes,
     engine_memory,
+    stage_weights,
     utilization,
 )
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import CacheShape, cache_shape
-from autoplan.costs.serving.served_weights import stage_weights
 
 #: Lengths of requests that every capacity counts, besides the longest.
 LENGTHS = (1024, 8192, 32768)
@@ -89,8 +90,8 @@ def _capacity(scope: EngineScope) -> CapacityPrediction:
     parts = zip(others, contents.weights, contents.shapes, strict=True)
     stages = tuple(_device(scope, stage, *of_stage) for stage, of_stage in enumerate(parts))
     # Stages that are alike count once: a pipeline has many, and a cache is asked for thousands of lengths.
-    held = dict.fromkeys((s, max(0.0, x.room)) for s, x in zip(contents.shapes, stages, strict=True))
-    shapes, rooms = zip(*held, strict=True)
+    pairs = dict.fromkeys((s, max(0.0, x.room)) for s, x in zip(contents.shapes, stages, strict=True))
+    shapes, rooms = zip(*pairs, strict=True)
     least = min(range(len(rooms)), key=lambda i: shapes[i].tokens(rooms[i]))
     caches = layout.adp * layout.replicas
     in_flight = tokens if scope.facts.cache.hybrid == "groups" else 0
@@ -136,8 +137,8 @@ def _capped(room: float, shape: CacheShape, most: int | None) -> float:
 
     Source: SGLang 0.5.23, srt/mem_cache/kv_cache_configurator.py, _apply_token_constraints: the smaller one.
     """
-    held = shape.tokens(room) if most is not None and room > 0 else 0
-    return room * most / held if most is not None and held > most else room
+    tokens = shape.tokens(room) if most is not None and room > 0 else 0
+    return room * most / tokens if most is not None and tokens > most else room
 
 
 def _device(

@@ -15,11 +15,10 @@ from typing import Any, Final, TypeVar
 
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import EngineLayout
+from autoplan.schema.serving.engine_layout import EngineLayout, WeightFormat
 from autoplan.schema.serving.engine_stack import EngineFacts
 from autoplan.schema.serving.serving_choices import UnquantizedPart
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import WeightFormat
 
 T = TypeVar("T")
 
@@ -89,9 +88,8 @@ class EngineScope:
 
         Engines that say so choose it by the memory of a device and the devices of a stage.
 
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> sglang = replace(job, engine=load_serving_job("deepseek-v3-8x-h200").engine)
-        >>> [EngineScope(x, EngineLayout(tp=n)).captured_batch for x in (job, sglang) for n in (1, 4)]
+        >>> sglang = replace(serving_job, engine=load_serving_job("deepseek-v3-8x-h200").engine)
+        >>> [EngineScope(x, EngineLayout(tp=n)).captured_batch for x in (serving_job, sglang) for n in (1, 4)]
         [512, 512, 256, 512]
 
         Source: SGLang 0.5.23, srt/server_args.py, cuda_graph_max_bs by memory and tp; else the engine's file.
@@ -116,8 +114,7 @@ class EngineScope:
     def format_of(self, part: UnquantizedPart) -> WeightFormat:
         """Return the weight format of a part of the model.
 
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> EngineScope(job, EngineLayout(weights="fp8")).format_of("attention")
+        >>> EngineScope(serving_job, EngineLayout(weights="fp8")).format_of("attention")
         'fp8'
         """
         weights = self.layout.weights

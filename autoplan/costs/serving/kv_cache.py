@@ -19,7 +19,7 @@ from math import ceil
 
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.weight_formats import KV_BITS
+from autoplan.schema.serving.engine_layout import KV_BITS
 
 #: Multiple of tokens to which the blocks of a model with states are rounded up.
 _STATE_STEP = 16
@@ -87,7 +87,7 @@ def state_bytes(scope: EngineScope) -> float:
     It does not grow with the request.
 
     >>> model = load_entry("model", "qwen3-next-80b-a3b")
-    >>> job = replace(load_serving_job("llama3.1-8b-1x-h100"), model=model)
+    >>> job = replace(serving_job, model=model)
     >>> state_bytes(EngineScope(job, EngineLayout())), 2 * 3 * 8192 + 2 * 32 * 128 * 128
     (1097728.0, 1097728)
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import Final
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.iteration import Iteration
+from autoplan.costs.core.served_prediction import (
+    CapacityPrediction,
     DraftGain,
     EngineLoad,
     OperatingPoint,
@@ -31,30 +31,39 @@ from autoplan.costs.core.serving.served_prediction import (
     ServedPrediction,
     SimulatedPrediction,
 )
-from autoplan.costs.serving.accepted_tokens import AcceptedTokens
-from autoplan.costs.serving.classes import class_lengths, served_classes, tokens_of_step
+from autoplan.costs.serving.classes import (
+    class_lengths,
+    fewest_simulated,
+    sampled_requests,
+    served_classes,
+    shortage_of,
+    tokens_of_step,
+)
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import (
     EngineIteration,
     GroupIteration,
     RepeatedIteration,
+    step_bound,
 )
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.speculative_iteration import (
+from autoplan.costs.serving.iteration.iteration_of_engine import (
     SpeculativeIteration,
     drafts_wait_for_host,
+    engine_iteration,
     speculative_iteration,
 )
-from autoplan.costs.serving.iteration.step_bounds import step_bound
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import LengthMoments, length_moments
 from autoplan.costs.serving.queueing.open_loop import open_loop
 from autoplan.costs.serving.queueing.request_load import (
     CLIENT_SECONDS,
+    AcceptedTokens,
+    EngineQueue,
+    LengthMoments,
     RequestLoad,
     arrival_variability,
     drawn_load,
+    length_moments,
     requests_of_rounds,
 )
 from autoplan.costs.serving.queueing.run_statistics import (
@@ -63,15 +72,13 @@ from autoplan.costs.serving.queueing.run_statistics import (
     closed_form_gaps,
     run_statistics,
 )
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
-from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules, scheduler_rules
 from autoplan.costs.serving.queueing.steady_state import closed_loop, maximum
-from autoplan.costs.serving.request_samples import fewest_simulated, sampled_requests, shortage_of
 from autoplan.schema.costmodel.engine_kernels import EngineKernelSpec
 from autoplan.schema.costmodel.kernel_spec import KernelSpec
 from autoplan.schema.hardware import DeviceSpec
 from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Requests of a simulation: at least, and at most.
@@ -105,6 +112,11 @@ class PricedEngine:
     drafting: Drafting
     #: Lengths of each class of its requests, in tokens; empty for a single class.
     classes: tuple[LengthMoments, ...] = ()
+
+    @property
+    def queue(self) -> EngineQueue:
+        """What its requests meet."""
+        return EngineQueue(self.lengths, self.rules, self.repeated)
 
     @property
     def iteration(self) -> Iteration:
@@ -160,11 +172,7 @@ def unit_parts(scope: EngineScope, costs: ServingCosts, plain: EngineIteration |
 
     ``plain``: the prices of their iterations without drafts, where they were computed before.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> parts.repeated.seconds(1, 1024) > 4.5e-3  # 15 GB of weights take as long to read
+    >>> unit_parts(h100_scope(), h100_costs()).repeated.seconds(1, 1024) > 4.5e-3  # 15 GB of weights
     True
 
     Raises UnsupportedError for an engine whose steps have no time in its file.
@@ -190,11 +198,7 @@ def _of_group(iteration: Iteration, layout: EngineLayout) -> Iteration:
 def priced_engine(layout: EngineLayout, parts: UnitParts) -> PricedEngine:
     """Return an engine of ``layout``, which has the weights, caches and iterations of ``parts``.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> priced_engine(layout, parts).shortage is None
+    >>> priced_engine(EngineLayout(), h100_parts()).shortage is None
     True
     """
     job, scope = parts.scope.job, parts.scope.resized(replace(layout, replicas=1))
@@ -226,7 +230,7 @@ def front_end_seconds(job: ServingJob, input_tokens: float, *, pools: bool = Fal
 
     ``pools``: and between an engine that prefills and one that decodes, besides its cache.
 
-    >>> short, long = (front_end_seconds(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (1024, 8192))
+    >>> short, long = (front_end_seconds(serving_job, n) for n in (1024, 8192))
     >>> 1e-3 < short < long < 0.1
     True
 
@@ -244,7 +248,7 @@ def front_end_busy(job: ServingJob, input_tokens: float) -> float:
 
     Most of it for long prompts is the tokenizer, which reads one after the other.
 
-    >>> short, long = (front_end_busy(load_serving_job("llama3.1-8b-1x-h100"), n) for n in (0, 2048))
+    >>> short, long = (front_end_busy(serving_job, n) for n in (0, 2048))
     >>> short, round(long, 4)
     (0.002, 0.0096)
 
@@ -278,12 +282,7 @@ def served(job: ServingJob, engine: PricedEngine, load: EngineLoad, engines: int
 
     A closed loop of fewer clients than attention data-parallel ranks leaves ranks idle.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = priced_engine(layout, parts)
-    >>> one, two = (served(job, engine, EngineLoad("closed loop", 4.0), n) for n in (1, 2))
+    >>> one, two = (served(serving_job, h100_engine(), EngineLoad("closed loop", 4.0), n) for n in (1, 2))
     >>> two.output_tokens_per_second == 2 * one.output_tokens_per_second, two.devices
     (True, 2)
     """
@@ -321,8 +320,8 @@ def _classes(job: ServingJob, engine: PricedEngine, point: OperatingPoint) -> tu
     return served_classes(
         job.workload.classes,
         point,
-        (engine.lengths, engine.classes),
-        (engine.rules, engine.repeated),
+        engine.queue,
+        engine.classes,
         (engine.drafting.accepted, engine.drafting.output),
         lambda tokens: front_end_seconds(job, tokens),
     )
@@ -333,15 +332,15 @@ def _point(job: ServingJob, engine: PricedEngine, load: EngineLoad, share: float
 
     The first token also waits for the front end; with drafts a step gives several tokens.
     """
-    lengths, rules, iteration = engine.lengths, engine.rules, engine.repeated
+    lengths, queue = engine.lengths, engine.queue
     front, amount = front_end_seconds(job, lengths.input), load.amount * share
     if load.kind == "maximum":
-        front, point = 0.0, maximum(lengths, rules, iteration)
+        front, point = 0.0, maximum(queue)
     elif load.kind == "closed loop":
         away = CLIENT_SECONDS + front
-        point = closed_loop(max(1.0, amount), lengths, rules, iteration, client_seconds=away)
+        point = closed_loop(max(1.0, amount), queue, client_seconds=away)
     else:
-        point = open_loop(amount, lengths, rules, iteration, variability=arrival_variability(job.workload))
+        point = open_loop(amount, queue, variability=arrival_variability(job.workload))
     output = engine.drafting.output
     each = tokens_of_step(lengths.output, output)
     return replace(
@@ -364,13 +363,8 @@ def simulated(
     A closed loop runs at least six rounds of its clients, of which the first two and the last do not count;
     of other loads the middle counts, and of an open loop above its maximum all requests.
 
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = priced_engine(layout, parts)
-    >>> prediction = served(job, engine, EngineLoad("closed loop", 4.0))
-    >>> simulated(job, engine, prediction).gap < 0.05
+    >>> prediction = served(serving_job, h100_engine(), EngineLoad("closed loop", 4.0))
+    >>> simulated(serving_job, h100_engine(), prediction).gap < 0.05
     True
     """
     if engine.shortage:
@@ -393,10 +387,8 @@ def simulated(
     drawn = drawn_load(workload, requests, _SEED, trace)
     front = busy = 0.0
     if load.kind != "maximum":
-        front, busy = (
-            front_end_seconds(job, drawn.mean_input),
-            front_end_busy(job, drawn.mean_input) * engine.layout.adp,
-        )
+        front = front_end_seconds(job, drawn.mean_input)
+        busy = front_end_busy(job, drawn.mean_input) * engine.layout.adp
     drawn = replace(drawn, client_seconds=CLIENT_SECONDS + front, front_end_busy=busy)
     run = _run(drawn, engine)
     names = [request_class.name for request_class in workload.classes]

@@ -46,8 +46,7 @@ from autoplan.costs.core.candidates import (
     taken,
 )
 from autoplan.costs.core.layer_types import LayerTypes, StageLayers, layer_types_of, stage_layers_of
-from autoplan.costs.core.optimizer_states import paged_bytes, state_bytes, unfused_bytes
-from autoplan.costs.core.parameters import layer_tensors
+from autoplan.costs.core.parameters import layer_tensors, paged_bytes, state_bytes, unfused_bytes
 from autoplan.costs.core.rank_parameters import Part
 from autoplan.costs.core.scope import at_precision, scope_of
 from autoplan.costs.core.sizes import backward_split
@@ -93,7 +92,7 @@ def block_times(job: Job, groups: Sequence[Candidates], machine: Machine) -> lis
     """Return the times of a layer of each type of the job at its precision [s], for each of ``groups``.
 
     >>> job = load_job("deepseek-v3-256x-h100")
-    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> one = candidate("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)
     >>> ((dense, experts),) = block_times(job, [one], machine_of(job))
     >>> bool(dense.dispatch[0] == 0 < experts.dispatch[0])
     True
@@ -116,7 +115,7 @@ def price_layer_types(
     what is not given is computed.
 
     >>> job = load_job("deepseek-v3-256x-h100")
-    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> one = candidate("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)
     >>> dense, experts = price_layer_types(job, one, machine_of(job))
     >>> bool(dense.memory.persistent.layer[0, 0] < experts.memory.persistent.layer[0, 0])
     True
@@ -143,7 +142,7 @@ def price_layer_types_with_parts(
     computed if not given.
 
     >>> job = load_job("deepseek-v3-256x-h100")
-    >>> one = Candidates.of([parse_layout("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)])
+    >>> one = candidate("tp=1,pp=16,ep=8,mbs=1", layers=61, devices=256)
     >>> (_, dense), (_, experts) = price_layer_types_with_parts(job, one, machine_of(job))
     >>> float(dense.layer.experts[0, 0]), bool(experts.layer.experts[0, 0] > 0)
     (0.0, True)
@@ -255,9 +254,8 @@ def price_stages(
     ``memory`` is their footprint, ``block`` the times of a layer at the job's precision, computed if not
     given.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> fastest = ideal(machine_of(job), job)
-    >>> stages = price_stages(job, one, fastest)
+    >>> fastest = ideal(machine, job)
+    >>> stages = price_stages(job, candidate("tp=8"), fastest)
     >>> float(round(stages.forward.layer[0, 0] * fastest.peak_flops / 1e9, 1))  # GFLOP: see ``layer_times``
     515.4
     """
@@ -276,8 +274,7 @@ def price_with_parts(
 
     ``block`` has the times of a layer of the job at its precision, computed if not given.
 
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> stages, parts = price_with_parts(job, one, machine_of(job))
+    >>> stages, parts = price_with_parts(job, candidate("tp=8"), machine)
     >>> seconds = stages.forward.layer + stages.backward.layer
     >>> bool(np.isclose(seconds[0, 0], parts.layer.total[0, 0]))
     True
@@ -470,9 +467,8 @@ class PerStep:
 def per_step(context: StageContext) -> PerStep:
     """Return the per-step cost of a stage [s].
 
-    >>> job = load_job("llama3-8b-8x-a100")
     >>> layouts = [parse_layout(text, layers=32, devices=8) for text in ("tp=4", "tp=8")]
-    >>> contexts = [StageContext.of(scope_of(job, Candidates.of([x])), machine_of(job)) for x in layouts]
+    >>> contexts = [StageContext.of(scope_of(job, Candidates.of([x])), machine) for x in layouts]
     >>> [bool(per_step(x).reduce.layer[0, 0] > 0) for x in contexts]  # dp=2, dp=1
     [True, False]
 

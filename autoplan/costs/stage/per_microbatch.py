@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 
 from autoplan.costs.core.candidates import Array, Candidates, column, of_uniform_mode
+from autoplan.costs.core.frozen_weights import forward_passes, gathered_whole
 from autoplan.costs.core.rank_parameters import padded_vocabulary
-from autoplan.costs.core.reference import forward_passes, gathered_whole
 from autoplan.costs.core.scope import microbatches, tokens_of
 from autoplan.costs.core.sizes import backward_split, element_bytes
 from autoplan.costs.core.time_parts import NOTHING, Parts
@@ -60,9 +60,7 @@ class Pass:
 def outside_pass(context: StageContext) -> Pass:
     """Return the time outside layers for one microbatch [s]: embedding, head, loss and send/receive.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> one = Candidates.of([parse_layout("pp=4,tp=2", layers=32, devices=8)])
-    >>> outside = outside_pass(StageContext.of(scope_of(job, one), machine_of(job)))
+    >>> outside = outside_pass(StageContext.of(scope_of(job, candidate("pp=4,tp=2")), machine))
     >>> [bool(x > 0) for x in outside.forward.compute[0]]  # embedding and head
     [True, False, False, True]
     """
@@ -109,9 +107,7 @@ def outside_pass(context: StageContext) -> Pass:
 def layer_pass(context: StageContext, block: LayerTimes) -> Pass:
     """Return the time of one layer for one microbatch, with exposed data-parallel communication [s].
 
-    >>> from autoplan.costs.layer.layer_time import layer_times
-    >>> job, one = load_job("llama3-8b-8x-a100"), Candidates.of([parse_layout("tp=8", layers=32, devices=8)])
-    >>> machine = machine_of(job)
+    >>> one = candidate("tp=8")
     >>> block = layer_times(job, one, machine)
     >>> layer = layer_pass(StageContext.of(scope_of(job, one), machine), block)
     >>> bool(layer.forward.compute == block.forward), float(layer.forward.data[0, 0])  # dp=1
@@ -317,8 +313,7 @@ def boundary_bytes(job: Job, candidates: Candidates) -> Array:
 
     Divided by tp with sequence parallelism, or where the stack scatters and gathers boundary tensors.
 
-    >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
-    >>> boundary_bytes(load_job("llama3-8b-8x-a100"), one).tolist()  # 2 x 8,192 x 4,096 / 2
+    >>> boundary_bytes(job, candidate("tp=2,pp=4")).tolist()  # 2 x 8,192 x 4,096 / 2
     [33554432.0]
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 4.1; Korthikanti et al. 2022, arXiv:2205.05198,
@@ -338,10 +333,8 @@ def send_receive_seconds(job: Job, candidates: Candidates, machine: Machine) -> 
     compute except p - 1 in each direction, in warm-up and cool-down, whose time is averaged over the
     microbatches.
 
-    >>> job = load_job("llama3-8b-8x-a100")
-    >>> one = Candidates.of([parse_layout("tp=2,pp=4", layers=32, devices=8)])
     >>> links = Links(8, 2.0**25, 2.0**25, False, 0.0, 1.0, 0.0, 0.0, ())  # 32 MiB/s
-    >>> send_receive_seconds(job, one, replace(machine_of(job), links=links)).tolist()  # e T h / 2
+    >>> send_receive_seconds(job, candidate("tp=2,pp=4"), replace(machine, links=links)).tolist()  # e T h / 2
     [[1.0]]
 
     Leaves out: idle time, which belongs to the bubble; contention between stages on one link; transfers that

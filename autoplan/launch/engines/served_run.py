@@ -26,10 +26,9 @@ from autoplan.launch.engines.arguments.vllm_arguments import vllm_options, vllm_
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import Emission
 from autoplan.schema.model import ModelSpec
-from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, WeightFormat
 from autoplan.schema.serving.request_lengths import LogNormalLength
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import WeightFormat
 
 _SIXTEEN: Final = frozenset({"bf16", "fp16"})
 _WRITERS: Mapping[str, Callable[[EngineSettings, WrittenArguments], None]] = {

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, get_args
 
 from autoplan.catalog.entries import assumed_stack, device, hardware, kernels_at, stack
-from autoplan.catalog.job_edits import edited_file
-from autoplan.catalog.job_files import usual_objectives
+from autoplan.catalog.job_files import edited_file, usual_objectives
 from autoplan.catalog.programs import ANY_LAYOUT, with_programs_again
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names

@@ -8,13 +8,12 @@ from itertools import combinations
 from math import ceil, floor, log10
 from typing import Final
 
-from autoplan.catalog.derived_nodes import derived_name, split_name
 from autoplan.catalog.entries import device, fuller_nodes, node
-from autoplan.catalog.machines import provider_of, rented_machines
+from autoplan.catalog.hardware_names import derived_name, provider_of, rented_machines, split_name
 from autoplan.catalog.programs import USUAL
 from autoplan.catalog.relatives import kernels_for
 from autoplan.catalog.roots import entry_names
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors
 from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.planning.infeasible.edited_jobs import Changes, keys_in_file, rules_text
 from autoplan.results.merged_front import cost_per_step, energy_per_step, steps_per_billion_tokens

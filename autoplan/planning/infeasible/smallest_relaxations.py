@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.optimizer_states import OPTIMIZERS
+from autoplan.costs.core.parameters import OPTIMIZERS
 from autoplan.deadline import DeadlineOver, check_deadline, current_deadline
 from autoplan.errors import AutoplanError
 from autoplan.planning.infeasible.edited_jobs import Changes, choices_of, edited, edits_of, on_all
@@ -19,7 +19,7 @@ from autoplan.results.front import Front, Suggestion
 from autoplan.results.merged_front import inner_objectives, step_limit
 from autoplan.results.plan import Plan
 from autoplan.rules.user_constraints import user_rules_of, without_rules
-from autoplan.schema.job import Job, Limits, RuleSpec, SearchSpec
+from autoplan.schema.job import NARROW_BY_DEFAULT, Job, Limits, RuleSpec, SearchSpec
 from autoplan.schema.resolved_job import hashes
 from autoplan.units import format_bytes, format_seconds, quantity_text
 
@@ -406,19 +406,6 @@ def _least(steps: Sequence[_Relaxed], sufficient: Callable[[_Relaxed], bool]) ->
     return best
 
 
-#: Keys of ``search`` that, left out, allow less than some of their values do.
-_NARROW_BY_DEFAULT: Final = frozenset(
-    {
-        "dp_shard",
-        "expert_tensor_parallel",
-        "offload",
-        "offload_every",
-        "recompute_num_layers",
-        "virtual_stages",
-    }
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """One requirement of a job's file beyond its model and devices, in words, and the job without it."""
@@ -510,7 +497,7 @@ def _search_requirements(job: Job) -> Iterator[Requirement]:
         if current != default and (default == "any" or default not in allowed) and current != "any":
             text = f"search.{key} allows {', '.join(map(str, allowed))}"
             without = partial(_with_default, section="search", key=key, value=default)
-            yield Requirement(text, without, key in _NARROW_BY_DEFAULT)
+            yield Requirement(text, without, key in NARROW_BY_DEFAULT)
 
 
 def _without_rule(rule: RuleSpec) -> Callable[[Job], Job]:

@@ -41,7 +41,7 @@ from autoplan.report.serving.serving_words import load_words, served_words
 from autoplan.report.wording.part_names import GIB, SERVED_MEMORY
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingFront, ServingPlan
-from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits
+from autoplan.schema.serving.serving_choices import Percentiles, ServingLimits
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction, DeviceMemoryUse
+from autoplan.costs.core.served_prediction import CapacityPrediction, DeviceMemoryUse
 from autoplan.report.document_fields import SCHEMA, Document, plain
 from autoplan.report.render.blocks import (
     GAP,

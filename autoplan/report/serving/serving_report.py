@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.served_prediction import Distribution, DraftGain, ServedPrediction
+from autoplan.costs.core.served_prediction import Distribution, DraftGain, ServedPrediction
 from autoplan.report.render.blocks import (
     GAP,
     NOTHING,
@@ -42,7 +42,7 @@ from autoplan.report.wording.suggestion_words import next_change
 from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.plan_values import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_bytes, format_seconds, format_share
 

@@ -10,7 +10,7 @@ from math import floor
 from typing import Final, cast
 
 from autoplan.catalog.request_traces import request_trace_of
-from autoplan.costs.core.serving.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
+from autoplan.costs.core.served_prediction import CLOSED_FORM_GAP, FIRST_TOKEN_GAP
 from autoplan.errors import AutoplanError
 from autoplan.report.wording.sentences import number_words
 from autoplan.results.serving.serving_front import ServingPlan
@@ -18,11 +18,11 @@ from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.request_lengths import (
     Length,
     LogNormalLength,
+    RequestTrace,
     ServingWorkload,
     TraceLength,
     evenly_drawn,
 )
-from autoplan.schema.serving.request_trace import RequestTrace
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.units import format_seconds, format_share
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from autoplan.costs.core.frozen_weights import keeps_reference
 from autoplan.costs.core.prediction import JobFacts, LayerType, Prediction
-from autoplan.costs.core.reference import keeps_reference
 from autoplan.report.wording.standing_words import noise_sentence
 from autoplan.results.front import Certificate, Front, Rejection, RejectionKind
 from autoplan.results.job_summary import number_kinds

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, fields
 from math import isfinite
 from typing import Any, TypeAlias
 
-from autoplan.costs.core.serving.capacity import DeviceMemoryUse
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     ClassStatistics,
+    DeviceMemoryUse,
     Distribution,
     DraftGain,
     LatencyStatistics,
+    PooledPrediction,
     ServedClass,
     ServedPrediction,
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_interval import ServedIntervals
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     Distribution,
     LatencyStatistics,
+    PooledPrediction,
+    ServedIntervals,
     ServedPrediction,
     SimulatedPrediction,
 )
 from autoplan.results.front import Change, ParetoFront, Status
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Least relative difference in an objective between plans of a front.

@@ -8,11 +8,14 @@ from pydantic import Field
 
 from autoplan.schema.base import Frozen, LeftOutAtDefault, PositiveShare, SourcedFactor
 
+#: Kernels of attention: the description of ``BlockPolicy.attention`` says what each is.
+AttentionKernels = Literal["flash", "sdpa", "flash2", "flash1", "flash1-triton", "masked", "eager"]
+
 
 class BlockPolicy(Frozen):
     """Which tensors of a block are kept for backward, and how it is computed."""
 
-    attention: Literal["flash", "sdpa", "flash2", "flash1", "flash1-triton", "masked", "eager"] = Field(
+    attention: AttentionKernels = Field(
         description="the device's best fused attention, what PyTorch's function takes (cuDNN's on Hopper and"
         " on Blackwell of data centers, else FlashAttention-2), FlashAttention-2, the first one in CUDA or in"
         " Triton, PyTorch's memory-efficient kernel under a mask in memory, or scores in memory"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from autoplan.schema.base import Bytes, Frozen, SourcedFactor, SourcedSeconds
+from autoplan.schema.costmodel.block_policy import AttentionKernels
 from autoplan.schema.costmodel.stack import StackSpec
 
 #: Launch of a captured kernel: 2.5 us for a layer of some twenty (costmodels/stacks/megatron-core-graphs).
@@ -35,14 +36,12 @@ class SoftwareSpec(Frozen):
         default=None,
         description="chunks of tokens of a chunked loss; default: vocabulary / hidden size, as Liger has",
     )
-    attention: Literal["eager", "masked", "flash1", "flash1-triton", "flash2", "sdpa", "flash"] | None = (
-        Field(
-            default=None,
-            description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
-            " the first one in Triton, as llm-foundry had it), what PyTorch from 2.11 on takes (sdpa), or the"
-            " device's best; masked: SDPA of PyTorch with a mask in memory, which padded batches of transformers"
-            " have, and whose memory-efficient kernel skips no keys",
-        )
+    attention: AttentionKernels | None = Field(
+        default=None,
+        description="attention kernels: scores in memory, or a generation of FlashAttention (flash1-triton:"
+        " the first one in Triton, as llm-foundry had it), what PyTorch from 2.11 on takes (sdpa), or the"
+        " device's best; masked: SDPA of PyTorch with a mask in memory, which padded batches of transformers"
+        " have, and whose memory-efficient kernel skips no keys",
     )
     fused_kernels: bool | None = Field(
         default=None, description="one kernel each for norms, RoPE and the activation (Liger, Apex, Unsloth)"
@@ -381,9 +380,7 @@ def _fine_tuning_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, 
 def _block_changes(stack: StackSpec, software: SoftwareSpec) -> dict[str, Any]:
     changes: dict[str, Any] = dict(_COMPILED_LOSS) if software.compile and stack.block.compiled_loss else {}
     changes |= dict(_LOSS[software.loss]) if software.loss else {}
-    if software.loss_chunks is not None:
-        changes["loss_chunks"] = software.loss_chunks
-    for name in ("attention", "tf32", "dropout", "host_waits"):
+    for name in ("loss_chunks", "attention", "tf32", "dropout", "host_waits"):
         if (chosen := getattr(software, name)) is not None:
             changes[name] = chosen
     if software.gelu is not None:

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from autoplan.schema.adapters import Base
+from autoplan.schema.adapters import Base, ZeroStage, distinct
 from autoplan.schema.base import (
     Bytes,
     Frozen,
@@ -32,7 +32,6 @@ from autoplan.schema.base import (
 from autoplan.schema.costmodel.block_policy import BlockPolicy
 from autoplan.schema.costmodel.interval_spec import UncertaintySpec
 from autoplan.schema.costmodel.kernel_spec import CostModel, Name
-from autoplan.schema.job_choices import ZeroStage, distinct
 from autoplan.schema.layout import ORDERS, Order, Schedule
 from autoplan.schema.precision import Optimizer, Precision
 from autoplan.schema.recompute import USUAL_MODES, RecomputeMode

@@ -1,4 +1,4 @@
-"""The file of an inference engine: its facts by version, and one version of it."""
+"""The file of an inference engine: what each version keeps in memory and how it schedules."""
 
 from __future__ import annotations
 
@@ -11,23 +11,282 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from autoplan.errors import UnsupportedError
-from autoplan.schema.base import Frozen, Sourced, SourcedSeconds
-from autoplan.schema.hardware import sourced_numbers
-from autoplan.schema.serving.engine_facts import (
-    BudgetFacts,
-    CacheFacts,
-    DefaultTier,
-    ForwardFacts,
-    GraphFacts,
-    GraphTier,
-    HandoffFacts,
-    OverheadFacts,
-    PaddingFacts,
-    ReserveFacts,
-    SamplerFacts,
-    SchedulerFacts,
-    StepFacts,
+from autoplan.schema.base import (
+    Bytes,
+    Frozen,
+    Sourced,
+    SourcedBytes,
+    SourcedCount,
+    SourcedSeconds,
+    SourcedShare,
 )
+from autoplan.schema.hardware import sourced_numbers
+
+#: Formats of weights whose products quantize what they read.
+FusedFormat = Literal["fp8", "nvfp4"]
+
+
+class SourcedRatio(Sourced):
+    """A sourced number without unit."""
+
+    value: float = Field(ge=0, le=1e6, strict=False, description="a number")
+
+
+class BudgetFacts(Frozen):
+    """How an engine decides what its cache may take."""
+
+    rule: Literal["share of the device", "static share", "share of what is free"] = Field(
+        description="share of the device: weights, cache and all else within a share of it (vLLM);"
+        " static share: weights and cache within one (SGLang); share of what is free: the cache within a"
+        " share of what a profile run leaves (TensorRT-LLM)"
+    )
+    utilization: SourcedShare | None = Field(
+        default=None, description="the share by default; left out: it follows from `reserve`"
+    )
+
+
+class CacheFacts(Frozen):
+    """The cache of keys and values."""
+
+    block_tokens: SourcedCount = Field(description="tokens of a block")
+    mla_block_tokens: SourcedCount = Field(description="tokens of a block with latent attention")
+    hybrid: Literal["groups", "ratio", "windows"] = Field(
+        description="of layers with a window: groups: blocks of equal size for groups of layers (vLLM);"
+        " ratio: a pool of their own with a share of the tokens (SGLang); windows: the tokens of the window"
+        " alone (TensorRT-LLM)"
+    )
+    group_ratio: SourcedRatio | None = Field(
+        default=None,
+        description="most layers of the commoner kind over those of the rarer for one group of each",
+    )
+    window_tokens: SourcedShare | None = Field(
+        default=None, description="tokens that layers with a window can keep over those of other layers"
+    )
+    fp8_ds_mla_bytes: SourcedBytes = Field(description="bytes of a token and layer in the format fp8_ds_mla")
+
+
+class SamplerFacts(Frozen):
+    """The sampler's peak in the profile run."""
+
+    copies: SourcedRatio = Field(
+        description="tensors of rows x vocabulary in fp32 that are alive at the peak of sampling"
+    )
+    flashinfer_copies: SourcedRatio | None = Field(
+        default=None, description="the same where FlashInfer samples; left out: it takes no less"
+    )
+    row_per_multiprocessor: bool = Field(
+        default=False, description="one more row of the vocabulary in fp32 for each multiprocessor"
+    )
+
+
+class ForwardFacts(Frozen):
+    """The forward pass's peak in the profile run."""
+
+    hidden_copies: SourcedRatio = Field(
+        description="16-bit tensors of tokens x hidden size alive while the sampler runs"
+    )
+    gemm_workspace: SourcedBytes = Field(description="workspace of matrix products")
+    gemm_workspace_hopper: SourcedBytes = Field(description="the same on Hopper and later")
+
+
+class OverheadFacts(Frozen):
+    """Memory outside of the allocator: context, modules, communicators."""
+
+    base: SourcedBytes = Field(description="on one device alone")
+    communicators: SourcedBytes = Field(description="in addition with several devices")
+
+
+class GraphFacts(Frozen):
+    """CUDA graphs of vLLM's size list."""
+
+    bytes_each: SourcedBytes = Field(description="memory of one captured size")
+    counted: bool = Field(
+        description="whether they are taken off the cache; else they lie outside of the share"
+    )
+    largest: SourcedCount = Field(description="largest batch that is captured")
+    largest_datacenter_blackwell: SourcedCount = Field(description="the same on B200, GB200, B300, GB300")
+
+
+class ReserveFacts(Frozen):
+    """What SGLang leaves free of weights and cache."""
+
+    metadata: SourcedBytes = Field(description="for the metadata of attention and slack")
+    per_chunk_token: SourcedBytes = Field(description="for activations, for each token of a chunk of prefill")
+    least_chunk: SourcedCount = Field(description="tokens of a chunk that are reserved for at least")
+    per_device: SourcedBytes = Field(description="for each device of an engine")
+    per_graph_request: SourcedBytes = Field(description="for each request of the largest captured batch")
+    per_attention_group: SourcedBytes = Field(
+        description="for each request of the largest captured batch and group of data-parallel attention"
+    )
+    many_graph_requests: SourcedCount = Field(description="largest captured batch above which there is more")
+    per_attention_group_many: SourcedBytes = Field(
+        description="in addition above that, as `per_attention_group`"
+    )
+    prefill_graphs: bool = Field(description="whether prefill is captured in graphs by default")
+    per_prefill_graph: SourcedBytes = Field(description="for each captured chunk of prefill")
+    mla_prefill_graphs: SourcedBytes = Field(description="instead with latent attention")
+    least: SourcedBytes = Field(description="least reserve of a large device")
+    large_device: SourcedBytes = Field(description="memory above which a device is large")
+    context: SourcedBytes = Field(
+        description="memory of context and communicators, taken before the share is"
+    )
+
+
+class PaddingFacts(Frozen):
+    """Multiples that sizes are padded to."""
+
+    vocabulary: SourcedCount = Field(description="rows of the embedding and of the output projection")
+    mxfp4_hidden: SourcedCount = Field(description="hidden size within experts in mxfp4")
+    mxfp4_ffn: SourcedCount = Field(description="inner width of a device's part of an expert in mxfp4")
+
+
+#: Largest size of a step that a file may state.
+_MOST_TOKENS: Final = 10_000_000
+
+
+class DefaultTier(Frozen):
+    """Default sizes of a step on devices of some memory."""
+
+    memory_from: Bytes = Field(description="least memory of a device; the last tier that fits holds")
+    except_devices: tuple[str, ...] = Field(
+        default=(), description="devices whose names begin so stay in the tier before"
+    )
+    max_num_seqs: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(description="most requests of a step")
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(
+        description="most tokens of a step, or of a chunk"
+    )
+
+
+class GraphTier(Frozen):
+    """Largest captured batch of decodes on devices of some memory (SGLang)."""
+
+    memory_from: Bytes = Field(description="least memory of a device; the last tier that fits holds")
+    narrow: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(
+        description="largest batch below tensor parallelism 4"
+    )
+    wide: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] = Field(description="the same from 4 on")
+
+
+class SchedulerFacts(Frozen):
+    """How an engine fills a step."""
+
+    prefill: Literal["mixed", "first"] = Field(
+        description="mixed: chunks of prefill share a step with decodes; first: prefill has steps of its own"
+    )
+    admission: Literal["preempt", "reserve", "estimate"] = Field(
+        description="preempt: a request is admitted while its prompt fits, and preempted where the cache runs"
+        " out; reserve: only where input and output fit; estimate: by a share of the output that adapts"
+    )
+    asynchronous: bool = Field(description="whether the host prepares a step while the one before runs")
+    chunked: bool = Field(default=True, description="whether a prompt may be divided over steps by default")
+    prefix_caching: bool = Field(
+        default=True, description="whether prompts that begin like earlier ones find their cache by default"
+    )
+    shares_tokens: bool = Field(
+        default=False,
+        description="whether attention data-parallel ranks share the default tokens of a step, each its part",
+    )
+    splits_layers: Literal["middle", "last", "first"] = Field(
+        description="stages that hold the layers left over: those before the last, the last, or the first"
+    )
+
+
+class HandoffFacts(Frozen):
+    """How a request goes from an engine that prefills to one that decodes."""
+
+    sends: Literal["whole prompts", "chunks"] = Field(
+        description="when keys and values are sent: whole prompts: all of them after prefill; chunks: each"
+        " chunk of a prompt while the next one is computed"
+    )
+    first_token: Literal["prefill", "decode"] = Field(
+        description="whose token is the first of an answer: prefill: that of the prefill engine, sent along;"
+        " decode: the decode engine computes the last token of the prompt again"
+    )
+    seconds: SourcedSeconds | None = Field(
+        default=None,
+        description="time of a request between both engines besides its cache: router, handshake, polling;"
+        " left out: 0",
+    )
+
+
+class StepFacts(Frozen):
+    """How long a step takes beside its kernels: the host's part, and what is fitted of a version."""
+
+    kernels: str = Field(min_length=2, description="engine whose measured kernels stand for its own")
+    scale: SourcedRatio = Field(
+        description="time of a step on the device over that of its kernels one after the other: gaps between"
+        " kernels, kernels of other versions"
+    )
+    host: SourcedSeconds = Field(description="host time of a step: scheduling, inputs, outputs")
+    host_per_request: SourcedSeconds = Field(description="in addition for each request of a step")
+    front_end: SourcedSeconds = Field(
+        description="time of a request outside of the engine: HTTP, processes, client"
+    )
+    front_end_per_token: SourcedSeconds = Field(
+        description="in addition for each token of its prompt: tokenizer"
+    )
+    front_end_busy: SourcedSeconds | None = Field(
+        default=None,
+        description="time of it that no other request can have: one over the requests a second that one front"
+        " end holds; left out: 0",
+    )
+    front_end_busy_per_token: SourcedSeconds | None = Field(
+        default=None,
+        description="the same for each token of its prompt: a tokenizer in one thread; left out: 0",
+    )
+    graphs: Literal["all", "decodes", "none"] = Field(
+        description="steps that run as captured CUDA graphs: all; those of decodes alone; none"
+    )
+    eager_kernel: SourcedSeconds = Field(
+        description="host time to launch one kernel outside of graphs: where kernels are shorter they wait"
+    )
+    pads: bool = Field(description="whether a batch of decodes is padded to the next captured size")
+    largest_graph: SourcedCount = Field(description="largest batch of decodes that is captured")
+    fuses_quantization: tuple[FusedFormat, ...] = Field(
+        default=(),
+        description="formats of weights whose inputs norms and activations quantize, not a kernel of its own",
+    )
+    fuses_norms: bool = Field(
+        default=False,
+        description="whether all-reduces of a tensor-parallel layer add the residual and norm the sum",
+    )
+    interval: SourcedRatio | None = Field(
+        default=None,
+        description="width of 90 % intervals over that of runs elsewhere, where `autoplan calibrate` fitted"
+        " the numbers to runs of this machine; left out: 1",
+    )
+    decode_attention: Literal["grouped", "by head"] = Field(
+        default="grouped",
+        description="whether attention of decodes reads the keys of a group of query heads once, or for each",
+    )
+    padded_rows: SourcedCount | None = Field(
+        default=None,
+        description="rows that every expert of a device computes besides its own, in fp8 with scales of"
+        " blocks: tiles that no token fills; left out: 0",
+    )
+    query_tile: SourcedCount | None = Field(
+        default=None,
+        description="queries that attention computes at once in steps with prompts, in FlashAttention 2,"
+        " of which a decode fills one; left out: decodes beside prompts take as long as alone",
+    )
+    sinks_share: SourcedRatio | None = Field(
+        default=None,
+        description="rate of attention of prompts in models with attention sinks over that of others, on"
+        " devices with FlashAttention 2, where it runs in Triton; left out: 1",
+    )
+    all_reduce: Literal["custom", "nccl"] = Field(description="whose all-reduce small messages take")
+    triton_experts: str | None = Field(
+        default=None,
+        description="engine whose measured experts in mxfp4 stand for its own where a device has no products"
+        " in 4 bits, since both run OpenAI's Triton kernels there; left out: `kernels`",
+    )
+    triton_on: tuple[str, ...] = Field(
+        default=(),
+        max_length=8,
+        description="architectures of devices on which experts in mxfp4 run in OpenAI's Triton kernels, each"
+        " launched from Python; left out: on none",
+    )
+
 
 Tiers = Annotated[tuple[DefaultTier, ...], Field(min_length=1)]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from autoplan.schema.saved_front import SavedPart, answer_from
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.schema.serving.serving_choices import ServingObjective
 
 _WANTED = "the output of `autoplan plan JOB --format json` of a serving job is needed"
 

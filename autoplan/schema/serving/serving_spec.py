@@ -1,21 +1,27 @@
-"""Schema of serving jobs, and the serving job with all names resolved."""
+"""Schema of serving jobs, the job with all names resolved, and the part of it that some classes are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from autoplan.deadline import DEFAULT_SECONDS
+from autoplan.schema.adapters import PriceSpec, distinct
 from autoplan.schema.base import Frozen, Seconds
 from autoplan.schema.job import Cluster, HardwareName, JobFile, RuleEntry, RuleSpec
-from autoplan.schema.job_choices import PriceSpec, distinct
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_stack import Engine
 from autoplan.schema.serving.request_lengths import Rate, ServingWorkload
-from autoplan.schema.serving.serving_choices import FormatChoices, ServingSearchSpec, SpeculationSpec
-from autoplan.schema.serving.serving_limits import ServingLimits, ServingObjective
+from autoplan.schema.serving.serving_choices import (
+    FormatChoices,
+    ServingLimits,
+    ServingObjective,
+    ServingSearchSpec,
+    SpeculationSpec,
+)
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
@@ -135,3 +141,47 @@ class ServingJob:
     def longest_request(self) -> int:
         """Input and output tokens of the longest request that must be admitted."""
         return self.workload.longest_tokens
+
+
+def share_of_classes(job: ServingJob, names: Iterable[str]) -> float:
+    """Return the part of all requests that are of the classes ``names`` [1]; of no names, all of them."""
+    chosen = set(names)
+    return (
+        sum(requests.share for requests in job.workload.classes if requests.name in chosen) if chosen else 1.0
+    )
+
+
+def job_of_classes(job: ServingJob, names: tuple[str, ...]) -> ServingJob:
+    """Return the job of engines that get the classes ``names`` alone, at the rate of these.
+
+    Such engines admit the longest request of their classes, unless the job says how long it is. Without
+    names, or with all of them, it is the job itself.
+    """
+    workload = job.workload
+    chosen = tuple(requests for requests in workload.classes if requests.name in names)
+    if not names or len(chosen) == len(workload.classes):
+        return job
+    share = share_of_classes(job, names)
+    rate = workload.request_rate
+    changes = {
+        "classes": tuple(
+            requests.model_copy(update={"weight": requests.share / share}) for requests in chosen
+        ),
+        "request_rate": None if rate is None else rate * share,
+        "input_tokens": chosen[0].input_tokens,
+        "output_tokens": chosen[0].output_tokens,
+    }
+    return replace(job, workload=workload.model_copy(update=changes), choices=(), loads=())
+
+
+def class_sets(job: ServingJob) -> tuple[tuple[str, ...], ...]:
+    """Return the sets of classes, fewer than all, that engines may be for: each alone, and all but one.
+
+    None where requests do not come at a rate: then each engine gets requests of all classes.
+    """
+    names = tuple(requests.name for requests in job.workload.classes)
+    if len(names) < 2 or job.workload.request_rate is None or not job.search.routes_classes:
+        return ()
+    alone = [(name,) for name in names]
+    others = [tuple(other for other in names if other != name) for name in names]
+    return tuple(dict.fromkeys([*alone, *others]))

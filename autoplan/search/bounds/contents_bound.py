@@ -20,8 +20,7 @@ from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_ba
 from autoplan.deadline import check_deadline
 from autoplan.schema.recompute import FULL, listed_modes
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.priced_candidates import PricedCandidates
-from autoplan.search.space.sized_candidates import SizedCandidates
+from autoplan.search.space.priced_candidates import PricedCandidates, SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 
@@ -38,10 +37,8 @@ def contents_bounds(group: PricedCandidates, places: Places, limit: Array | floa
     coefficients = mixed_stages_of(kinds, layer_counts)
     bytes_needed = bytes_to_save(coefficients.memory, layers, limits)
     recompute = _relaxed_recompute(kinds, layer_counts, bytes_needed, group.modes)
-    forward, backward = (
-        stage_forward(coefficients, layers),
-        stage_backward(coefficients, layers, {}),
-    )
+    forward = stage_forward(coefficients, layers)
+    backward = stage_backward(coefficients, layers, {})
     tails = np.minimum.reduceat(end_of_step_floor(coefficients, layers), places.starts, axis=1)
     tail: Array = tails.max(axis=1)
     return forward + backward + recompute, tail

@@ -27,7 +27,7 @@ from autoplan.search.bounds.contents_bound import (
     most_recompute,
 )
 from autoplan.search.bounds.step_bound import k_th_stage, most_layers_of_stages
-from autoplan.search.space.sized_candidates import SizedCandidates
+from autoplan.search.space.priced_candidates import SizedCandidates
 from autoplan.search.space.stage_contents import Places
 
 #: Share by which rounding may make a bound too large.
@@ -316,11 +316,9 @@ def _each_stage_fits(group: SizedCandidates, layers: Array, limit: float) -> NDA
     Most that fit do so with the last mix, which recomputes most: the other mixes are for the rest.
     """
     mixes = most_recompute(layers, group.candidates.recompute_num_layers[:, None], group.modes)
-    fits, least, rows = (
-        np.zeros(len(layers), dtype=bool),
-        np.full(layers.shape, np.inf),
-        np.arange(len(layers)),
-    )
+    fits = np.zeros(len(layers), dtype=bool)
+    least = np.full(layers.shape, np.inf)
+    rows = np.arange(len(layers))
     for mix, allowed in reversed(mixes):
         needed = stage_needed(group.footprints[0], layers[rows], {mode: x[rows] for mode, x in mix.items()})
         least = np.minimum(least, np.where(allowed[rows], needed, np.inf))

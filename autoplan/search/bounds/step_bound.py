@@ -31,8 +31,8 @@ from autoplan.costs.stage.stage_times import Stages, end_of_step_floor, stage_ba
 from autoplan.deadline import check_deadline
 from autoplan.schema.recompute import listed_modes
 from autoplan.search.bounds.contents_bound import contents_bounds, least_stage_sum, recompute_steps
+from autoplan.search.space.choices import order_classes
 from autoplan.search.space.priced_candidates import PricedCandidates, Schedule
-from autoplan.search.space.rank_orders import order_classes
 from autoplan.search.space.stage_contents import Places
 
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from ortools.sat.python import cp_model
 
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.search.cp.cp_sat import MOST_WORK, run_solver
+from autoplan.schema.serving.serving_choices import ServingObjective
+from autoplan.search.cp.constraint_model import MOST_WORK, run_solver
 from autoplan.search.serving.engine_options import WHOLE, Option, interchangeable, times_of
 from autoplan.search.serving.engines import ObjectiveBoxes, fit_nodes
 

@@ -1,9 +1,11 @@
-"""Options of a serving search: one engine with sizes of its steps and its share of the load, priced.
-
-Parts of a load that one engine may get, as integers.
+"""Options of a serving search, priced: engines with their share of the load, and pairs of pools.
 
 Engines that are alike share a load evenly, so one of k gets 1/k of it; where unlike engines serve together,
-shares of both kinds have to add up to the full load.
+shares of both kinds have to add up to the full load. A pair of pools is x engines that prefill and y that
+decode.
+
+In a job of several nodes a pool takes full nodes. Prefill engines have the engine's default sizes of a step,
+decode engines its default tokens, unless the job's search says otherwise.
 """
 
 from __future__ import annotations
@@ -14,11 +16,22 @@ from functools import cached_property
 from itertools import groupby
 from math import isfinite
 from operator import itemgetter, le
-from typing import Final, Generic, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, Literal, TypeVar
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.core.served_prediction import (
+    CacheTransfer,
+    CapacityPrediction,
+    EngineLoad,
+    PooledPrediction,
+    ServedPrediction,
+)
+from autoplan.costs.serving.disaggregated.paired_pools import EnginePair, pool_scope, pooled, prompt_transfer
+from autoplan.costs.serving.disaggregated.role_engines import (
+    DecodeEngine,
+    PrefillEngine,
+    decode_engine,
+    prefill_engine,
+)
 from autoplan.costs.serving.engine_capacity import predict_capacity
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import EngineIteration
@@ -26,16 +39,17 @@ from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteratio
 from autoplan.costs.serving.served_layouts import (
     PricedEngine,
     ServingCosts,
+    UnitParts,
     engine_load,
     priced_engine,
     unit_parts,
 )
 from autoplan.deadline import check_deadline
-from autoplan.rules.serving_limit_rules import broken_means
-from autoplan.schema.serving.class_jobs import class_sets, job_of_classes
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.serving.engines import LoadedEngines, seqs_menu, sizes_of_step, tokens_menu
+from autoplan.rules.engine_rules import broken_means, no_pools
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.serving_choices import PoolSearchSpec, allowed_values
+from autoplan.schema.serving.serving_spec import ServingJob, class_sets, job_of_classes
+from autoplan.search.serving.engines import LoadedEngines, engine_units, seqs_menu, sizes_of_step, tokens_menu
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,8 @@ class EngineOption:
     predicted: ServedPrediction
     #: Classes of requests that it gets; empty: all. ``share`` is that of their load.
     classes: tuple[str, ...] = ()
+    #: Whether nothing else serves with it.
+    alone: ClassVar[bool] = False
 
     @property
     def layout(self) -> EngineLayout:
@@ -60,14 +76,40 @@ class EngineOption:
         return self.predicted.devices
 
     @property
-    def alone(self) -> bool:
-        """Whether nothing else serves with it."""
-        return False
-
-    @property
     def formats(self) -> tuple[str, ...]:
         """Formats of its weights and its cache."""
         return self.layout.formats
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOption:
+    """Two pools that get the full load."""
+
+    pair: EnginePair
+    share: int
+    predicted: PooledPrediction
+    #: Pools get all classes of requests, and no other engines have to agree with their formats.
+    classes: ClassVar[tuple[str, ...]] = ()
+    formats: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[bool] = True
+
+    @property
+    def layout(self) -> DisaggregatedLayout:
+        """The layout of both pools."""
+        pair = self.pair
+        return DisaggregatedLayout(
+            replace(pair.prefill.engine.layout, replicas=pair.prefill_engines),
+            replace(pair.decode.engine.layout, replicas=pair.decode_engines),
+        )
+
+    @property
+    def devices(self) -> int:
+        """Devices of both pools."""
+        return self.predicted.devices
+
+
+#: What serves a share of a load.
+Option = EngineOption | PoolOption
 
 
 @dataclass
@@ -82,7 +124,7 @@ class PricedOptions:
     #: Classes of requests that the engines get, those of ``job``; empty: all, or those of each of its sets.
     classes: tuple[str, ...] = ()
     #: The options so far, of engines that get all of the classes: all of them only when all are priced.
-    found: list[EngineOption] = field(default_factory=list)
+    priced: list[EngineOption] = field(default_factory=list)
     #: Sizes and shares of engines that start, and those that were not priced because they equal others.
     total: int = 0
     equalled: int = 0
@@ -94,16 +136,16 @@ class PricedOptions:
         if False not in self.job.search.disaggregated:
             return mixed
         if self.classes or not self._routed or self.job.search.mixes_classes:
-            self.found.clear()
+            self.priced.clear()
             for unit in self.units:
-                self.found.extend(self._of_unit(unit))
-            mixed = tuple(self.found)
+                self.priced.extend(self._of_unit(unit))
+            mixed = tuple(self.priced)
         return (*mixed, *(option for part in self._routed for option in part.all))
 
     @property
     def so_far(self) -> tuple[EngineOption, ...]:
         """The options that are priced already, where the deadline ended before all were."""
-        return (*self.found, *(option for part in self._routed for option in part.found))
+        return (*self.priced, *(option for part in self._routed for option in part.priced))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -133,8 +175,8 @@ class PricedOptions:
 
     def nearest_to_start(self) -> tuple[EngineLayout, CapacityPrediction]:
         """Return the unit whose fullest device lacks least memory with the smallest steps."""
-        held = ((unit, self._capacity(unit)) for unit in self.units)
-        return max(held, key=lambda pair: pair[1].fullest.room)
+        capacities = ((unit, self._capacity(unit)) for unit in self.units)
+        return max(capacities, key=lambda pair: pair[1].fullest.room)
 
     def _shortage(self, unit: EngineLayout) -> str | None:
         """Return why no size of a step lets the unit start."""
@@ -196,38 +238,6 @@ class PricedOptions:
                 yield share, EngineLoad(total.kind, amount)
 
 
-class Option(Protocol):
-    """What serves a share of a load: an engine, or pools of engines."""
-
-    @property
-    def share(self) -> int:
-        """Part of the load [1/WHOLE]; 0 if none exists."""
-
-    @property
-    def devices(self) -> int:
-        """Devices that it takes."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing else serves with it."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Classes of requests that it gets; empty: all."""
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """Formats of weights and cache; empty where nothing else serves with it."""
-
-    @property
-    def layout(self) -> object:
-        """The layout, whose text identifies an option."""
-
-    @property
-    def predicted(self) -> ServedPrediction | PooledPrediction:
-        """What it does under its share of the load."""
-
-
 AnyOption = TypeVar("AnyOption", bound=Option)
 Sized = TypeVar("Sized")
 #: Relative difference of figures that are solved for to this accuracy.
@@ -279,13 +289,8 @@ def _alike(one: Option, other: Option) -> bool:
     return all(abs(a - b) <= _ROUNDING * abs(b) for a, b in pairs)
 
 
-def undominated(options: Iterable[AnyOption]) -> list[AnyOption]:
-    """Return the options that no ``interchangeable`` one beats in every respect."""
-    return UndominatedOptions(options).remaining()
-
-
 class UndominatedOptions(Generic[AnyOption]):
-    """Options of which some beat others in every respect, kept up to date while single ones change.
+    """Options of which some beat others in every respect, unbeaten up to date while single ones change.
 
     Only ``interchangeable`` ones are compared, so that a change concerns one group of them.
     """
@@ -295,7 +300,7 @@ class UndominatedOptions(Generic[AnyOption]):
         self._places: dict[int, tuple[object, int]] = {}
         for place, option in enumerate(options):
             self._put(option, place)
-        self._kept = {key: _unbeaten(group) for key, group in self._groups.items()}
+        self._best = {key: _unbeaten(group) for key, group in self._groups.items()}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -311,12 +316,12 @@ class UndominatedOptions(Generic[AnyOption]):
         key, place = self._places.pop(id(option))
         del self._groups[key][place]
         changed = {key} if now is None else {key, self._put(now, place)}
-        self._kept.update((key, _unbeaten(self._groups[key])) for key in changed)
+        self._best.update((key, _unbeaten(self._groups[key])) for key in changed)
 
     def remaining(self) -> list[AnyOption]:
         """Return the options that none beats, group by group, the group with the best of all first."""
-        groups = sorted(filter(None, self._kept.values()), key=lambda kept: _order(*kept[0]))
-        return [option for kept in groups for _, option in kept]
+        groups = sorted(filter(None, self._best.values()), key=lambda unbeaten: _order(*unbeaten[0]))
+        return [option for unbeaten in groups for _, option in unbeaten]
 
 
 def _unbeaten(group: Mapping[int, AnyOption]) -> list[tuple[int, AnyOption]]:
@@ -325,14 +330,14 @@ def _unbeaten(group: Mapping[int, AnyOption]) -> list[tuple[int, AnyOption]]:
         ((_respects(option), place, option) for place, option in group.items()), key=itemgetter(0)
     )
     rivals: list[tuple[float, ...]] = []
-    kept: list[tuple[int, AnyOption]] = []
+    unbeaten: list[tuple[int, AnyOption]] = []
     for mine, alike in groupby(ranked, key=itemgetter(0)):
         # Rivals come first in the order of their first respect, so that only the others decide. Of options
         # that are alike in every respect one is left.
         if not any(all(map(le, rival, mine)) for rival in rivals):
             rivals.append(mine)
-            kept.append(min(((place, option) for _, place, option in alike), key=lambda x: _order(*x)))
-    return kept
+            unbeaten.append(min(((place, option) for _, place, option in alike), key=lambda x: _order(*x)))
+    return unbeaten
 
 
 def _order(place: int, option: Option) -> tuple[tuple[float, ...], str, int]:
@@ -379,3 +384,146 @@ def shares(most_engines: int, *, mixed: bool) -> tuple[int, ...]:
     even = {WHOLE // k for k in range(1, most_engines + 1) if WHOLE % k == 0}
     uneven = {WHOLE * a // b for a, b in _UNEVEN} if mixed else set()
     return tuple(sorted(even | uneven, reverse=True))
+
+
+Role = Literal["prefill", "decode"]
+
+
+def role_job(job: ServingJob, role: Role) -> ServingJob:
+    """Return ``job`` with the search of one pool: its own keys where it narrows them, else those of all."""
+    role_search: PoolSearchSpec = getattr(job.search, role)
+    changed = replace(job, search=job.search.model_copy(update={"replicas": "any", **role_search.said}))
+    return replace(changed, speculation=None, draft=None) if role == "prefill" else changed
+
+
+@dataclass
+class PricedPools:
+    """The pairs of pools of a job; engines are priced once for all pairs."""
+
+    options: PricedOptions
+    #: What engines have in common, by their layout and the tokens of their caches.
+    parts: dict[tuple[EngineLayout, int | None], UnitParts] = field(default_factory=dict)
+    decoders: dict[tuple[EngineLayout, int], DecodeEngine] = field(default_factory=dict)
+    transfers: dict[tuple[EngineLayout, EngineLayout], CacheTransfer] = field(default_factory=dict)
+    #: The pairs so far: all of them only when all are priced.
+    priced: list[PoolOption] = field(default_factory=list)
+    #: Pairs of engines that break no rule, and those that were not priced because they equal others.
+    total: int = 0
+    equalled: int = 0
+
+    @property
+    def job(self) -> ServingJob:
+        """The job."""
+        return self.options.job
+
+    @cached_property
+    def all(self) -> tuple[PoolOption, ...]:
+        """Every pair of pools whose engines start and keep up with the load."""
+        if True not in self.job.search.disaggregated or no_pools(self.job) is not None:
+            return ()
+        self.priced.clear()
+        self.priced.extend(self._pairs())
+        return tuple(self.priced)
+
+    @cached_property
+    def units(self) -> dict[Role, tuple[EngineLayout, ...]]:
+        """The engines of each role that break no rule and leave a device to the other."""
+        roles: tuple[Role, Role] = ("prefill", "decode")
+        most = self.job.cluster.devices - 1
+        return {
+            role: tuple(
+                unit
+                for unit in engine_units(role_job(self.job, role)).units
+                if unit.devices_per_engine <= most
+            )
+            for role in roles
+        }
+
+    def _pairs(self) -> Iterator[PoolOption]:
+        load = engine_load(self.job, 1)
+        prefill = [engine for unit in self.units["prefill"] for engine in self._prefill(unit)]
+        for first in prefill:
+            for unit in self.units["decode"]:
+                if self._agree(first.engine.layout, unit):
+                    yield from self._of_units(first, unit, load)
+
+    def _agree(self, first: EngineLayout, second: EngineLayout) -> bool:
+        """Whether caches of both are of one format, and weights too where the job does not mix them."""
+        return first.kv == second.kv and (self.job.search.mixed_formats or first.formats == second.formats)
+
+    def _of_units(self, first: PrefillEngine, unit: EngineLayout, load: EngineLoad) -> Iterator[PoolOption]:
+        check_deadline()
+        sizes = seqs_menu(role_job(self.job, "decode"), unit)
+        #: Decode engines and sizes that decide with fewer prefill engines: more of these change nothing.
+        decided: set[tuple[int, int]] = set()
+        for x, y in self._counts(first.engine.layout, unit):
+            self.total += len(sizes)
+            if load.kind == "open loop" and x * first.groups * first.rate <= load.amount:
+                continue
+
+            def option(seqs: int, x: int = x, y: int = y) -> PoolOption | None:
+                decode = self._decode(unit, seqs)
+                keeps_up = load.kind != "open loop" or y * decode.groups * decode.rate > load.amount
+                if decode.engine.shortage is not None or not keeps_up:
+                    return None
+                pair = EnginePair(first, decode, self._transfer(first, decode), x, y)
+                predicted = pooled(self.job, pair, load)
+                if load.kind != "maximum" and not predicted.fits:
+                    return None
+                if predicted.decode.saturated:
+                    decided.add((y, seqs))
+                return PoolOption(pair, WHOLE if load.kind != "maximum" else 0, predicted)
+
+            left = [seqs for seqs in sizes if (y, seqs) not in decided]
+            options, equalled = distinct_sizes(left, option, largest=load.kind == "open loop")
+            self.equalled += equalled + len(sizes) - len(left)
+            yield from options
+
+    def _counts(self, first: EngineLayout, second: EngineLayout) -> Iterator[tuple[int, int]]:
+        """Yield numbers of engines of both pools that the devices hold."""
+        cluster, (a, b) = self.job.cluster, (first.devices_per_engine, second.devices_per_engine)
+        unit = cluster.node.devices if cluster.nodes > 1 else 1
+        most = min(cluster.devices, self.job.limits.devices or cluster.devices)
+        xs, ys = (self._replicas(role, most // size) for role, size in (("prefill", a), ("decode", b)))
+        for x in xs:
+            for y in ys:
+                if x * a + y * b <= most and x * a % unit == 0 and y * b % unit == 0:
+                    yield x, y
+
+    def _replicas(self, role: str, most: int) -> list[int]:
+        allowed = allowed_values(getattr(self.job.search, role).replicas, range(1, most + 1))
+        return [n for n in allowed if n <= most]
+
+    def _prefill(self, unit: EngineLayout) -> Iterator[PrefillEngine]:
+        job, (seqs, tokens) = role_job(self.job, "prefill"), EngineScope(self.job, unit).step_sizes
+        for size in allowed_values(job.search.max_num_batched_tokens, (tokens,)):
+            for requests in allowed_values(job.search.max_num_seqs, (seqs,)):
+                layout = replace(unit, seqs=min(requests, size), tokens=size)
+                engine = prefill_engine(layout, self._parts(unit, "prefill"))
+                if engine.engine.shortage is None:
+                    yield engine
+
+    def _decode(self, unit: EngineLayout, seqs: int) -> DecodeEngine:
+        if (unit, seqs) not in self.decoders:
+            tokens = EngineScope(self.job, unit).step_sizes[1]
+            allowed = role_job(self.job, "decode").search.max_num_batched_tokens
+            size = max(seqs, *allowed_values(allowed, (tokens,)))
+            layout = replace(unit, seqs=seqs, tokens=size)
+            engine = decode_engine(layout, self._parts(unit, "decode"))
+            # Times of iterations do not depend on the sizes of steps.
+            times = next((d.times for (other, _), d in self.decoders.items() if other == unit), {})
+            self.decoders[unit, seqs] = replace(engine, times=times)
+        return self.decoders[unit, seqs]
+
+    def _parts(self, unit: EngineLayout, role: Role) -> UnitParts:
+        scope = pool_scope(self.job, unit, role)
+        key = unit, scope.job.search.cache_tokens
+        if key not in self.parts:
+            self.parts[key] = unit_parts(scope, self.options.costs, self.options.plain(unit))
+        return self.parts[key]
+
+    def _transfer(self, first: PrefillEngine, second: DecodeEngine) -> CacheTransfer:
+        key = first.engine.layout, replace(second.engine.layout, seqs=0)
+        if key not in self.transfers:
+            self.transfers[key] = prompt_transfer(self.job, first, second, self.options.costs)
+        return self.transfers[key]

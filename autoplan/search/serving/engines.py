@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from math import inf, isclose
 from typing import Final
 
-from autoplan.costs.core.serving.served_prediction import EngineLoad, ServedPrediction
+from autoplan.costs.core.served_prediction import EngineLoad, ServedPrediction
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS
 from autoplan.costs.serving.served_layouts import PricedEngine, served
@@ -154,10 +154,10 @@ class ObjectiveBoxes:
         [(4, inf), (7, 9), (inf, 5)]
         """
         cut = [box for box in self.open if all(most > step for most, step in zip(box, steps, strict=True))]
-        kept = [box for box in self.open if box not in set(cut)]
+        uncut = [box for box in self.open if box not in set(cut)]
         parts = {(*box[:i], step, *box[i + 1 :]) for box in cut for i, step in enumerate(steps)}
-        rivals = [*kept, *parts]
-        self.open = kept + sorted(
+        rivals = [*uncut, *parts]
+        self.open = uncut + sorted(
             part for part in parts if not any(other != part and _within(part, other) for other in rivals)
         )
 
@@ -202,13 +202,11 @@ def of_more_clients(
     N = X (W + z), each request then waits (N' - N) / X longer. A prediction that satisfies the law is of such
     an engine. Where blocks of the cache run short now and then, more clients change how often.
 
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts, priced_engine, served, unit_parts
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout(seqs=4)
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> engine = priced_engine(layout, unit_parts(EngineScope(job, layout), costs))
+    >>> layout = EngineLayout(seqs=4)
+    >>> engine = priced_engine(layout, unit_parts(EngineScope(serving_job, layout), h100_costs()))
     >>> few, many = (EngineLoad("closed loop", clients) for clients in (8.0, 40.0))
-    >>> more, priced = of_more_clients(served(job, engine, few), many, 1, 1e-3), served(job, engine, many)
+    >>> more = of_more_clients(served(serving_job, engine, few), many, 1, 1e-3)
+    >>> priced = served(serving_job, engine, many)
     >>> isclose(more.time_to_first_token, priced.time_to_first_token)
     True
     >>> more.output_tokens_per_second == priced.output_tokens_per_second

@@ -34,18 +34,18 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     loss,
 )
-from autoplan.rules.serving_limit_rules import mean_limit
+from autoplan.rules.engine_rules import mean_limit
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.search.serving.engine_options import (
     WHOLE,
-    EngineOption,
     Option,
+    PoolOption,
     PricedOptions,
     holds,
     interchangeable,
+    role_job,
     times_of,
 )
-from autoplan.search.serving.pool_options import PoolOption, role_job
 from autoplan.search.serving.serving_search import ServingSearch
 from autoplan.search.serving.unmet_limits import explained, with_options
 
@@ -86,8 +86,8 @@ def _compared_formats(search: ServingSearch, front: ServingFront) -> FormatCompa
         return None
     objective = job.objectives[0]
     mixed = job.search.model_copy(update={"mixed_formats": True})
-    asked = replace(job, objectives=(objective,), search=mixed)
-    plan = next(iter(with_options(search, asked, options).front(most_plans=1).plans), None)
+    mixing = replace(job, objectives=(objective,), search=mixed)
+    plan = next(iter(with_options(search, mixing, options).front(most_plans=1).plans), None)
     gain = 0.0 if plan is None else -loss(front.best, plan, objective)
     return None if plan is None or gain < search.thinning else FormatComparison(objective, plan, gain)
 
@@ -144,7 +144,7 @@ def _batches(search: ServingSearch, *, may_price: bool) -> Iterator[Sequence[Opt
         yield one.all
     with suppress(DeadlineOver):
         yield search.pools.all
-    yield search.pools.found
+    yield search.pools.priced
 
 
 def _best_alone(search: ServingSearch) -> list[Option]:
@@ -188,7 +188,7 @@ def _front_of(search: ServingSearch, options: Sequence[Option], reason: str) -> 
     certificate = replace(
         front.certificate,
         options=len(priced),
-        pairs=len(search.pools.found),
+        pairs=len(search.pools.priced),
         solves=search.solves + stopped.solves,
         stopped=reason,
     )
@@ -287,7 +287,7 @@ def _neighbours(job: ServingJob, options: Sequence[Option]) -> Iterator[tuple[Op
         if isinstance(option, PoolOption) and decode:
             key: object = replace(option.layout, decode=replace(option.layout.decode, seqs=0))
             series.setdefault(key, {})[option.layout.decode.seqs] = option
-        elif isinstance(option, EngineOption) and both:
+        elif not isinstance(option, PoolOption) and both:
             key = replace(option.layout, seqs=0), option.share, option.classes
             series.setdefault(key, {})[option.layout.seqs] = option
     for by_size in series.values():

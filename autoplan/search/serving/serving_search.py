@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction, SimulatedPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction, SimulatedPrediction
 from autoplan.costs.serving.disaggregated.paired_pools import EnginePair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
+from autoplan.costs.serving.served_intervals import settled, settled_pools
 from autoplan.costs.serving.served_layouts import PricedEngine, ServingCosts, served, simulated
-from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.deadline import current_deadline
 from autoplan.results.front import Rejection
 from autoplan.results.serving.serving_front import (
@@ -26,29 +25,28 @@ from autoplan.results.serving.serving_front import (
     ServingPlan,
     plan_of_pools,
 )
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
     all_simulated_limits,
     broken_simulated,
     least_rate_per_device,
     request_test,
 )
-from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
-from autoplan.schema.serving.request_trace import RequestTrace
-from autoplan.schema.serving.serving_limits import Percentiles, ServingObjective, TimeLimits
-from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.search.cp.cp_sat import solver_parameters, solver_version
+from autoplan.schema.serving.request_lengths import RequestTrace
+from autoplan.schema.serving.serving_choices import Percentiles, ServingObjective, TimeLimits
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes, share_of_classes
+from autoplan.search.cp.constraint_model import solver_parameters, solver_version
 from autoplan.search.serving.engine_allocation import Allocation, AllocationProblem, AllocationSearch
 from autoplan.search.serving.engine_options import (
     WHOLE,
-    EngineOption,
     Option,
+    PoolOption,
     PricedOptions,
+    PricedPools,
     UndominatedOptions,
     holds,
     times_of,
 )
 from autoplan.search.serving.engines import EngineUnits, allowed_engines, engine_units
-from autoplan.search.serving.pool_options import PoolOption, PricedPools
 
 #: A mean time above this multiple of a limit on a percentile is not simulated.
 _HOPELESS: Final = {"p50": 2.0, "p90": 1.5, "p99": 1.5}
@@ -150,14 +148,14 @@ class ServingSearch:
             if simulated is None:
                 self.excluded.append(option)
             else:
-                kept = option if simulated.predicted.closed_form is None else simulated
-                self.final[id(kept)] = kept
+                final_option = option if simulated.predicted.closed_form is None else simulated
+                self.final[id(final_option)] = final_option
         return better if changed else None
 
     @property
     def so_far(self) -> tuple[Option, ...]:
         """The options of ``priced`` that are priced already."""
-        return (*self.options.so_far, *self.pools.found)
+        return (*self.options.so_far, *self.pools.priced)
 
     @property
     def priced(self) -> tuple[Option, ...]:
@@ -198,8 +196,6 @@ class ServingSearch:
         for count, option in chosen:
             if isinstance(option, PoolOption):
                 return plan_of_pools(option.layout, self.simulation.of_pools(option.pair, option.predicted))
-            if not isinstance(option, EngineOption):
-                continue
             job = job_of_classes(self.job, option.classes)
             predicted = served(job, option.engine, option.predicted.load, count)
             part = share_of_classes(self.job, option.classes)
@@ -324,10 +320,10 @@ class SimulatedOptions:
         """
         if option.predicted.simulation is not None:
             return option
-        simulated_option: Option = option
+        simulated_option: Option
         if isinstance(option, PoolOption):
             simulated_option = replace(option, predicted=self.of_pools(option.pair, option.predicted))
-        elif isinstance(option, EngineOption):
+        else:
             predicted = self.of(option.engine, option.predicted, option.classes)
             simulated_option = replace(option, predicted=predicted)
         run = simulated_option.predicted.simulation

@@ -1,23 +1,20 @@
-"""Why no plan holds a serving job's limits: the limits that clash, and the smallest change of each.
-
-Limits of single request classes that clash with others, and the nearest values that a plan holds.
-"""
+"""Why no plan holds limits of a serving job or its classes: those that clash, and the nearest that hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil, floor, inf, isfinite, log10
-from typing import Final
+from typing import Any, Final
 
-from autoplan.costs.core.serving.served_prediction import Distribution
+from autoplan.costs.core.served_prediction import Distribution
 from autoplan.results.serving.capacity_answer import shortage_sentence
 from autoplan.results.serving.plan_values import ClassOutcome, class_outcomes
 from autoplan.results.serving.serving_front import ServingChange, ServingFront, ServingPlan
+from autoplan.schema.serving.engine_layout import KV_BITS, WeightFormat, narrower_formats
 from autoplan.schema.serving.request_lengths import RequestClass
-from autoplan.schema.serving.serving_limits import ClassLimits, Percentiles, ServingObjective, TimeLimit
+from autoplan.schema.serving.serving_choices import ClassLimits, Percentiles, ServingObjective, TimeLimit
 from autoplan.schema.serving.serving_spec import ServingJob
-from autoplan.schema.serving.weight_formats import KV_BITS, WeightFormat, narrower_formats
 from autoplan.search.serving.engine_options import Option
 from autoplan.search.serving.engines import seqs_menu, tokens_menu
 from autoplan.search.serving.serving_search import ServingSearch
@@ -71,8 +68,8 @@ def _reasons(search: ServingSearch, conflict: list[str]) -> Iterator[str]:
     elif not search.priced:
         shortages = search.options.shortages
         if len(shortages) and sum(shortages.values()) == len(units.units):
-            nearest, held = search.options.nearest_to_start()
-            why = shortage_sentence(held, job.longest_request)
+            nearest, capacity = search.options.nearest_to_start()
+            why = shortage_sentence(capacity, job.longest_request)
             yield f"no engine starts; the nearest, tp={nearest.tp},pp={nearest.pp},ep={nearest.ep}: {why}"
             yield from _memory_left_out(job)
         elif job.workload.request_rate is not None:
@@ -82,7 +79,9 @@ def _reasons(search: ServingSearch, conflict: list[str]) -> Iterator[str]:
         else:
             yield _too_many_requests(search) or "no engine that starts can serve these requests"
     elif conflict:
-        yield "no plan holds these limits together: " + ", ".join(_said(job, name) for name in conflict)
+        yield "no plan holds these limits together: " + ", ".join(
+            _limit_words(job, name) for name in conflict
+        )
     else:
         yield f"no choice of engines on {_devices(job)} serves the whole load"
 
@@ -120,61 +119,58 @@ def _more_memory(search: ServingSearch) -> Iterator[ServingChange]:
     """Yield what makes a plan possible where one of the job's bounds on memory is lifted."""
     job, budget = search.job, search.job.engine.facts.budget.utilization
     device = ceil(job.cluster.device.memory.usable.value / 2**30)
-    bounds: list[tuple[str, str, str, ServingJob]] = []
+    bounds: list[tuple[str, object, str, str]] = []
     if job.limits.peak_memory is not None:
-        limits = job.limits.model_copy(update={"peak_memory": None})
-        bounds.append(
-            (
-                "limits.peak_memory",
-                f"{device} GiB",
-                "all of a device's memory",
-                replace(job, limits=limits),
-            )
-        )
+        bounds.append(("limits.peak_memory", None, f"{device} GiB", "all of a device's memory"))
     if job.limits.memory_headroom:
-        limits = job.limits.model_copy(update={"memory_headroom": 0.0})
-        bounds.append(("limits.memory_headroom", "0 %", "no headroom", replace(job, limits=limits)))
+        bounds.append(("limits.memory_headroom", 0.0, "0 %", "no headroom"))
     share = job.search.gpu_memory_utilization
     if share is not None and budget is not None and share < budget.value:
-        choices = job.search.model_copy(update={"gpu_memory_utilization": budget.value})
         text = f"{budget.value * 100:g} %"
-        bounds.append(
-            (
-                "search.gpu_memory_utilization",
-                text,
-                f"{text} of memory, the engine's own",
-                replace(job, search=choices),
-            )
-        )
+        sentence = f"{text} of memory, the engine's own"
+        bounds.append(("search.gpu_memory_utilization", budget.value, text, sentence))
     sampler = job.engine.facts.sampler
     if sampler is not None and sampler.flashinfer_copies is not None and not job.search.flashinfer_sampler:
-        choices = job.search.model_copy(update={"flashinfer_sampler": True})
-        bounds.append(
-            (
-                "search.flashinfer_sampler",
-                "true",
-                "FlashInfer samples, as in vLLM's image up to 0.11",
-                replace(job, search=choices),
-            )
-        )
-    for key, value, sentence, lifted in bounds:
-        plans = ServingSearch(lifted, search.costs, search.thinning).front(most_plans=1).plans
-        if plans:
-            yield ServingChange(key, value, sentence, plan=plans[0])
+        sentence = "FlashInfer samples, as in vLLM's image up to 0.11"
+        bounds.append(("search.flashinfer_sampler", True, "true", sentence))
+    for key, value, text, sentence in bounds:
+        plan = _first_plan(_like(search, _with_value(job, key, value)))
+        if plan is not None:
+            yield ServingChange(key, text, sentence, plan=plan)
 
 
-def _said(job: ServingJob, name: str) -> str:
-    if _is_of_class(name):
-        return said_class_limit(job, name)
-    value = getattr(job.limits, name)
+def _like(search: ServingSearch, job: ServingJob) -> ServingSearch:
+    """Return a search of another job by the same costs."""
+    return ServingSearch(job, search.costs, search.thinning)
+
+
+def _first_plan(search: ServingSearch) -> ServingPlan | None:
+    return next(iter(search.front(most_plans=1).plans), None)
+
+
+def _with_value(job: ServingJob, key: str, value: object) -> ServingJob:
+    """Return ``job`` with the value of a key such as ``limits.cost``."""
+    section, _, name = key.partition(".")
+    changes: dict[str, Any] = {section: getattr(job, section).model_copy(update={name: value})}
+    return replace(job, **changes)
+
+
+def _limit_text(name: str, value: TimeLimit) -> str:
+    """Return the value of a limit in words: percentiles, a share, a rate or a time."""
     if isinstance(value, Percentiles):
         parts = value.model_dump(exclude_none=True).items()
-        return f"{name} " + " and ".join(f"{key} {format_seconds(part)}" for key, part in parts)
+        return " and ".join(f"{key} {format_seconds(part)}" for key, part in parts)
     if name == "goodput":
-        return f"{name} {value * 100:g} %"
-    return (
-        f"{name} {value:g}" if name in {"throughput", "cost", "energy"} else f"{name} {format_seconds(value)}"
-    )
+        return f"{value * 100:g} %"
+    return f"{value:g}" if name in {"throughput", "cost", "energy"} else format_seconds(value)
+
+
+def _limit_words(job: ServingJob, named: str) -> str:
+    """Return a limit, of the job or of one of its classes, in words."""
+    if not _is_of_class(named):
+        return f"{named} {_limit_text(named, getattr(job.limits, named))}"
+    class_name, _, name = named.partition(".")
+    return f"{name} of class {class_name} {_limit_text(name, class_limit(job, named))}"
 
 
 def _is_of_class(name: str) -> bool:
@@ -209,7 +205,7 @@ def conflicting_limits(search: ServingSearch, limits: list[str]) -> list[str]:
 
     def feasible(names: list[str]) -> bool:
         dropped = [name for name in limits if name not in names]
-        return bool(with_options(search, without_limits(job, dropped)).front(most_plans=1).plans)
+        return _first_plan(with_options(search, without_limits(job, dropped))) is not None
 
     if not search.priced or not feasible([]):
         return []
@@ -224,26 +220,17 @@ def relaxed_limits(search: ServingSearch, conflict: list[str]) -> Iterator[Servi
     """Yield for each limit of a conflict the value nearest to it that a plan holds with the others."""
     for name in conflict:
         if _is_of_class(name):
-            change = nearest_class_limit(search.job, name, search.priced, _solved_like(search))
+            change = nearest_class_limit(
+                search.job, name, search.priced, lambda job: _first_plan(with_options(search, job))
+            )
             if change is not None:
                 yield change
             continue
         job = replace(without_limits(search.job, [name]), objectives=(_LIMITS[name],))
-        plans = with_options(search, job).front(most_plans=1).plans
-        if plans:
-            value = _value(search.job, name, plans[0])
-            if value is not None:
-                yield ServingChange(f"limits.{name}", *value, plan=plans[0])
-
-
-def _solved_like(search: ServingSearch) -> Callable[[ServingJob], ServingPlan | None]:
-    """Return what solves a job for its first plan with the options of ``search``."""
-
-    def solve(job: ServingJob) -> ServingPlan | None:
-        plans = with_options(search, job).front(most_plans=1).plans
-        return plans[0] if plans else None
-
-    return solve
+        plan = _first_plan(with_options(search, job))
+        value = None if plan is None else _value(search.job, name, plan)
+        if plan is not None and value is not None:
+            yield ServingChange(f"limits.{name}", *value, plan=plan)
 
 
 def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | None:
@@ -252,15 +239,19 @@ def _value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | N
         return _rate_value(job, name, plan)
     limit, run = getattr(job.limits, name), plan.statistics
     if isinstance(limit, Percentiles) and run is not None:
-        value = getattr(run, name)
-        key = next(p for p in ("p99", "p90", "p50", "mean") if getattr(limit, p) is not None)
-        text = format_milliseconds(getattr(value, key))
+        key, text = _highest(limit, getattr(run, name))
         return f"{{{key}: {text}}}", f"at least {text} at {key} with the other limits, in a simulation"
     time = plan.longest_mean(name)
     if time is None:
         return None
     text = format_milliseconds(time)
     return text, f"at least {text} with the other limits"
+
+
+def _highest(limit: Percentiles, times: Distribution) -> tuple[str, str]:
+    """Return the highest percentile of a limit, and its time in ``times``."""
+    key = next(one for one in ("p99", "p90", "p50", "mean") if getattr(limit, one) is not None)
+    return key, format_milliseconds(getattr(times, key))
 
 
 def _rate_value(job: ServingJob, name: str, plan: ServingPlan) -> tuple[str, str] | None:
@@ -287,25 +278,22 @@ def _upwards(value: float) -> float:
 def _other_jobs(search: ServingSearch) -> Iterator[ServingChange]:
     """Yield other formats and more devices, where they make a plan possible."""
     for key, value, sentence, job in other_formats(search.job):
-        plans = ServingSearch(job, search.costs, search.thinning).front(most_plans=1).plans
-        if plans:
-            yield ServingChange(key, value, sentence, plan=plans[0])
+        plan = _first_plan(_like(search, job))
+        if plan is not None:
+            yield ServingChange(key, value, sentence, plan=plan)
     yield from _more_devices(search)
 
 
 def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
     """Yield the fewest devices that make a plan possible: twice, 4 and 8 times as many, then between them."""
     job, node = search.job, search.job.cluster.node.devices
-    devices, most = (
-        job.cluster.devices,
-        min(job.limits.devices or inf, job.cluster.devices * _MORE_DEVICES[-1]),
-    )
+    devices = job.cluster.devices
+    most = min(job.limits.devices or inf, devices * _MORE_DEVICES[-1])
     numbers = [n for n in range(devices + 1, int(most) + 1) if n <= node or n % node == 0]
 
     def plan_on(devices: int) -> ServingPlan | None:
         larger = replace(job, cluster=replace(job.cluster, devices=devices), choices=())
-        plans = ServingSearch(larger, search.costs, search.thinning).front(most_plans=1).plans
-        return plans[0] if plans else None
+        return _first_plan(_like(search, larger))
 
     low, best = -1, None
     for factor in _MORE_DEVICES:
@@ -326,17 +314,17 @@ def _more_devices(search: ServingSearch) -> Iterator[ServingChange]:
 def other_formats(job: ServingJob) -> Iterator[tuple[str, str, str, ServingJob]]:
     """Yield ``job`` with formats mixed, a narrower cache or narrower weights: key, value, words and job."""
     if not job.search.mixed_formats and len(job.precision.weights) * len(job.precision.kv_cache) > 1:
-        mixed = job.search.model_copy(update={"mixed_formats": True})
-        yield "search.mixed_formats", "true", "engines of unlike formats", replace(job, search=mixed)
+        key = "search.mixed_formats"
+        yield key, "true", "engines of unlike formats", _with_value(job, key, True)  # noqa: FBT003
     if all(KV_BITS[kv] == 16 for kv in job.precision.kv_cache):
-        formats = job.precision.model_copy(update={"kv_cache": ("fp8",)})
-        yield "precision.kv_cache", "fp8", "keys and values in fp8", replace(job, precision=formats)
+        key = "precision.kv_cache"
+        yield key, "fp8", "keys and values in fp8", _with_value(job, key, ("fp8",))
     lacks_bf16 = job.cluster.device.peak_flops("bf16") is None
     plain: tuple[WeightFormat, ...] = ("fp16",) if lacks_bf16 else ()
     for name in (*plain, *narrower_formats(*job.precision.weights)):
-        formats = job.precision.model_copy(update={"weights": (name,)})
         words = "4 bits (AWQ)" if name == "int4-awq" else name
-        yield "precision.weights", name, f"weights in {words}", replace(job, precision=formats)
+        key = "precision.weights"
+        yield key, name, f"weights in {words}", _with_value(job, key, (name,))
 
 
 #: Limits of a class by name, with what a simulation of it has.
@@ -394,18 +382,6 @@ def _with_limit(job: ServingJob, named: str, value: float | None) -> ServingJob:
     return replace(job, workload=job.workload.model_copy(update={"classes": classes}))
 
 
-def said_class_limit(job: ServingJob, named: str) -> str:
-    """Return a limit of a class in words."""
-    class_name, _, name = named.partition(".")
-    value = class_limit(job, named)
-    if isinstance(value, Percentiles):
-        parts = value.model_dump(exclude_none=True).items()
-        bounds = " and ".join(f"{key} {format_seconds(part)}" for key, part in parts)
-    else:
-        bounds = f"{value * 100:g} %" if name == "goodput" else format_seconds(value)
-    return f"{name} of class {class_name} {bounds}"
-
-
 def nearest_class_limit(
     job: ServingJob, named: str, options: Sequence[Option], solve: Solve
 ) -> ServingChange | None:
@@ -443,10 +419,9 @@ def _nearest_mean(
     job: ServingJob, limit: tuple[str, str], times: Sequence[float], solve: Solve
 ) -> ServingChange | None:
     named, key = limit
-    low, best, high = -1, None, len(times) - 1
-    if not times or (plan := solve(_with_limit(job, named, times[high]))) is None:
+    low, high = -1, len(times) - 1
+    if not times or (best := solve(_with_limit(job, named, times[high]))) is None:
         return None
-    best = plan
     while high - low > 1:
         middle = (low + high) // 2
         plan = solve(_with_limit(job, named, times[middle]))
@@ -471,7 +446,6 @@ def _simulated_value(outcome: ClassOutcome, name: str, limit: TimeLimit) -> tupl
     times: Distribution | None = getattr(outcome, _SIMULATED[name])
     if times is None or not isinstance(limit, Percentiles):
         return None
-    key = next(one for one in ("p99", "p90", "p50", "mean") if getattr(limit, one) is not None)
-    text = format_milliseconds(getattr(times, key))
+    key, text = _highest(limit, times)
     sentence = f"{name} of class {outcome.name}: {text} at {key} with the other limits, in a simulation"
     return f"{{{key}: {text}}}", sentence

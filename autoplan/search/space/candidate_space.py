@@ -14,8 +14,7 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows, joined
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import Candidates, Ints, distinct, distinct_rows, divisors, joined
 from autoplan.deadline import check_deadline
 from autoplan.results.front import Rejection
 from autoplan.rules.layout_rules import rules_before_placement, rules_for
@@ -23,11 +22,12 @@ from autoplan.rules.rule import Rule
 from autoplan.rules.user_constraints import embedding_and_loss_counted, even_only, user_rules_of
 from autoplan.schema.job import Job
 from autoplan.schema.stage_layers import even_stages
-from autoplan.search.space.choices import candidate_blocks, recompute_modes
-from autoplan.search.space.rank_orders import (
+from autoplan.search.space.choices import (
+    candidate_blocks,
     distinct_orders,
     equality_numbers,
     rank_order_counts,
+    recompute_modes,
     with_rank_orders,
 )
 

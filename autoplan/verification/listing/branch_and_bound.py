@@ -1,5 +1,13 @@
 """Branch and bound over all layouts of one choice inside a box of objective space, stage by stage.
 
+Boxes of objective space are what a front excludes: no layout has less memory and a shorter step.
+With T and M the step and memory of a plan, and e the thinning, a front claims of every layout that
+
+- it is not faster than a plan within that plan's memory;
+- it is dominated within e: some plan is no slower and at most e larger, or no larger and at most e slower.
+
+The region that violates a claim lies below a staircase, the union of the boxes at its corners.
+
 Notation (this file only)::
 
     t_s  seconds of stage s for one microbatch, forward and backward    p  stages    m  microbatches
@@ -26,15 +34,12 @@ bounds on a step are
 Of two partial layouts with the same layers, one whose parts of all these bounds are no less is left out
 first: it has no smaller bound with any other stages. If no bound is inside the box then, no layout is. If one
 is, and the layout itself is not, all are listed.
-
-Partial layouts of a branch and bound: their first stages, and bounds on the remaining ones.
-
-The notation is that of ``branch_and_bound``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, Final
@@ -46,8 +51,88 @@ from autoplan.costs.core.candidates import Array, Ints
 from autoplan.costs.pipeline.schedules import pipeline_seconds
 from autoplan.deadline import ENDLESS, Deadline
 from autoplan.schema.layout import Layout
-from autoplan.verification.listing.dominated_boxes import Box
 from autoplan.verification.listing.layout_listing import Listing
+
+#: Relative tolerance of steps: rounding to the solver's ticks.
+_SAME: Final = 1e-6
+
+#: Ticks of the solver's memory up to the limit, and the tolerance in ticks.
+_MEMORY_TICKS: Final = 2**16
+_SAME_TICKS: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Layouts with at most ``memory_bytes`` and a step below ``step_seconds``."""
+
+    memory_bytes: float
+    step_seconds: float
+
+
+def tick_bytes(limit: float) -> float:
+    """Return the tolerance of memory claims, from the solver's ticks [byte]."""
+    return _SAME_TICKS * limit / _MEMORY_TICKS
+
+
+def boxes_of(
+    plans: Sequence[tuple[float, float]],
+    *,
+    thinning: float,
+    limit: float,
+    longest: float = math.inf,
+    objectives: Collection[str] = ("step_time", "peak_memory"),
+    others: Sequence[tuple[float, float]] = (),
+) -> list[Box]:
+    """Return the boxes excluded by a front of ``plans`` (step [s], memory [byte]), the largest memory first.
+
+    ``limit`` and ``longest`` are the job's limits on memory and step. What ``others`` dominate, plans of
+    other programs, is not excluded.
+
+    >>> boxes_of([], thinning=0.01, limit=4.0)
+    [Box(memory_bytes=4.0, step_seconds=inf)]
+    >>> boxes = boxes_of([(2.0, 3.0)], thinning=0.01, limit=4.0)
+    >>> [(round(box.memory_bytes, 2), round(box.step_seconds, 2)) for box in boxes]
+    [(4.0, 1.98), (3.0, 2.0), (2.97, inf)]
+    """
+    if not plans:
+        return [Box(limit, longest)]
+    ticks = tick_bytes(limit)
+    fastest = Box(limit, plans[0][0] / (1 + _SAME))
+    if set(objectives) == {"step_time"}:
+        return [fastest]
+    smallest = Box(min(memory for _, memory in plans) - ticks, longest)
+    if set(objectives) == {"peak_memory"}:
+        return [smallest]
+    below_plans = [Box(memory - ticks, step / (1 + _SAME)) for step, memory in plans]
+    return maximal([*below_plans, *_undominated(plans, others, thinning, limit, longest)])
+
+
+def _undominated(
+    plans: Sequence[tuple[float, float]],
+    others: Sequence[tuple[float, float]],
+    thinning: float,
+    limit: float,
+    longest: float,
+) -> list[Box]:
+    """Return the boxes of layouts that no plan dominates within ``thinning``, and none of ``others``."""
+    ticks = tick_bytes(limit)
+    thinned = [(step / (1 + _SAME), memory * (1 - thinning) - ticks) for step, memory in plans]
+    thinned += [(step / (1 + thinning) / (1 + _SAME), memory - ticks) for step, memory in plans]
+    thinned += [(step / (1 + _SAME), memory - ticks) for step, memory in others]
+    boxes, smallest = [], limit
+    for step, memory in sorted(thinned):
+        boxes.append(Box(smallest, step))
+        smallest = min(smallest, memory)
+    return [*boxes, Box(smallest, longest)]
+
+
+def maximal(boxes: Sequence[Box]) -> list[Box]:
+    """Return ``boxes`` without those that another one contains."""
+    maximal: list[Box] = []
+    for box in sorted(boxes, key=lambda c: (-c.memory_bytes, -c.step_seconds)):
+        if not maximal or box.step_seconds > maximal[-1].step_seconds:
+            maximal.append(box)
+    return maximal
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +379,7 @@ class _BranchAndBound:
             size = max(1, _CHUNK // max(1, len(self.alternatives[stage])))
             starts = range(0, len(first.layers), size)
             parts = [self._extended_by(first.take(slice(i, i + size)), stage) for i in starts]
-            first = _undominated(FirstStages.joined(parts)) if parts else first
+            first = _undominated_stages(FirstStages.joined(parts)) if parts else first
             if len(first.layers) > _MOST_KEPT:
                 return None
         return first
@@ -398,7 +483,7 @@ class _BranchAndBound:
         return seconds
 
 
-def _undominated(first: FirstStages) -> FirstStages:
+def _undominated_stages(first: FirstStages) -> FirstStages:
     """Return partial layouts without most of those that another one with the same layers dominates."""
     for number in range(_PASSES):
         parts = np.stack([getattr(first, name) for name in _PARTS])

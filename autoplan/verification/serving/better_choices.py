@@ -24,11 +24,10 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction
 from autoplan.deadline import Deadline
-from autoplan.rules.serving_limit_rules import least_rate_per_device
-from autoplan.schema.serving.serving_limits import ServingObjective
+from autoplan.rules.engine_rules import least_rate_per_device
+from autoplan.schema.serving.serving_choices import ServingObjective, allowed_values
 from autoplan.schema.serving.serving_spec import ServingJob
 from autoplan.verification.serving.option_listing import LOAD_PARTS, ListedOption
 
@@ -45,6 +44,8 @@ _MOST_PLACED: Final = 25_000_000
 _MOST_WAYS: Final = 200_000
 
 Box = tuple[float, ...]
+#: The largest value of each objective.
+Bounds = Mapping[ServingObjective, float]
 Table = NDArray[np.int64]
 
 
@@ -78,18 +79,20 @@ def _value(name: ServingObjective, rate: int, devices: int) -> int:
     return -rate if name == "throughput" else -(rate // devices)
 
 
-def boxes_beyond(values: Sequence[tuple[int, ...]], objectives: int, thinning: float) -> list[Box]:
+def boxes_beyond(
+    values: Sequence[tuple[int, ...]], objectives: Sequence[ServingObjective], thinning: float
+) -> list[Bounds]:
     """Return boxes of objective space that together hold all values better than ``values`` by the thinning.
 
     A box has a largest value for each objective. Each of ``values`` cuts a box into one for each objective,
     in which it bounds that objective alone.
     """
-    boxes: set[Box] = {(np.inf,) * objectives}
+    boxes, count = {(np.inf,) * len(objectives)}, len(objectives)
     for values_of_plan in values:
         steps = [value - max(1, ceil(abs(value) * thinning)) for value in values_of_plan]
-        cut = {(*box[:i], min(box[i], steps[i]), *box[i + 1 :]) for box in boxes for i in range(objectives)}
+        cut = {(*box[:i], min(box[i], steps[i]), *box[i + 1 :]) for box in boxes for i in range(count)}
         boxes = {box for box in cut if not any(_within(box, other) for other in cut)}
-    return sorted(boxes)
+    return [dict(zip(objectives, box, strict=True)) for box in sorted(boxes)]
 
 
 def _within(box: Box, other: Box) -> bool:
@@ -111,14 +114,12 @@ class ChoiceSearch:
     #: Boxes that were not decided.
     undecided: int = 0
 
-    def better(self, box: Box, objectives: tuple[ServingObjective, ...]) -> list[tuple[int, ListedOption]]:
+    def better(self, box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within ``box``; none if none exists, or where that stays undecided."""
         while True:
             if self.deadline.over:
-                self.undecided += 1
-                return []
-            options = self._within_times(box, objectives)
-            chosen = self._choice_of_formats(options, box, objectives)
+                return self._left_undecided()
+            chosen = self._choice_of_formats(self._within_times(box), box)
             if not chosen:
                 return []
             settled_by_id = {id(option): self.settle(option) for _, option in chosen}
@@ -127,41 +128,39 @@ class ChoiceSearch:
             settled = (settled_by_id.get(id(option), option) for option in self.options)
             self.options = [option for option in settled if option is not None]
 
-    def _choice_of_formats(
-        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> list[tuple[int, ListedOption]]:
+    def _left_undecided(self) -> list[tuple[int, ListedOption]]:
+        """Return no choice, and count the box as one that was not decided."""
+        self.undecided += 1
+        return []
+
+    def _choice_of_formats(self, options: list[ListedOption], box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box; its engines have the same formats unless the job mixes them."""
         undecided, by_formats = self.undecided, dict[tuple[str, ...], list[ListedOption]]()
         for option in options:
             formats = () if self.job.search.mixed_formats else option.formats
             by_formats.setdefault(formats, []).append(option)
         for several in by_formats.values():
-            if self._bounded_out(several, box, objectives):
-                continue
-            chosen = self._choice(several, box, objectives)
-            if chosen:
+            if not self._bounded_out(several, box) and (chosen := self._choice(several, box)):
                 return chosen
         # However many formats are left undecided, the box is one.
         self.undecided = min(self.undecided, undecided + 1)
         return []
 
-    def _within_times(self, box: Box, objectives: Sequence[ServingObjective]) -> list[ListedOption]:
-        bounds = [(name, most) for name, most in zip(objectives, box, strict=True) if name in _TIMES]
+    def _within_times(self, box: Bounds) -> list[ListedOption]:
+        bounds = [(name, most) for name, most in box.items() if name in _TIMES]
         return [
             option
             for option in self.options
             if all(integral_time(option.predicted, name) <= most for name, most in bounds)
         ]
 
-    def _bounded_out(
-        self, options: Sequence[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> bool:
+    def _bounded_out(self, options: Sequence[ListedOption], box: Bounds) -> bool:
         """Return whether no mix of options reaches the box: none has as many tokens a device, or a load."""
         if not options:
             return True
         each = max(_tokens(option) / option.devices for option in options)
         least = min(option.devices for option in options)
-        for name, most in zip(objectives, box, strict=True):
+        for name, most in box.items():
             if name == "devices" and most < least:
                 return True
             if name == "throughput" and -most > each * self.devices:
@@ -170,23 +169,18 @@ class ChoiceSearch:
                 return True
         return False
 
-    def _choice(
-        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> list[tuple[int, ListedOption]]:
+    def _choice(self, options: list[ListedOption], box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box by all sums of engines."""
         by_class = any(option.classes for option in options)
         several = self._choice_of_classes if by_class else self._choice_of_sums
-        chosen = several(options, box, objectives)
+        chosen = several(options, box)
         if pack(chosen, self.job.cluster.devices, self.job.cluster.node.devices):
             return chosen
         if by_class or self._engines() is not None:
-            self.undecided += 1
-            return []
-        return self._placed(options, box, objectives)
+            return self._left_undecided()
+        return self._placed(options, box)
 
-    def _choice_of_sums(
-        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> list[tuple[int, ListedOption]]:
+    def _choice_of_sums(self, options: list[ListedOption], box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box, wherever its engines lie."""
         fastest = _fastest(options)
         unit = gcd(LOAD_PARTS, *(option.share for option in fastest)) or LOAD_PARTS
@@ -194,8 +188,7 @@ class ChoiceSearch:
         engines = self._engines()
         layers = 1 if engines is None else max(engines) + 1
         if self.devices * (load_units + 1) * len(fastest) * layers > _MOST_SUMS:
-            self.undecided += 1
-            return []
+            return self._left_undecided()
         if engines is None:
             tables = [_sums(fastest, self.devices, load_units, unit)]
         else:
@@ -205,31 +198,26 @@ class ChoiceSearch:
                 continue
             for devices in range(1, self.devices + 1):
                 rate = int(table[devices, load_units])
-                if rate > 0 and self.reaches(rate, devices, box, objectives):
+                if rate > 0 and self.reaches(rate, devices, box):
                     path = (tables, count) if engines is not None else ([(table, parents)], None)
                     return _traced(fastest, path, (devices, load_units), unit)
         return []
 
-    def _placed(
-        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> list[tuple[int, ListedOption]]:
+    def _placed(self, options: list[ListedOption], box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box whose engines have a place on the nodes."""
         fastest, cluster = _fastest(options), self.job.cluster
         unit = gcd(LOAD_PARTS, *(option.share for option in fastest)) or LOAD_PARTS
         load_units = LOAD_PARTS // unit if fastest[0].share else 0
         if (cluster.devices + 1) ** 2 * (load_units + 1) > _MOST_PLACED:
-            self.undecided += 1
-            return []
+            return self._left_undecided()
         engines = [(option.devices, option.share // unit, _tokens(option)) for option in fastest]
         choices = placed_choice(engines, cluster.devices, cluster.node.devices, load_units)
         for devices, (rate, numbers) in choices.items():
-            if devices <= self.devices and self.reaches(rate, devices, box, objectives):
+            if devices <= self.devices and self.reaches(rate, devices, box):
                 return [(count, fastest[number]) for number, count in Counter(numbers).items()]
         return []
 
-    def _choice_of_classes(
-        self, options: list[ListedOption], box: Box, objectives: Sequence[ServingObjective]
-    ) -> list[tuple[int, ListedOption]]:
+    def _choice_of_classes(self, options: list[ListedOption], box: Bounds) -> list[tuple[int, ListedOption]]:
         """Return a choice within the box whose engines serve every class of requests completely."""
         names = tuple(requests.name for requests in self.job.workload.classes)
         unit = gcd(LOAD_PARTS, *(option.share for option in options))
@@ -240,16 +228,14 @@ class ChoiceSearch:
         fastest = {classes: _fastest(of_set) for classes, of_set in by_set.items()}
         work = self.devices * (load_units + 1) * sum(map(len, fastest.values()))
         if self._engines() is not None or work > _MOST_SUMS:
-            self.undecided += 1
-            return []
+            return self._left_undecided()
         sums = {classes: _sums(of_set, self.devices, load_units, unit) for classes, of_set in fastest.items()}
         tables = [SetTable(classes, table) for classes, (table, _) in sums.items()]
         choices = class_sums(tables, names, self.devices, load_units, _MOST_WAYS)
         if choices is None:
-            self.undecided += 1
-            return []
+            return self._left_undecided()
         for devices, choice in sorted(choices.items()):
-            if devices and self.reaches(choice.tokens, devices, box, objectives):
+            if devices and self.reaches(choice.tokens, devices, box):
                 return [
                     counted
                     for classes, number, part in choice.parts
@@ -259,22 +245,16 @@ class ChoiceSearch:
 
     def _engines(self) -> tuple[int, ...] | None:
         allowed = self.job.search.replicas
-        if isinstance(allowed, str):
-            return None
-        return allowed if isinstance(allowed, tuple) else (allowed,)
+        return None if isinstance(allowed, str) else allowed_values(allowed, ())
 
-    def reaches(self, rate: int, devices: int, box: Box, objectives: Sequence[ServingObjective]) -> bool:
+    def reaches(self, rate: int, devices: int, box: Bounds) -> bool:
         """Return whether this throughput of these devices holds the limits and lies within the box."""
         limits = self.job.limits
         if rate < ceil((limits.throughput or 0.0) * _TENTHS):
             return False
         if rate < ceil(least_rate_per_device(self.job) * _TENTHS) * devices:
             return False
-        return all(
-            _value(name, rate, devices) <= most
-            for name, most in zip(objectives, box, strict=True)
-            if name not in _TIMES
-        )
+        return all(_value(name, rate, devices) <= most for name, most in box.items() if name not in _TIMES)
 
 
 def _fastest(options: Sequence[ListedOption]) -> list[ListedOption]:

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from math import inf, isclose
 from typing import Any, Final
 
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction
+from autoplan.costs.serving.served_intervals import settled
 from autoplan.costs.serving.served_layouts import ServingCosts, simulated
-from autoplan.costs.serving.settled_predictions import settled
 from autoplan.deadline import Deadline
 from autoplan.results.serving.serving_front import SERVING_THINNING, ServingPlan
 from autoplan.results.verdict import Check, Finding
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
-from autoplan.schema.serving.class_jobs import job_of_classes
-from autoplan.schema.serving.request_trace import RequestTrace
+from autoplan.rules.engine_rules import LIMITED_TIMES, broken_means, broken_simulated, request_test
+from autoplan.schema.serving.request_lengths import RequestTrace
 from autoplan.schema.serving.saved_serving import SavedServingFront, SavedServingPlan
-from autoplan.schema.serving.serving_limits import ServingObjective
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_choices import ServingObjective
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes
 from autoplan.verification.serving.better_choices import (
-    Box,
+    Bounds,
     ChoiceSearch,
     boxes_beyond,
     choice_values,
     integral_time,
     integral_tokens,
 )
-from autoplan.verification.serving.option_listing import ListedOption, ListedSpace, listed_space
-from autoplan.verification.serving.pool_listing import ListedPair, settled_pairs
+from autoplan.verification.serving.option_listing import (
+    ListedOption,
+    ListedPair,
+    ListedSpace,
+    listed_space,
+    settled_pairs,
+)
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
 
 #: What a finding on the plans of a stopped search says of its being stopped.
@@ -58,14 +62,9 @@ class Examined:
     def dominated(self) -> Iterator[str]:
         """Yield the plans that another one is no worse than in every objective and better in one."""
         values = self.values()
-        for i, first_one in enumerate(values):
-            for j, other in enumerate(values):
-                if (
-                    i != j
-                    and first_one != other
-                    and all(a <= b for a, b in zip(other, first_one, strict=True))
-                ):
-                    yield f"{self.words}: plan {j + 1} is better than plan {i + 1}"
+        for (i, one), (j, other) in permutations(enumerate(values, start=1), 2):
+            if one != other and all(a <= b for a, b in zip(other, one, strict=True)):
+                yield f"{self.words}: plan {j} is better than plan {i}"
         if len(set(values)) < len(values):
             yield f"{self.words}: two plans have the same objectives"
         plans = [stated.plan for stated in self.plans if stated.plan is not None]
@@ -74,20 +73,20 @@ class Examined:
             yield f"{self.words}: the plans are not in the order of their time per token"
 
 
-def _values(plan: ServingPlan, first_one: Sequence[ServingObjective]) -> tuple[int, ...]:
+def _values(plan: ServingPlan, objectives: Sequence[ServingObjective]) -> tuple[int, ...]:
     """Return the objectives of a plan as those of a choice: tokens of each engine are rounded down."""
     if plan.pooled is not None:
-        return _pair_values(plan.pooled, first_one)
+        return _pair_values(plan.pooled, objectives)
     groups = [group.predicted for group in plan.groups]
     rate = sum(x.engines * integral_tokens(x.output_tokens_per_second / x.engines) for x in groups)
     times = {name: max(integral_time(x, name) for x in groups) for name in LIMITED_TIMES}
-    return choice_values(rate, plan.devices, times, first_one)
+    return choice_values(rate, plan.devices, times, objectives)
 
 
-def _pair_values(pools: PooledPrediction, first_one: Sequence[ServingObjective]) -> tuple[int, ...]:
+def _pair_values(pools: PooledPrediction, objectives: Sequence[ServingObjective]) -> tuple[int, ...]:
     """Return the objectives of a pair of pools."""
     times = {name: integral_time(pools, name) for name in LIMITED_TIMES}
-    return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, first_one)
+    return choice_values(integral_tokens(pools.output_tokens_per_second), pools.devices, times, objectives)
 
 
 def nothing_better(answers: Sequence[Examined], deadline: Deadline, stopped: str | None) -> Iterator[Check]:
@@ -139,21 +138,19 @@ def _examined(answer: Examined, deadline: Deadline) -> tuple[list[str], int, int
     devices = min(job.cluster.devices, job.limits.devices or job.cluster.devices)
     wrong: list[str] = []
     search = ChoiceSearch(job, _holding(answer), devices, _settling(answer), deadline)
-    values = answer.values()
-    questions: list[tuple[Box, tuple[ServingObjective, ...]]] = []
+    questions: list[Bounds] = []
     if job.devices_open and answer.plans:
         fewest = max(stated.plan.devices for stated in answer.plans if stated.plan is not None)
-        questions.append(((float(fewest - 1),), ("devices",)))
+        questions.append({"devices": fewest - 1})
         search.devices = fewest
-    boxes = boxes_beyond(values, len(job.objectives), SERVING_THINNING)
-    questions += [(box, job.objectives) for box in boxes]
+    questions += boxes_beyond(answer.values(), job.objectives, SERVING_THINNING)
     pairs, settle = _holding_pairs(answer), settled_pairs(job, answer.costs)
-    for box, first_one in questions:
-        pair = _better_pair(search, pairs, (box, first_one), settle)
+    for box in questions:
+        pair = _better_pair(search, pairs, box, settle)
         if pair is not None:
             wrong.append(f"{pair.layout} is better, and holds every limit")
             break
-        chosen = search.better(box, first_one)
+        chosen = search.better(box)
         if chosen:
             wrong.append(f"{_said(chosen)} is better, and holds every limit")
             break
@@ -165,7 +162,7 @@ def choice_on(answer: Examined, devices: int, deadline: Deadline) -> tuple[str, 
     if devices < 1:
         return "", 0
     search = ChoiceSearch(answer.job, _holding(answer), devices, _settling(answer), deadline)
-    return _said(search.better((float(devices),), ("devices",))), search.undecided
+    return _said(search.better({"devices": devices})), search.undecided
 
 
 def _said(chosen: Sequence[tuple[int, ListedOption]]) -> str:
@@ -186,27 +183,24 @@ def _holding_pairs(answer: Examined) -> list[ListedPair]:
 def _better_pair(
     search: ChoiceSearch,
     pairs: Sequence[ListedPair],
-    question: tuple[Box, tuple[ServingObjective, ...]],
+    box: Bounds,
     settle: Callable[[ListedPair], ListedPair | None],
 ) -> ListedPair | None:
     """Return a pair of pools within a box of objectives that holds every limit; None if none exists."""
     for pair in pairs:
-        if _reached(search, pair, question):
+        if _reached(search, pair, box):
             settled = settle(pair)
-            if settled is not None and _reached(search, settled, question):
+            if settled is not None and _reached(search, settled, box):
                 return pair
     return None
 
 
-def _reached(
-    search: ChoiceSearch, pair: ListedPair, question: tuple[Box, tuple[ServingObjective, ...]]
-) -> bool:
+def _reached(search: ChoiceSearch, pair: ListedPair, box: Bounds) -> bool:
     """Whether a pair lies within a box of objectives and holds the limits on rates and devices."""
-    box, first_one = question
     predicted = pair.predicted
     rate, devices = integral_tokens(predicted.output_tokens_per_second), predicted.devices
-    within = all(a <= b for a, b in zip(_pair_values(predicted, first_one), box, strict=True))
-    return devices <= search.devices and within and search.reaches(rate, devices, box, first_one)
+    within = all(a <= b for a, b in zip(_pair_values(predicted, tuple(box)), box.values(), strict=True))
+    return devices <= search.devices and within and search.reaches(rate, devices, box)
 
 
 def _over_means(job: ServingJob, option: ListedOption) -> bool:

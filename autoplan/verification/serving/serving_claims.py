@@ -23,14 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoplan.catalog import serving_hashes
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import ServedPrediction
+from autoplan.costs.core.served_prediction import PooledPrediction, ServedPrediction
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.deadline import Deadline
 from autoplan.results.job_summary import serving_job_document, serving_provenance
 from autoplan.results.serving.serving_front import SERVING_THINNING, PoolComparison, ServingPlan, loss
 from autoplan.results.verdict import Check, checked, shortened
-from autoplan.rules.serving_limit_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
+from autoplan.rules.engine_rules import LIMITED_TIMES, all_simulated_limits, mean_limit
 from autoplan.schema.resolved_job import document_hash
 from autoplan.schema.serving.saved_serving import (
     SavedFormatComparison,
@@ -46,7 +45,7 @@ from autoplan.verification.serving.optimal_choices import (
 )
 from autoplan.verification.serving.option_listing import ListedSpace, listed_space, shortages_of
 from autoplan.verification.serving.stated_plans import StatedServingPlan, stated_plan
-from autoplan.verification.value_comparison import differences
+from autoplan.verification.stated_answers import differences
 
 #: Difference between the figures of options that a search takes for equal, and that of a decimal fraction.
 _ALIKE: Final = 0.003

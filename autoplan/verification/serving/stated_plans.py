@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoplan.catalog import engine_kernels_origin, serving_intervals
-from autoplan.costs.core.serving.pooled_prediction import PooledPrediction
-from autoplan.costs.core.serving.served_prediction import EngineLoad
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-from autoplan.costs.serving.disaggregated.pooled_run import simulated_pools
+from autoplan.costs.core.served_prediction import EngineLoad, PooledPrediction
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
+from autoplan.costs.serving.disaggregated.pool_simulation import simulated_pools
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.served_intervals import job_intervals
+from autoplan.costs.serving.served_intervals import job_intervals, settled, settled_pools
 from autoplan.costs.serving.served_layouts import (
     ServingCosts,
     engine_load,
@@ -25,23 +23,22 @@ from autoplan.costs.serving.served_layouts import (
     simulated,
     unit_parts,
 )
-from autoplan.costs.serving.settled_predictions import settled, settled_pools
 from autoplan.errors import LayoutError
 from autoplan.results.serving.plan_values import serving_plan_values
 from autoplan.results.serving.serving_front import EngineGroup, ServingPlan, plan_of_pools
-from autoplan.rules.engine_rules import broken_engine_rules, broken_pool_rules
-from autoplan.rules.serving_limit_rules import (
+from autoplan.rules.engine_rules import (
+    broken_engine_rules,
     broken_means,
+    broken_pool_rules,
     broken_rate_limits,
     broken_simulated,
     request_test,
 )
-from autoplan.schema.serving.class_jobs import job_of_classes, share_of_classes
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 from autoplan.schema.serving.saved_serving import SavedServingPlan
-from autoplan.schema.serving.serving_spec import ServingJob
+from autoplan.schema.serving.serving_spec import ServingJob, job_of_classes, share_of_classes
 from autoplan.verification.serving.option_listing import LOAD_PARTS
-from autoplan.verification.value_comparison import differences
+from autoplan.verification.stated_answers import differences
 
 _SEPARATOR = " + "
 #: How far the shares of a plan may be from the full load.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from autoplan.calibration import Observation as Measured
-from autoplan.calibration.coefficients import with_values
+from autoplan.calibration.least_squares import with_values
 from autoplan.calibration.outcome import MACHINE_NUMBERS, calibrate_machine
 from autoplan.costs.predict import predict
 from autoplan.costs.uncertainty import half_width

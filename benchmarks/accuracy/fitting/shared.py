@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 
 from autoplan.calibration import COEFFICIENTS, Estimate, Fit, Observation, Refits
-from autoplan.calibration.coefficients import Coefficient, Part, number_at, number_of, owner_of, with_number
+from autoplan.calibration.least_squares import Coefficient, Part, number_at, number_of, owner_of, with_number
 from autoplan.catalog import entry_text, load_entry, read_stack
 from autoplan.schema.base import NumberKind, Sourced
 from autoplan.schema.job import Job

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoplan.schema.hardware import DeviceSpec
-from autoplan.schema.serving.weight_formats import FORMATS, WeightFormat
+from autoplan.schema.serving.engine_layout import FORMATS, WeightFormat
 
 __all__ = [
     "ENGINES",

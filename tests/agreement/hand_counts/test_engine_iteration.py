@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
-from autoplan.costs.serving.iteration.speculative_iteration import speculative_iteration
+from autoplan.costs.serving.iteration.iteration_of_engine import (
+    engine_iteration,
+    iteration_parts,
+    speculative_iteration,
+)
 from autoplan.schema.serving.engine_layout import EngineLayout
 from autoplan.schema.serving.serving_choices import SpeculationSpec
 from tests.support.ideal_machines import ideal_kernels, ideal_serving_job, small_model

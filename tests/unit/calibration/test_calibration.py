@@ -10,9 +10,8 @@ import pytest
 from autoplan import load_job
 from autoplan.answers.calibrate.ask import calibrated_files
 from autoplan.calibration import COEFFICIENTS, Observation, Refits, fit, leave_out
-from autoplan.calibration.coefficients import number_of, with_values
 from autoplan.calibration.kernelfile import attention_curve, gemm_curve, measured_kernels, memory_bound_curve
-from autoplan.calibration.least_squares import Scatter, _scatter
+from autoplan.calibration.least_squares import Scatter, _scatter, number_of, with_values
 from autoplan.calibration.outcome import calibrate
 from autoplan.calibration.record import Environment, Record, collective_points, device_points, point_of
 from autoplan.catalog import CLASSES, entry_names, find_hardware, kernels_for, load_entry

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autoplan.calibration.link_measurement import LinkRates, measured_node, rates_of_nccl_tests
+from autoplan.calibration.torchbench import LinkRates, measured_node, rates_of_nccl_tests
 from autoplan.catalog import kernels_for, load_entry, resolve_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.network.collectives import Group, collective_seconds

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autoplan.calibration import Observation
-from autoplan.calibration.coefficients import with_values
+from autoplan.calibration.least_squares import with_values
 from autoplan.calibration.outcome import MACHINE_NUMBERS, calibrate_machine
 from autoplan.catalog import load_job
 from autoplan.costs.predict import predict

@@ -3,8 +3,8 @@
 import pytest
 
 from autoplan.catalog import COUNTS, entry_names, load_entry, resolve_job
-from autoplan.catalog.derived_nodes import nearest_kind
 from autoplan.catalog.entries import hardware
+from autoplan.catalog.hardware_names import nearest_kind
 from autoplan.errors import CatalogError, UnsupportedError
 from autoplan.schema.hardware import NodeSpec, sourced_numbers
 from autoplan.schema.job import JobSpec

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from autoplan.catalog.entries import hardware, is_node, written
-from autoplan.catalog.hardware_names import unknown_hardware
-from autoplan.catalog.machines import rented_machines
+from autoplan.catalog.hardware_names import rented_machines, unknown_hardware
 from autoplan.errors import CatalogError
 
 

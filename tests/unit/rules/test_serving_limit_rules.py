@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from autoplan.costs.core.serving.served_prediction import Distribution, LatencyStatistics
-from autoplan.rules.serving_limit_rules import (
+from autoplan.costs.core.served_prediction import Distribution, LatencyStatistics
+from autoplan.rules.engine_rules import (
     broken_mean_limits,
     broken_rate_limits,
     broken_simulated_limits,
@@ -13,7 +13,7 @@ from autoplan.rules.serving_limit_rules import (
     least_rate_per_device,
     simulated_limits,
 )
-from autoplan.schema.serving.serving_limits import Percentiles, ServingLimits
+from autoplan.schema.serving.serving_choices import Percentiles, ServingLimits
 from tests.support.serving_jobs import serving_job
 
 

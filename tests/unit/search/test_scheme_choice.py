@@ -8,7 +8,7 @@ import pytest
 from autoplan.answers.gemm.single_product import GemmQuestion, pricing_job
 from autoplan.costs.device.machine import machine_of
 from autoplan.costs.device.memory_limit import memory_limit_bytes
-from autoplan.costs.matmul.grids import Terms
+from autoplan.costs.matmul.distributed_product import Terms
 from autoplan.costs.matmul.product import Product
 from autoplan.costs.matmul.product_costs import forward_seconds
 from autoplan.search.matmul import (

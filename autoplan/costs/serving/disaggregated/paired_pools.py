@@ -1,4 +1,4 @@
-"""Pools for prefill and decode under the load of a job, in closed form.
+"""Pools for prefill and decode under the load of a job, in closed form, and the transfer between them.
 
 Notation (this file only)::
 
@@ -7,27 +7,49 @@ Notation (this file only)::
     N  clients            O  tokens of an answer                                     [1]
     S  iterations of a request in a decode engine                                    [1]
     d  time for which a request has a front end alone                                [s]
+    n  tokens of the prompt that are sent    L  layers                               [1]
+    t  tensor-parallel degree                D  ranks that share a cache's tokens    [1]
+    b  bytes of a token and layer on one device of the decode engine                 [byte]
+    B  bandwidth of a link                                                           [byte/s]
+    a  latency of a send                                                             [s]
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from math import ceil, gcd, inf
+from typing import Literal
 
-from autoplan.costs.core.serving.pooled_prediction import CacheTransfer, PooledPrediction
-from autoplan.costs.core.serving.served_prediction import (
+import numpy as np
+
+from autoplan.costs.core.served_prediction import (
+    CacheTransfer,
     EngineLoad,
     OperatingPoint,
+    PooledPrediction,
     ServedClass,
     ServedPrediction,
     StepBound,
 )
-from autoplan.costs.serving.disaggregated.role_engines import DecodeEngine, PrefillEngine
-from autoplan.costs.serving.iteration.step_bounds import step_bound
+from autoplan.costs.device.machine import links_of
+from autoplan.costs.network.collectives import Group, point_to_point_seconds
+from autoplan.costs.serving.disaggregated.role_engines import (
+    DecodeEngine,
+    PrefillEngine,
+    decode_engine,
+    prefill_engine,
+)
+from autoplan.costs.serving.engine_scope import EngineScope
+from autoplan.costs.serving.iteration.engine_iteration import step_bound
+from autoplan.costs.serving.kv_cache import token_layer_bytes
 from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, arrival_variability
 from autoplan.costs.serving.queueing.step_mixture import prompt_seconds
-from autoplan.costs.serving.served_layouts import front_end_busy, front_end_seconds
+from autoplan.costs.serving.served_layouts import ServingCosts, front_end_busy, front_end_seconds, unit_parts
+from autoplan.schema.costmodel.kernel_spec import KernelSpec
+from autoplan.schema.model import ModelSpec
+from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout
+from autoplan.schema.serving.serving_choices import PoolSearchSpec
 from autoplan.schema.serving.serving_spec import ServingJob
 
 #: Rounds of a search for a rate.
@@ -66,8 +88,7 @@ class EnginePair:
         Each engine has a front end, and a request passes one of each pool: those of the pool with fewer
         engines are the busier ones.
 
-        >>> job = load_serving_job("llama3.1-8b-1x-h100")
-        >>> [EnginePair(None, None, None, x, y).front_end_busy(job, 0, 1) for x, y in ((1, 3), (2, 2))]
+        >>> [EnginePair(None, None, None, x, 4 - x).front_end_busy(serving_job, 0, 1) for x in (1, 2)]
         [0.002, 0.001]
 
         Source: sgl-project/sglang sgl-router, execute_dual_dispatch: sends a request to both engines at once.
@@ -207,13 +228,8 @@ def pooled(job: ServingJob, pair: EnginePair, load: EngineLoad) -> PooledPredict
     first token. TPOT is that of the decode engine alone. A closed loop has X such that
     N = X (TTFT + (O - 1) TPOT); above the most, the pool that decides has what waits.
 
-    >>> from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts
-    >>> job = load_serving_job("llama3.1-8b-1x-h100")
-    >>> name = job.cluster.device.name
-    >>> pair = engine_pair(job, parse_serving_layout("prefill=(tp=1,x=1)/decode=(tp=1,x=1)"),
-    ...                    ServingCosts(kernels_for(name), engine_kernels_for(name)))
-    >>> pools = pooled(job, pair, EngineLoad("maximum"))
+    >>> pair = h100_pair("prefill=(tp=1,x=1)/decode=(tp=1,x=1)")
+    >>> pools = pooled(serving_job, pair, EngineLoad("maximum"))
     >>> pools.requests_per_second == min(pools.most_prefilled, pools.most_decoded, pools.most_transferred)
     True
 
@@ -324,7 +340,7 @@ def _of_classes(state: _PooledLoad, times: _Times, first: float) -> Iterator[Ser
     """
     pair, request_classes = state.pair, state.job.workload.classes
     prefill, decode = pair.prefill.engine, pair.decode.engine
-    alone = prompt_seconds(0.0, 0.0, prefill.lengths, prefill.rules, prefill.repeated)
+    alone = prompt_seconds(0.0, 0.0, prefill.queue)
     alone = alone or (pair.prefill.prompt_seconds,) * len(request_classes)
     mean_alone = sum(
         request_class.share * seconds for request_class, seconds in zip(request_classes, alone, strict=True)
@@ -434,3 +450,114 @@ def _short(pair: EnginePair, load: EngineLoad) -> PooledPrediction:
         output_tokens_per_second=0.0,
         saturated=True,
     )
+
+
+def engine_pair(job: ServingJob, layout: DisaggregatedLayout, costs: ServingCosts) -> EnginePair:
+    """Return the pools of ``layout`` with the prices of their engines, and the transfer between them.
+
+    >>> pair = h100_pair("prefill=(tp=1,x=2)/decode=(tp=1,x=3)")
+    >>> pair.prefill_engines, pair.decode_engines, pair.shortage
+    (2, 3, None)
+    """
+    bare = replace(layout.prefill, replicas=1, spec=0)
+    prefill = prefill_engine(bare, unit_parts(pool_scope(job, bare, "prefill"), costs))
+    one = replace(layout.decode, replicas=1)
+    decode = decode_engine(one, unit_parts(pool_scope(job, one, "decode"), costs))
+    transfer = prompt_transfer(job, prefill, decode, costs)
+    return EnginePair(prefill, decode, transfer, layout.prefill.replicas, layout.decode.replicas)
+
+
+def pool_scope(job: ServingJob, layout: EngineLayout, role: Literal["prefill", "decode"]) -> EngineScope:
+    """Return the scope of engines of one pool, whose caches have the size that the job says of the pool.
+
+    >>> pool_scope(serving_job, EngineLayout(), "prefill").job is serving_job
+    True
+    """
+    pool: PoolSearchSpec = getattr(job.search, role)
+    if pool.cache_tokens is None:
+        return EngineScope(job, layout)
+    search = job.search.model_copy(update={"cache_tokens": pool.cache_tokens})
+    return EngineScope(replace(job, search=search), layout)
+
+
+def prompt_transfer(
+    job: ServingJob, prefill: PrefillEngine, decode: DecodeEngine, costs: ServingCosts
+) -> CacheTransfer:
+    """Return the transfer of a mean prompt; what all requests share is in the decode engine already.
+
+    >>> pair = h100_pair("prefill=(tp=1,x=2)/decode=(tp=1,x=3)")
+    >>> pair.transfer.bytes == pair.prefill.engine.lengths.input * 131072
+    True
+
+    Leaves out: tokens of a prompt that a decode engine has by chance from an earlier one.
+    Source: autoplan/costs/serving/disaggregated/paired_pools.py.
+    """
+    lengths, rules = prefill.engine.lengths, prefill.engine.rules
+    pools = EngineScope(job, prefill.engine.layout), EngineScope(job, decode.engine.layout)
+    tokens = max(1.0, lengths.input - lengths.shared)
+    return cache_transfer(pools, costs.kernels, tokens, rules.max_num_batched_tokens)
+
+
+def transferred_bytes(pools: tuple[EngineScope, EngineScope], tokens: float) -> tuple[float, float]:
+    """Return the bytes of a prompt of n tokens, and those of the busiest device that sends or gets them.
+
+    ``pools``: the engines that prefill, and those that decode.
+
+    Each of t devices of a stage of the decode engine gets n L b / D bytes of its layers. The prefill engine
+    sends as many in all, each device those of its layers and its part of their heads; with copies of heads,
+    or of a latent, devices share the sends. A layer with a window has at most its window.
+
+    >>> one, two, four = (EngineScope(serving_job, EngineLayout(tp=n)) for n in (1, 2, 4))
+    >>> transferred_bytes((one, one), 1024)  # 1,024 tokens x 2 x 32 layers x 8 heads x 128 x 2 bytes
+    (134217728.0, 134217728.0)
+    >>> transferred_bytes((two, four), 1024)  # two devices send half each
+    (134217728.0, 67108864.0)
+
+    Leaves out: blocks that are partly filled.
+    Source: vLLM nixl_connector.py @002a1057: each decode rank reads its heads from the ranks that have them.
+    """
+    prefill, decode = (scope.layout for scope in pools)
+    senders, receivers = pools
+    model = receivers.model
+    each = token_layer_bytes(receivers) / decode.dcp
+    total = each * decode.tp * _layer_tokens(model, range(model.layers), tokens)
+    received = max(each * _layer_tokens(model, stage, tokens) for stage in receivers.stages)
+    sent = max(
+        each * decode.tp * _layer_tokens(model, stage, tokens) / prefill.tp for stage in senders.stages
+    )
+    return total, max(received, sent)
+
+
+def _layer_tokens(model: ModelSpec, layers: range, tokens: float) -> float:
+    return sum(min(tokens, model.attention_window(layer) or tokens) for layer in layers)
+
+
+def cache_transfer(
+    pools: tuple[EngineScope, EngineScope], kernels: KernelSpec, tokens: float, chunk: float
+) -> CacheTransfer:
+    """Return the transfer of a prompt of n tokens, of which ``chunk`` is what prefill takes at once.
+
+    a + bytes of the busiest device / B: over the network of a job with several nodes, over the fabric in one.
+    An engine that sends each chunk while it computes the next exposes the last chunk alone.
+
+    >>> one = EngineScope(serving_job, EngineLayout())
+    >>> sent = cache_transfer((one, one), kernels_for(serving_job.cluster.device.name), 8192, 8192)
+    >>> sent.bytes, sent.seconds > 1.07e9 / 450e9, sent.exposed_seconds == sent.seconds
+    (1073741824.0, True, True)
+
+    Leaves out: the handshake of engines that meet for the first time; routers between pools.
+    Source: the latency-bandwidth model of NCCL, src/graph/tuning.cc; `handoff` of the engine's file.
+    """
+    job = pools[0].job
+    links = links_of(job.cluster, kernels)
+    stride = float(links.devices_per_node if job.cluster.nodes > 1 else 1)
+    group = Group(np.array(2.0), np.array(stride))
+    total, busiest = transferred_bytes(pools, tokens)
+    seconds = float(point_to_point_seconds(np.array(busiest), group, links))
+    latency = float(point_to_point_seconds(np.array(0.0), group, links))
+    handoff = job.engine.facts.handoff
+    exposed = seconds
+    if handoff is not None and handoff.sends == "chunks" and tokens > chunk:
+        last = tokens - (ceil(tokens / chunk) - 1) * chunk
+        exposed = latency + (seconds - latency) * last / tokens
+    return CacheTransfer(total, busiest, seconds, exposed)

@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, floor, inf
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.costs.core.serving.served_prediction import SaturationCause, StepBound
+from autoplan.costs.core.iteration import Chunk, Iteration
+from autoplan.costs.core.served_prediction import SaturationCause, StepBound
+from autoplan.costs.serving.classes import shortage_of
 from autoplan.costs.serving.iteration.engine_iteration import RepeatedIteration
-from autoplan.costs.serving.queueing.length_moments import length_moments
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
+from autoplan.costs.serving.queueing.request_load import RunningLimit, length_moments, running_limit
 from autoplan.costs.serving.queueing.steady_state import maximum
 from autoplan.costs.serving.queueing.step_mixture import step_mixture
-from autoplan.costs.serving.request_samples import shortage_of
 from autoplan.costs.serving.served_layouts import PricedEngine, UnitParts, priced_engine
 from autoplan.schema.serving.engine_layout import EngineLayout
 
@@ -85,7 +84,6 @@ class PrefillEngine:
         o + (p o - p s (1 - c) / 2) / (1 - p) v: the requests before it, less the work done on
         the one in service. With o = s this is the wait of an M/G/1 queue (Pollaczek-Khinchine).
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(total=8.0, total_square=64.0))
         >>> PrefillEngine(engine, 1.0, 1.0).first_token(0.5, 1.0)  # busy for half of the time: 0.5 s of wait
         1.5
@@ -105,7 +103,6 @@ class PrefillEngine:
         A request sees the load of the other N - 1 clients. Alike requests arrive in the groups that one
         iteration computed.
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(total=8.0, total_square=64.0, fixed=False))
         >>> round(PrefillEngine(engine, 1.0, 1.0).of_clients(0.5, 2.0, 2.0), 3)  # 0.25 (1 - 0.5) / 0.75
         1.167
@@ -123,7 +120,6 @@ class PrefillEngine:
     def together(self, prompts: float) -> float:
         """Return the time of an iteration with ``prompts`` prompts, at most those that fit [s].
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(computed=8.0), rules=Part(max_num_batched_tokens=8))
         >>> PrefillEngine(engine, 1.0, 1.0).together(5.0)  # one prompt fills an iteration
         1.0
@@ -132,18 +128,13 @@ class PrefillEngine:
         count = max(1.0, min(prompts, rules.max_num_batched_tokens // lengths.computed))
         if count <= 1.0:
             return self.prompt_seconds
-        return step_mixture(0.0, count, lengths, rules, self.engine.repeated, together=1.0).mean
+        return step_mixture(0.0, count, self.engine.queue, together=1.0).mean
 
 
 def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
     """Return an engine of ``layout`` whose requests end with their first token.
 
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = prefill_engine(layout, parts)
+    >>> engine = prefill_engine(EngineLayout(), h100_parts())
     >>> 0.8 < engine.rate * engine.prompt_seconds < 1.25  # a prompt of 1,024 tokens fills the device
     True
 
@@ -156,8 +147,8 @@ def prefill_engine(layout: EngineLayout, parts: UnitParts) -> PrefillEngine:
         return PrefillEngine(engine, 1.0, inf)
     # Nothing decodes, so that prompts share iterations with nothing else.
     engine = replace(engine, rules=replace(engine.rules, prefill="mixed"))
-    top = maximum(engine.lengths, engine.rules, engine.repeated, at_once=False)
-    prompt_seconds = step_mixture(0.0, 0.0, engine.lengths, engine.rules, engine.repeated).prompt
+    top = maximum(engine.queue, at_once=False)
+    prompt_seconds = step_mixture(0.0, 0.0, engine.queue).prompt
     return PrefillEngine(engine, top.requests_per_second, prompt_seconds)
 
 
@@ -202,7 +193,6 @@ class DecodeEngine:
     def step(self, requests: float) -> float:
         """Return the time of an iteration with n requests, on the line between integers [s]: t.
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(read=8.0), iteration=AffineIteration(1.0, per_decode=0.5))
         >>> DecodeEngine(engine, first=True).step(2.5)
         2.25
@@ -221,7 +211,6 @@ class DecodeEngine:
     def step_of(self, requests: float, mean_step: float, more_tokens: float) -> float:
         """Return the time of an iteration of ``mean_step`` if one of its n requests reads more tokens [s].
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(read=8.0), iteration=AffineIteration(1.0, per_decode=0.5))
         >>> DecodeEngine(engine, first=True).step_of(2.0, 2.0, 64.0)  # these times do not depend on length
         2.0
@@ -255,7 +244,6 @@ class DecodeEngine:
         Apart from itself it sees a share ``others`` of the r S t that run on average: 1 of an open loop, and
         1 - 1/N of N clients.
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(read=8.0, output=10.0), iteration=AffineIteration(0.5))
         >>> decode = DecodeEngine(engine, first=True)
         >>> decode.__dict__.update(most=64.0, rate=9.0)
@@ -284,7 +272,6 @@ class DecodeEngine:
         With few requests an engine is idle now and then, and the iteration of a request begins at once. One
         composed under asynchronous scheduling begins after the one that runs.
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=True))
         >>> [DecodeEngine(engine, first=first).admission(1.0, 2.0) for first in (False, True)]
         [1.0, 3.0]
@@ -295,7 +282,6 @@ class DecodeEngine:
     def second_token(self, rate: float, step: float) -> float:
         """Return the wait between a first token that came with the prompt and the iteration after it [s].
 
-        >>> from types import SimpleNamespace as Part
         >>> engine = Part(lengths=Part(output=1e9), rules=Part(asynchronous=True))
         >>> [DecodeEngine(engine, first=first).second_token(1.0, 2.0) for first in (False, True)]
         [2.0, 0.0]
@@ -318,12 +304,7 @@ def decode_engine(layout: EngineLayout, parts: UnitParts) -> DecodeEngine:
     Prompts have no separate iterations. Where the first token is that of the prefill engine, a request
     has that token in the place of a prompt's last one, and one token less to get.
 
-    >>> from autoplan.costs.serving.served_layouts import ServingCosts, unit_parts
-    >>> job, layout = load_serving_job("llama3.1-8b-1x-h100"), EngineLayout()
-    >>> name = job.cluster.device.name
-    >>> costs = ServingCosts(kernels_for(name), engine_kernels_for(name))
-    >>> parts = unit_parts(EngineScope(job, layout), costs)
-    >>> engine = decode_engine(layout, parts)
+    >>> engine = decode_engine(EngineLayout(), h100_parts())
     >>> engine.first, engine.engine.lengths.computed  # of a prompt one token is recomputed
     (True, 1.0)
 

@@ -6,12 +6,7 @@ Notation (this file only)::
     p  stages        L  tokens of a prompt after its chunk                        [1]
     n  queries of a tile     c  tokens of a request                               [1]
     g  scale of the device's time                  H  host time                   [1] or [s]
-
-Tables that a simulation reads many times: a line over one number, a sheet over two.
-
-Notation (this file only)::
-
-    x, y  where a line or a sheet is read                                            [1]
+    x, y  where a line or a sheet is read                                         [1]
 """
 
 from __future__ import annotations
@@ -24,7 +19,8 @@ from typing import Final
 import numpy as np
 
 from autoplan.costs.core.candidates import Array
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
+from autoplan.costs.core.served_prediction import OperatingPoint, StepBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +142,7 @@ class EngineIteration:
 
         With p stages, requests run in p batches that follow one another: each batch passes all stages.
 
-        >>> iteration = h100_iteration()
-        >>> 5e-3 < iteration.seconds(1, 1024) < 10e-3  # 4.5 ms of reads
+        >>> 5e-3 < h100_iteration().seconds(1, 1024) < 10e-3  # 4.5 ms of reads
         True
         """
         if not decodes and not chunks:
@@ -158,8 +153,7 @@ class EngineIteration:
     def device_seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration without the host's part, launches included [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.device_seconds(64, 64 * 1024) <= iteration.seconds(64, 64 * 1024)
+        >>> h100_iteration().device_seconds(64, 64 * 1024) <= h100_iteration().seconds(64, 64 * 1024)
         True
         """
         return max(self.device_and_launches(decodes, context_tokens, chunks))
@@ -169,8 +163,7 @@ class EngineIteration:
     ) -> tuple[float, float]:
         """Return the time of one iteration on the device, and of launching its kernels outside graphs [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.device_and_launches(1, 1024, ())[1]  # a captured batch
+        >>> h100_iteration().device_and_launches(1, 1024, ())[1]  # a captured batch
         0.0
         """
         p = self.stages
@@ -199,8 +192,7 @@ class EngineIteration:
     def with_host(self, device: float, eager: float, decodes: int, prompts: int) -> float:
         """Return the time of an iteration with the host's part, hidden or not [s].
 
-        >>> iteration = h100_iteration()
-        >>> iteration.with_host(1.0, 0.0, 1, 0)  # hidden
+        >>> h100_iteration().with_host(1.0, 0.0, 1, 0)  # hidden
         1.0
         """
         # Each attention data-parallel rank has a host process.
@@ -283,8 +275,7 @@ class GroupIteration:
     def seconds(self, decodes: int, context_tokens: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of one iteration in which each rank has these requests [s].
 
-        >>> iteration = h100_iteration()
-        >>> GroupIteration(iteration, 2).seconds(4, 4096) == iteration.seconds(8, 8192)
+        >>> GroupIteration(h100_iteration(), 2).seconds(4, 4096) == h100_iteration().seconds(8, 8192)
         True
         """
         n = self.groups
@@ -311,7 +302,7 @@ class RepeatedIteration:
     """
 
     engine: Iteration
-    _kept: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
+    _times: dict[tuple[int, float, tuple[Chunk, ...]], float] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -322,11 +313,11 @@ class RepeatedIteration:
         2.0
         """
         step = decodes, context_tokens, tuple(chunks)
-        seconds = self._kept.get(step)
+        seconds = self._times.get(step)
         if seconds is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            seconds = self._kept[step] = self.engine.seconds(decodes, context_tokens, chunks)
+            if len(self._times) >= _MOST_KEPT:
+                self._times.clear()
+            seconds = self._times[step] = self.engine.seconds(decodes, context_tokens, chunks)
         return seconds
 
     def decode_run(self, decodes: int, context_tokens: float, steps: int) -> float:
@@ -336,3 +327,21 @@ class RepeatedIteration:
         3.0
         """
         return self.engine.decode_run(decodes, context_tokens, steps)
+
+
+def step_bound(iteration: Iteration, read_tokens: float, point: OperatingPoint) -> StepBound:
+    """Return what limits an iteration: with twice the tokens, one that computes takes about twice as long.
+
+    >>> point = replace(OperatingPoint.idle(), decodes=8.0, step_seconds=1.0, decode_step_seconds=1.0)
+    >>> step_bound(AffineIteration(1.0), 100.0, point)
+    'memory bandwidth'
+
+    Leaves out: the parts of an iteration, of which some compute and others read.
+    Source: Williams et al. 2009, doi:10.1145/1498765.1498785, for the two sides of a roofline.
+    """
+    if point.step_seconds > 2 * point.decode_step_seconds:
+        return "compute"
+    decodes = max(1, round(point.decodes))
+    context = decodes * read_tokens
+    now = iteration.seconds(decodes, context)
+    return "compute" if iteration.seconds(2 * decodes, context) > 1.5 * now else "memory bandwidth"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
+from autoplan.costs.core.iteration import Chunk, Iteration
 from autoplan.costs.serving.queueing.request_load import RequestLoad
 from autoplan.costs.serving.queueing.scheduler_rules import BlockPool, SchedulerRules
 from autoplan.errors import UnsupportedError

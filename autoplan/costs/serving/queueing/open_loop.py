@@ -10,26 +10,22 @@ Notation (this file only)::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, sqrt
 
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import OperatingPoint
-from autoplan.costs.serving.queueing.length_moments import LengthMoments
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
+from autoplan.costs.core.served_prediction import OperatingPoint
+from autoplan.costs.serving.queueing.request_load import (
+    EngineQueue,
+    LengthMoments,
+    RunningLimit,
+    running_limit,
+)
 from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.steady_state import balanced, maximum, steady_point
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, step_mixture
 
 
-def open_loop(
-    rate: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    *,
-    variability: float = 1.0,
-) -> OperatingPoint:
+def open_loop(rate: float, queue: EngineQueue, *, variability: float = 1.0) -> OperatingPoint:
     """Return the steady state of r requests a second: D such that D / ((O - 1) t) is r.
 
     t is that of D + 1 decodes, as a request sees the D others that there are on average, and itself.
@@ -39,29 +35,26 @@ def open_loop(
 
     >>> rules = SchedulerRules(64, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
-    >>> point = open_loop(0.5, lengths, rules, AffineIteration(1.0))
+    >>> point = open_loop(0.5, EngineQueue(lengths, rules, AffineIteration(1.0)))
     >>> round(point.decodes, 2), round(point.time_to_first_token, 1)  # 0.5 x 10 s; half a step and its prompt
     (5.0, 1.5)
 
     Leaves out: that cache or max_num_seqs run short now and then below the maximum.
     Source: Kleinrock 1975, Queueing Systems 1, section 5.7, for the rest of a period and the wait.
     """
-    top = maximum(lengths, rules, iteration, at_once=False)
+    top, lengths = maximum(queue, at_once=False), queue.lengths
     if rate >= top.requests_per_second:
-        return _overloaded(top)
+        return replace(top, requests=inf, time_to_first_token=inf, saturated=True)
     if lengths.output <= 1:
-        return _prompts_alone(rate, lengths, rules, iteration, variability)
-    limit = running_limit(lengths, rules)
-    most = limit.decodes
-    steps = lengths.output - 1
+        return _prompts_alone(rate, queue, variability)
+    limit, steps = running_limit(lengths, queue.rules), lengths.output - 1
 
     def mixture_seen(decodes: float) -> StepMixture:
-        return step_mixture(1.0 + decodes, decodes / steps, lengths, rules, iteration, with_prompt=False)
+        return step_mixture(1.0 + decodes, decodes / steps, queue, with_prompt=False)
 
-    decodes = balanced(lambda d: d / steps / mixture_seen(d).mean - rate, most)
-    _, mixture = steady_point(decodes, lengths, rules, iteration)
-    burst = _burst(mixture, rules)
-    admitted = _first_token(rate, decodes, mixture, burst, lengths, rules, variability)
+    decodes = balanced(lambda d: d / steps / mixture_seen(d).mean - rate, limit.decodes)
+    _, mixture = steady_point(decodes, queue)
+    admitted = _first_token(rate, decodes, mixture, queue, variability)
     ttft = admitted + _wait_for_room(rate, decodes, limit, lengths, variability)
     return OperatingPoint(
         decodes=decodes,
@@ -138,32 +131,11 @@ def _behind(rate: float, mixture: StepMixture, first: float) -> float:
     return rho * first / (1.0 - rho) if rate > 0 else 0.0
 
 
-def _overloaded(top: OperatingPoint) -> OperatingPoint:
-    return OperatingPoint(
-        decodes=top.decodes,
-        requests=inf,
-        step_seconds=top.step_seconds,
-        decode_step_seconds=top.decode_step_seconds,
-        time_to_first_token=inf,
-        time_per_output_token=top.time_per_output_token,
-        requests_per_second=top.requests_per_second,
-        output_tokens_per_second=top.output_tokens_per_second,
-        recomputed=top.recomputed,
-        saturated=True,
-        cause=top.cause,
-    )
-
-
 def _first_token(
-    rate: float,
-    decodes: float,
-    mixture: StepMixture,
-    burst: _Burst,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    variability: float,
+    rate: float, decodes: float, mixture: StepMixture, queue: EngineQueue, variability: float
 ) -> float:
     """Return the mean time to a first token [s]."""
+    lengths, rules, burst = queue.lengths, queue.rules, _burst(mixture, queue.rules)
     # With few decodes an engine is idle now and then, and the iteration of a prompt starts at once.
     busy = 1.0 - exp(-decodes)
     spread = burst.variance / mixture.mean
@@ -172,8 +144,8 @@ def _first_token(
         # Prompts are served one after the other before any decode; those that came together are in it.
         share = _prompt_share(mixture)
         each = share / rate if rate > 0 else 0.0
-        queue = share / (1.0 - share) * each * (variability + 1.0) / 4.0
-        return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.prompt + queue
+        wait = share / (1.0 - share) * each * (variability + 1.0) / 4.0
+        return busy * begun + busy * mixture.decode * rules.asynchronous + mixture.prompt + wait
     rest = busy * (mixture.mean + spread) / 2.0
     # The next iteration is long only as far as it correlates with this one.
     ahead = busy * (mixture.mean + burst.next * spread) * rules.asynchronous
@@ -184,17 +156,15 @@ def _first_token(
     # The budget for prompts is a server whose load is the share of it that prompts use.
     load = min(0.999, rate * mixture.mean * lengths.computed / capacity)
     service = mixture.mean * lengths.computed / capacity
-    queue = load / (1.0 - load) * service * (variability + 1.0) / 2.0
-    return rest + ahead + mixture.prompt + crowd + queue
+    wait = load / (1.0 - load) * service * (variability + 1.0) / 2.0
+    return rest + ahead + mixture.prompt + crowd + wait
 
 
-def _prompts_alone(
-    rate: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, variability: float
-) -> OperatingPoint:
+def _prompts_alone(rate: float, queue: EngineQueue, variability: float) -> OperatingPoint:
     """Return the steady state of requests with one token each: a server of prompts."""
-    top = maximum(lengths, rules, iteration, at_once=False)
+    top = maximum(queue, at_once=False)
     # Nothing decodes, so an iteration without prompts takes no time, and there is no rate to read off it.
-    mixture = step_mixture(0.0, 0.0, lengths, rules, iteration)
+    mixture = step_mixture(0.0, 0.0, queue)
     service = 1.0 / top.requests_per_second
     load = rate * service
     wait = load / (1.0 - load) * service * (variability + 1.0) / 2.0

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoplan.costs.core.serving.served_prediction import (
+from autoplan.costs.core.served_prediction import (
     ClassStatistics,
     Distribution,
     LatencyStatistics,

@@ -16,14 +16,17 @@ from dataclasses import dataclass, replace
 from math import ceil, erf, exp, floor, inf, pi, sqrt
 from typing import Final
 
-from autoplan.costs.core.serving.iteration import Iteration
-from autoplan.costs.core.serving.served_prediction import OperatingPoint, SaturationCause
+from autoplan.costs.core.served_prediction import OperatingPoint, SaturationCause
 from autoplan.costs.serving.queueing.event_simulation import simulate
-from autoplan.costs.serving.queueing.length_moments import LengthMoments
-from autoplan.costs.serving.queueing.request_load import CLIENT_SECONDS, RequestLoad
+from autoplan.costs.serving.queueing.request_load import (
+    CLIENT_SECONDS,
+    EngineQueue,
+    LengthMoments,
+    RequestLoad,
+    RunningLimit,
+    running_limit,
+)
 from autoplan.costs.serving.queueing.run_statistics import run_statistics
-from autoplan.costs.serving.queueing.running_limit import RunningLimit, running_limit
-from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
 from autoplan.costs.serving.queueing.step_mixture import StepMixture, prefill_ends, step_mixture
 
 #: Rounds of the clients that a loop of alike requests runs, and those that do not count.
@@ -92,12 +95,7 @@ class AlikeRun:
 
 
 def alike_at_the_edge(
-    clients: float,
-    running: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    client_seconds: float = CLIENT_SECONDS,
+    clients: float, running: float, queue: EngineQueue, client_seconds: float = CLIENT_SECONDS
 ) -> AlikeRun:
     """Return the run of a closed loop of requests that are all alike and do not all fit at once.
 
@@ -106,19 +104,19 @@ def alike_at_the_edge(
 
     >>> rules = SchedulerRules(8, 64, BlockPool(6, 4))
     >>> lengths = length_moments(RequestLoad((8,), (5,)), rules)  # two of 3 blocks fit
-    >>> run = alike_at_the_edge(3, 2, lengths, rules, AffineIteration(1.0))
+    >>> run = alike_at_the_edge(3, 2, EngineQueue(lengths, rules, AffineIteration(1.0)))
     >>> run.time_to_first_token > 1.0
     True
     """
     simulated = max(1, min(ceil(clients - 1e-9), 2 * floor(running) + 2))
-    requests = simulated * _SHORTAGE_ROUNDS
+    requests, lengths = simulated * _SHORTAGE_ROUNDS, queue.lengths
     load = RequestLoad(
         (round(lengths.input),) * requests,
         (round(lengths.output),) * requests,
         clients=simulated,
         client_seconds=client_seconds,
     )
-    run = simulate(load, rules, iteration)
+    run = simulate(load, queue.rules, queue.iteration)
     seen = run_statistics(run, warm=_WARM * simulated, drain=simulated)
     each = seen.time_per_output_token.mean if seen.time_per_output_token else 0.0
     return AlikeRun(simulated, seen.time_to_first_token.mean, each, seen.requests_per_second)
@@ -132,29 +130,20 @@ _LEAST = 1e-3
 _CLOSE = 1e-3
 
 
-def steady_point(
-    decodes: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    *,
-    recomputed: float = 0.0,
-    with_prompt: bool = True,
-) -> tuple[float, StepMixture]:
+def steady_point(decodes: float, queue: EngineQueue, *, recomputed: float = 0.0) -> tuple[float, StepMixture]:
     """Return requests a second [1/s] with D decodes, X = D / ((O - 1) t), and the mixture of iterations.
 
     Each preempted request recomputes its prompt and what it had generated.
 
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
-    >>> rate, _ = steady_point(5.0, lengths, rules, AffineIteration(2.0))
+    >>> rate, _ = steady_point(5.0, EngineQueue(lengths, rules, AffineIteration(2.0)))
     >>> rate  # 5 / (10 x 2 s)
     0.25
     """
-    steps = max(lengths.output - 1, _EXACT)
-    prompts = decodes / steps
-    repeats = 1.0 + recomputed / lengths.computed
-    mixture = step_mixture(decodes, prompts * repeats, lengths, rules, iteration, with_prompt=with_prompt)
+    prompts = decodes / max(queue.lengths.output - 1, _EXACT)
+    repeats = 1.0 + recomputed / queue.lengths.computed
+    mixture = step_mixture(decodes, prompts * repeats, queue)
     return prompts / mixture.mean, mixture
 
 
@@ -190,9 +179,7 @@ def balanced(excess: Callable[[float], float], most: float) -> float:
     return (low + high) / 2
 
 
-def maximum(
-    lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, *, at_once: bool = True
-) -> OperatingPoint:
+def maximum(queue: EngineQueue, *, at_once: bool = True) -> OperatingPoint:
     """Return the steady state with requests always waiting: tokens/s = O X at the most that run.
 
     ``at_once``: requests that are alike and came together stay together, in groups of as many prompts as an
@@ -200,42 +187,38 @@ def maximum(
 
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
-    >>> point = maximum(lengths, rules, AffineIteration(2.0))  # 8 places, an answer in 11 iterations
+    >>> point = maximum(EngineQueue(lengths, rules, AffineIteration(2.0)))  # 8 places, 11 steps an answer
     >>> round(point.output_tokens_per_second, 6), point.cause
     (4.0, 'max_num_seqs')
     """
-    if lengths.output <= 1:
-        return _prefill_only(lengths, rules, iteration, inf)
-    limit = running_limit(lengths, rules)
-    if lengths.fixed and at_once:
-        running = _running_together(lengths, rules)
+    if queue.lengths.output <= 1:
+        return _prefill_only(queue, inf)
+    limit = running_limit(queue.lengths, queue.rules)
+    if queue.lengths.fixed and at_once:
+        running = _running_together(queue)
         if running and not _short_of_tokens(running, limit):
-            return _lockstep(running, inf, lengths, rules, iteration, limit.cause)
-    return _saturated(limit, lengths, rules, iteration, inf)
+            return _lockstep(running, inf, queue, limit.cause)
+    return _saturated(limit, queue, inf)
 
 
 def _short_of_tokens(running: float, limit: RunningLimit) -> bool:
     return limit.cause == "max_num_batched_tokens" and running > limit.decodes
 
 
-def _running_together(lengths: LengthMoments, rules: SchedulerRules) -> int:
+def _running_together(queue: EngineQueue) -> int:
     """Return the alike requests that run in lockstep; 0 where preemption breaks the lockstep."""
-    fitting = floor(rules.pool.own_blocks / lengths.total_blocks + _EXACT)
+    rules = queue.rules
+    fitting = floor(rules.pool.own_blocks / queue.lengths.total_blocks + _EXACT)
     if rules.admission == "reserve":
         return max(1, min(fitting, rules.max_num_seqs))
     return rules.max_num_seqs if fitting >= rules.max_num_seqs else 0
 
 
 def _saturated(
-    limit: RunningLimit,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    clients: float,
-    client_seconds: float = 0.0,
+    limit: RunningLimit, queue: EngineQueue, clients: float, client_seconds: float = 0.0
 ) -> OperatingPoint:
-    rate, mixture = steady_point(limit.decodes, lengths, rules, iteration, recomputed=limit.recomputed)
-    return _point(limit, lengths, mixture, rate, clients, client_seconds=client_seconds)
+    rate, mixture = steady_point(limit.decodes, queue, recomputed=limit.recomputed)
+    return _point(limit, queue.lengths, mixture, rate, clients, client_seconds=client_seconds)
 
 
 def _point(
@@ -268,14 +251,13 @@ def _point(
     )
 
 
-def _prefill_only(
-    lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration, clients: float
-) -> OperatingPoint:
+def _prefill_only(queue: EngineQueue, clients: float) -> OperatingPoint:
     """Return the steady state of requests with one token each: iterations of prompts alone."""
+    lengths, rules = queue.lengths, queue.rules
     room = rules.max_num_batched_tokens / lengths.computed
     limit: SaturationCause = "max_num_batched_tokens"
     prompts = min(room, float(rules.max_num_seqs), clients, rules.pool.own_blocks / lengths.prompt_blocks)
-    mixture = step_mixture(0.0, prompts, lengths, rules, iteration, together=1.0)
+    mixture = step_mixture(0.0, prompts, queue, together=1.0)
     time = mixture.mean if rules.prefill == "mixed" else mixture.prompt
     rate = prompts / time
     waits = clients / rate if clients < inf else inf
@@ -284,14 +266,7 @@ def _prefill_only(
     )
 
 
-def closed_loop(
-    clients: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    *,
-    client_seconds: float = 0.0,
-) -> OperatingPoint:
+def closed_loop(clients: float, queue: EngineQueue, *, client_seconds: float = 0.0) -> OperatingPoint:
     """Return the steady state of N clients with a request each: N = X (TTFT + (O - 1) TPOT).
 
     A request waits for the iterations that have begun, one or, where iterations are composed ahead, two, and
@@ -300,28 +275,29 @@ def closed_loop(
 
     >>> rules = SchedulerRules(8, 64, BlockPool(999, 4))
     >>> lengths = length_moments(RequestLoad((8, 8), (11, 11), (0.0, 0.0)), rules)
-    >>> point = closed_loop(1, lengths, rules, AffineIteration(2.0))  # a prompt, and 10 decodes
+    >>> point = closed_loop(1, EngineQueue(lengths, rules, AffineIteration(2.0)))  # a prompt, and 10 decodes
     >>> point.time_to_first_token, point.time_per_output_token, round(1 / point.requests_per_second, 6)
     (2.0, 2.0, 22.0)
 
     Source: Reiser and Lavenberg 1980, doi:10.1145/322186.322195, for what a request sees of the others.
     """
+    lengths, rules = queue.lengths, queue.rules
     if lengths.output <= 1:
-        return _prefill_only(lengths, rules, iteration, clients)
+        return _prefill_only(queue, clients)
     limit = running_limit(lengths, rules)
     if lengths.fixed:
-        running: float = _running_together(lengths, rules)
+        running: float = _running_together(queue)
         if clients <= running or clients * lengths.total_blocks <= rules.pool.own_blocks:
             running = min(clients, rules.max_num_seqs)
         if running and not _short_of_tokens(running, limit):
-            return _lockstep(running, clients, lengths, rules, iteration, limit.cause, client_seconds)
+            return _lockstep(running, clients, queue, limit.cause, client_seconds)
         if not running:
-            return _alike_at_the_edge(clients, limit, lengths, rules, iteration, client_seconds)
-    loop = _ClosedLoop(clients, lengths, rules, iteration, client_seconds)
+            return _alike_at_the_edge(clients, limit, queue, client_seconds)
+    loop = _ClosedLoop(clients, queue, client_seconds)
     if limit.cause == "kv cache":
         return _short_of_blocks(loop, limit)
     if limit.decodes <= clients and loop.state(limit.decodes).clients <= clients:
-        return _saturated(limit, lengths, rules, iteration, clients, client_seconds)
+        return _saturated(limit, queue, clients, client_seconds)
     decodes = balanced(lambda d: loop.state(d).clients - clients, min(limit.decodes, clients))
     state = loop.state(decodes)
     limited = RunningLimit(decodes, limit.cause)
@@ -334,7 +310,7 @@ def _short_of_blocks(loop: _ClosedLoop, limit: RunningLimit) -> OperatingPoint:
     Of d requests that would decode W wait, so that N = X (TTFT + (O - 1) TPOT) + W with d - W decoding; the
     first token comes later by W / X. Preempted requests are those of a full cache, as often as it is full.
     """
-    lengths, clients = loop.lengths, loop.total
+    lengths, clients = loop.queue.lengths, loop.total
     spread = lengths.context_deviation / max(lengths.context, 1.0)
     shortage = CacheShortage(limit.decodes, spread, 1.0 - 1.0 / max(1.0, clients))
 
@@ -354,19 +330,14 @@ def _short_of_blocks(loop: _ClosedLoop, limit: RunningLimit) -> OperatingPoint:
 
 
 def _alike_at_the_edge(
-    clients: float,
-    limit: RunningLimit,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    client_seconds: float,
+    clients: float, limit: RunningLimit, queue: EngineQueue, client_seconds: float
 ) -> OperatingPoint:
     """Return the steady state of alike requests that do not all fit in the cache, by simulation."""
-    run = alike_at_the_edge(clients, limit.decodes, lengths, rules, iteration, client_seconds)
-    rate, steps = run.requests_per_second, lengths.output - 1
+    run = alike_at_the_edge(clients, limit.decodes, queue, client_seconds)
+    rate, steps = run.requests_per_second, queue.lengths.output - 1
     tpot = run.time_per_output_token
     decodes = min(limit.decodes, rate * steps * tpot)
-    step = steady_point(decodes, lengths, rules, iteration)[1]
+    step = steady_point(decodes, queue)[1]
     return OperatingPoint(
         decodes=decodes,
         requests=clients,
@@ -376,7 +347,7 @@ def _alike_at_the_edge(
         time_to_first_token=run.time_to_first_token + max(0.0, clients - run.clients) / rate,
         time_per_output_token=tpot,
         requests_per_second=rate,
-        output_tokens_per_second=rate * lengths.output,
+        output_tokens_per_second=rate * queue.lengths.output,
         recomputed=1.0,
         saturated=True,
         cause=limit.cause,
@@ -398,17 +369,16 @@ class _ClosedLoop:
     """A closed loop, whose number of decodes is the unknown."""
 
     total: float
-    lengths: LengthMoments
-    rules: SchedulerRules
-    iteration: Iteration
+    queue: EngineQueue
     client_seconds: float
 
     def state(self, decodes: float, recomputed: float = 0.0) -> _LoopState:
         """Return what a request sees; each recomputes so many tokens because it was preempted."""
-        steps, others = self.lengths.output - 1, 1.0 - 1.0 / max(1.0, self.total)
-        prompts = decodes / steps * others * (1.0 + recomputed / self.lengths.computed)
+        lengths = self.queue.lengths
+        steps, others = lengths.output - 1, 1.0 - 1.0 / max(1.0, self.total)
+        prompts = decodes / steps * others * (1.0 + recomputed / lengths.computed)
         # A request sees its decode, those of the others, and their prompts.
-        mixture = step_mixture(1.0 + decodes * others, prompts, self.lengths, self.rules, self.iteration)
+        mixture = step_mixture(1.0 + decodes * others, prompts, self.queue)
         rate = decodes / steps / mixture.mean
         busy = 1.0 - (1.0 - min(1.0, decodes / self.total)) ** max(0.0, self.total - 1.0)
         waited = busy * self._iterations_begun(mixture, prompts)
@@ -421,8 +391,8 @@ class _ClosedLoop:
         Where prefill goes first, answers end with decodes alone, and the prompts that came with the ends of
         the decode before are computed first; else a decode runs.
         """
-        ahead = float(self.rules.asynchronous)
-        if self.rules.prefill == "mixed":
+        ahead = float(self.queue.rules.asynchronous)
+        if self.queue.rules.prefill == "mixed":
             return (1.0 + ahead) * mixture.mean
         prefill = mixture.mean - mixture.decode
         return prefill + exp(-prompts) * mixture.decode + ahead * mixture.decode
@@ -431,9 +401,7 @@ class _ClosedLoop:
 def _lockstep(
     running: float,
     clients: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
+    queue: EngineQueue,
     cause: SaturationCause,
     client_seconds: float = 0.0,
 ) -> OperatingPoint:
@@ -444,11 +412,11 @@ def _lockstep(
     have prompts, one after the other. The groups before it decide what a request waits for. Where prefill
     goes first, all groups decode together, and so they end together. What does not run waits: Little's law.
     """
-    alone = clients <= running
+    alone, lengths, rules = clients <= running, queue.lengths, queue.rules
     steps, waited = lengths.output - 1, float(rules.asynchronous) + alone
     delay = client_seconds if alone else 0.0
     if rules.prefill == "first" or running * lengths.computed <= rules.max_num_batched_tokens:
-        first, begun, decode = _one_group(running, lengths, rules, iteration)
+        first, begun, decode = _one_group(running, queue)
         cycle = first + steps * decode + delay
         ttft, tpot, step = begun, (steps * decode + first - begun) / steps, decode
         decodes = running * steps * decode / cycle
@@ -460,9 +428,7 @@ def _lockstep(
             running * lengths.computed / (rules.max_num_batched_tokens - rules.decode_tokens * decodes)
             - _EXACT
         )
-        mixture = step_mixture(
-            decodes, running / count, lengths, rules, iteration, together=min(1.0, groups / count)
-        )
+        mixture = step_mixture(decodes, running / count, queue, together=min(1.0, groups / count))
         full = mixture.decode + (mixture.mean - mixture.decode) / min(1.0, groups / count)
         cycle = max(count * mixture.mean, groups * full)
         before = [min(i, waited) for i in range(groups)]
@@ -486,16 +452,14 @@ def _lockstep(
     )
 
 
-def _one_group(
-    running: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
-) -> tuple[float, float, float]:
+def _one_group(running: float, queue: EngineQueue) -> tuple[float, float, float]:
     """Return the time of all prompts, the mean time to a first token, and that of a decode [s].
 
     Prompts fill iterations of T tokens one after the other, of which the last of an iteration may be divided.
     """
-    decode = step_mixture(running, 0.0, lengths, rules, iteration).decode
-    if rules.prefill == "mixed":
-        first = step_mixture(0.0, running, lengths, rules, iteration, together=1.0).mean
+    decode = step_mixture(running, 0.0, queue).decode
+    if queue.rules.prefill == "mixed":
+        first = step_mixture(0.0, running, queue, together=1.0).mean
         return first, first, decode
-    ends = prefill_ends(running, lengths, rules, iteration)
+    ends = prefill_ends(running, queue)
     return ends[-1], sum(ends) / len(ends), decode

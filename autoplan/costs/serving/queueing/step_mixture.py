@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from math import ceil, exp, sqrt
 
-from autoplan.costs.core.serving.iteration import Chunk, Iteration
-from autoplan.costs.serving.queueing.length_moments import LengthMoments, PromptClass
-from autoplan.costs.serving.queueing.scheduler_rules import SchedulerRules
+from autoplan.costs.core.iteration import Chunk
+from autoplan.costs.serving.queueing.request_load import EngineQueue, PromptClass
 
 #: Probability of the counts that are left out, and the mean above which three counts stand for all.
 _TAIL, _MANY = 1e-3, 12.0
@@ -63,14 +62,7 @@ def poisson(mean: float) -> Iterator[tuple[int, float]]:
 
 
 def step_mixture(
-    decodes: float,
-    prompts: float,
-    lengths: LengthMoments,
-    rules: SchedulerRules,
-    iteration: Iteration,
-    *,
-    together: float = 0.0,
-    with_prompt: bool = True,
+    decodes: float, prompts: float, queue: EngineQueue, *, together: float = 0.0, with_prompt: bool = True
 ) -> StepMixture:
     """Return the times of iterations with D decodes in which q prompts begin.
 
@@ -81,25 +73,24 @@ def step_mixture(
 
     >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
     >>> lengths = length_moments(RequestLoad((10, 10), (6, 4), (0.0, 0.0)), rules)
-    >>> steps = step_mixture(2, 0.5, lengths, rules, AffineIteration(1.0, per_token=0.1))
+    >>> steps = step_mixture(2, 0.5, EngineQueue(lengths, rules, AffineIteration(1.0, per_token=0.1)))
     >>> round(steps.mean, 6), steps.decode  # 1 + 0.5 x 10 x 0.1
     (1.5, 1.0)
 
     Leaves out: spread of prompts around their mean length.
     Source: Kleinrock 1975, Queueing Systems 1, for arrivals that do not depend on each other.
     """
-    price = _StepPrices(decodes, lengths, rules, iteration)
-    if rules.prefill == "first":
-        return _prefill_first(price, prompts, lengths, rules)
-    capacity = max(1.0, rules.max_num_batched_tokens - rules.decode_tokens * decodes)
-    n = lengths.computed
+    price, n = _StepPrices(decodes, queue), queue.lengths.computed
+    if queue.rules.prefill == "first":
+        return _prefill_first(price, prompts)
+    capacity = price.capacity
     pieces = max(1, ceil(n / capacity - 1e-9))
     if together or prompts * n >= capacity:
         share = min(1.0, prompts * n / capacity) if not together else min(1.0, together)
         tokens = prompts * n / share if share else 0.0
         weights = [(1.0 - share, 0.0), (share, tokens)]
-    elif lengths.prompts:
-        return _mixture_of_classes(price, prompts, lengths, with_prompt=with_prompt)
+    elif queue.lengths.prompts:
+        return _mixture_of_classes(price, prompts, with_prompt=with_prompt)
     elif pieces > 1:
         weights = _long_prompts(prompts, n, capacity, pieces)
     else:
@@ -133,12 +124,11 @@ def _prompt_seconds(price: _StepPrices, prompts: float, n: float, pieces: int) -
 class _StepPrices:
     """Times of iterations with so many decodes, by tokens of prompts."""
 
-    def __init__(
-        self, decodes: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
-    ) -> None:
-        self.decodes, self.lengths, self.iteration = decodes, lengths, iteration
-        taken = (rules.prefill == "mixed") * rules.decode_tokens * decodes
-        self.capacity = max(1.0, rules.max_num_batched_tokens - taken)
+    def __init__(self, decodes: float, queue: EngineQueue) -> None:
+        self.decodes, self.lengths, self.rules = decodes, queue.lengths, queue.rules
+        self.iteration = queue.iteration
+        taken = (self.rules.prefill == "mixed") * self.rules.decode_tokens * decodes
+        self.capacity = max(1.0, self.rules.max_num_batched_tokens - taken)
         # The iterations of a mixture and those of a prompt are mostly the same ones.
         self.times: dict[float, float] = {}
 
@@ -213,14 +203,12 @@ def _long_prompts(prompts: float, n: float, capacity: float, pieces: int) -> lis
     return [(1.0 - busy, 0.0), (full, capacity), (tail, last)]
 
 
-def _prefill_first(
-    price: _StepPrices, prompts: float, lengths: LengthMoments, rules: SchedulerRules
-) -> StepMixture:
+def _prefill_first(price: _StepPrices, prompts: float) -> StepMixture:
     """Return the times where prompts have separate iterations between those of decodes."""
-    n, capacity = lengths.computed, float(rules.max_num_batched_tokens)
+    n, capacity = price.lengths.computed, float(price.rules.max_num_batched_tokens)
     decode = price.mixed(0.0)
-    if lengths.prompts:
-        return _prefill_first_of_classes(price, prompts, lengths, capacity)
+    if price.lengths.prompts:
+        return _prefill_first_of_classes(price, prompts, capacity)
     mean, second, prompt = 0.0, 0.0, 0.0
     for count, weight in poisson(prompts):
         time = _prefill_seconds(price, count * n, capacity)
@@ -233,21 +221,19 @@ def _prefill_first(
     return StepMixture(mean, second, decode, prompt, float(max(1, ceil(n / capacity))))
 
 
-def prefill_ends(
-    prompts: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
-) -> list[float]:
+def prefill_ends(prompts: float, queue: EngineQueue) -> list[float]:
     """Return when each of several prompts that came together has its first token, prefill going first [s].
 
     Iterations of T tokens follow each other; the last prompt of one is divided where the engine does that.
 
     >>> rules = SchedulerRules(4, 16, BlockPool(99, 4), prefill="first")
     >>> lengths = length_moments(RequestLoad((12,), (6,)), rules)
-    >>> prefill_ends(4, lengths, rules, AffineIteration(1.0))  # 12, 24, 36 and 48 tokens
+    >>> prefill_ends(4, EngineQueue(lengths, rules, AffineIteration(1.0)))  # 12, 24, 36 and 48 tokens
     [1.0, 2.0, 3.0, 3.0]
     """
-    price, n = _StepPrices(0.0, lengths, rules, iteration), lengths.computed
-    size = float(rules.max_num_batched_tokens)
-    if not rules.chunked:
+    price, n = _StepPrices(0.0, queue), queue.lengths.computed
+    size = float(queue.rules.max_num_batched_tokens)
+    if not queue.rules.chunked:
         size = max(1, size // n) * n
     count = max(1, ceil(prompts - 1e-9))
     full, total = price.alone(size), count * n
@@ -269,30 +255,23 @@ def _prefill_seconds(price: _StepPrices, tokens: float, capacity: float) -> floa
 # Classes of prompts.
 
 
-def prompt_seconds(
-    decodes: float, prompts: float, lengths: LengthMoments, rules: SchedulerRules, iteration: Iteration
-) -> tuple[float, ...]:
+def prompt_seconds(decodes: float, prompts: float, queue: EngineQueue) -> tuple[float, ...]:
     """Return the time from the start of the iteration that begins a prompt of each class to its first token.
 
     Empty where all classes have about the same prompts.
 
     >>> rules = SchedulerRules(4, 64, BlockPool(99, 4))
     >>> lengths = length_moments(RequestLoad((10, 60), (6, 6), kinds=(0, 1)), rules)
-    >>> prompt_seconds(0, 0.0, lengths, rules, AffineIteration(1.0, per_token=0.1))
+    >>> prompt_seconds(0, 0.0, EngineQueue(lengths, rules, AffineIteration(1.0, per_token=0.1)))
     (2.0, 7.0)
     """
-    price = _StepPrices(decodes, lengths, rules, iteration)
-    return tuple(
-        _prompt_of_class(price, prompt_class, prompts, lengths, rules.prefill)
-        for prompt_class in lengths.prompts
-    )
+    price = _StepPrices(decodes, queue)
+    return tuple(_prompt_of_class(price, prompt_class, prompts) for prompt_class in queue.lengths.prompts)
 
 
-def _prompt_of_class(
-    price: _StepPrices, prompt: PromptClass, prompts: float, lengths: LengthMoments, prefill: str
-) -> float:
-    class_price, n, mean = price.of_class(prompt), prompt.computed, lengths.computed
-    if prefill == "first":
+def _prompt_of_class(price: _StepPrices, prompt: PromptClass, prompts: float) -> float:
+    class_price, n, mean = price.of_class(prompt), prompt.computed, price.lengths.computed
+    if price.rules.prefill == "first":
         capacity = float(price.capacity)
         seconds = 0.0
         for count, weight in poisson(prompts):
@@ -311,11 +290,10 @@ def _prompt_of_class(
     return seconds
 
 
-def _prompt_of_all(price: _StepPrices, prompts: float, lengths: LengthMoments, prefill: str) -> float:
-    classes = lengths.prompts
+def _prompt_of_all(price: _StepPrices, prompts: float) -> float:
     return sum(
-        prompt_class.share * _prompt_of_class(price, prompt_class, prompts, lengths, prefill)
-        for prompt_class in classes
+        prompt_class.share * _prompt_of_class(price, prompt_class, prompts)
+        for prompt_class in price.lengths.prompts
     )
 
 
@@ -342,9 +320,7 @@ def _drawn_together(
             yield weight, (average,) * count
 
 
-def _mixture_of_classes(
-    price: _StepPrices, prompts: float, lengths: LengthMoments, *, with_prompt: bool
-) -> StepMixture:
+def _mixture_of_classes(price: _StepPrices, prompts: float, *, with_prompt: bool) -> StepMixture:
     """Return the times of iterations with prompts of several classes, prefill mixed with decodes.
 
     Prompts longer than an iteration fill all of theirs but the last; short prompts and the last chunks of
@@ -354,7 +330,7 @@ def _mixture_of_classes(
     times: list[tuple[float, float]] = []
     parts: list[PromptClass] = []
     full = 0.0
-    for prompt_class in lengths.prompts:
+    for prompt_class in price.lengths.prompts:
         pieces = max(1, ceil(prompt_class.computed / capacity - 1e-9))
         if pieces > 1:
             begun = prompts * prompt_class.share * (pieces - 1)
@@ -367,13 +343,13 @@ def _mixture_of_classes(
         times += _with_parts(price, parts, prompts / (1.0 - full), 1.0 - full)
     else:
         times = [(begun / full, time) for begun, time in times]
-    waits = _prompt_of_all(price, prompts, lengths, "mixed") if with_prompt else 0.0
+    waits = _prompt_of_all(price, prompts) if with_prompt else 0.0
     return StepMixture(
         mean=sum(weight * time for weight, time in times),
         second_moment=sum(weight * time * time for weight, time in times),
         decode=decode,
         prompt=waits,
-        chunks=float(max(1, ceil(lengths.computed / capacity - 1e-9))),
+        chunks=float(max(1, ceil(price.lengths.computed / capacity - 1e-9))),
     )
 
 
@@ -414,17 +390,15 @@ def _cut(chosen: Sequence[PromptClass], capacity: float) -> list[Chunk]:
     return chunks
 
 
-def _prefill_first_of_classes(
-    price: _StepPrices, prompts: float, lengths: LengthMoments, capacity: float
-) -> StepMixture:
+def _prefill_first_of_classes(price: _StepPrices, prompts: float, capacity: float) -> StepMixture:
     """Return the times where prompts of several classes have separate iterations."""
     decode = price.timed(price.decodes, ())
     mean, second = 0.0, 0.0
-    for weight, chosen in _drawn_together(lengths.prompts, prompts):
+    for weight, chosen in _drawn_together(price.lengths.prompts, prompts):
         tokens = sum(prompt_class.computed for prompt_class in chosen)
         class_price = price.of_class(chosen[0]) if len(chosen) == 1 else price
         time = decode + (_prefill_seconds(class_price, tokens, capacity) if chosen else 0.0)
         mean += weight * time
         second += weight * time**2
-    waits = _prompt_of_all(price, prompts, lengths, "first")
-    return StepMixture(mean, second, decode, waits, float(max(1, ceil(lengths.computed / capacity))))
+    chunks = float(max(1, ceil(price.lengths.computed / capacity)))
+    return StepMixture(mean, second, decode, _prompt_of_all(price, prompts), chunks)

@@ -9,8 +9,7 @@ from typing import Any, Final, Literal
 
 from autoplan.errors import UnsupportedError
 from autoplan.launch.engines.arguments.argument_list import ArgumentList
-from autoplan.schema.serving.engine_layout import EngineLayout
-from autoplan.schema.serving.weight_formats import WeightFormat
+from autoplan.schema.serving.engine_layout import EngineLayout, WeightFormat
 
 #: What the engines of a pool do; of one pool they do both.
 PoolRole = Literal["prefill", "decode"]

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from autoplan.calibration.measurement import GroupTraffic
 from autoplan.calibration.traces import read_trace
 from autoplan.calibration.traces.attribution import measurement
-from autoplan.calibration.traces.intervals import Times, united
-from autoplan.calibration.traces.kernel_class import collective_of, kind_of_kernel, kind_of_operator
+from autoplan.calibration.traces.timeline_record import (
+    Times,
+    collective_of,
+    kind_of_kernel,
+    kind_of_operator,
+    united,
+)
 from tests.support.trace_events import annotation, call, collective, kernel, operator, written
 
 US = 1e-6

@@ -8,7 +8,7 @@ import pytest
 
 from autoplan.calibration.traces import read_trace
 from autoplan.calibration.traces.attribution import measurement
-from autoplan.calibration.traces.kernel_class import KINDS
+from autoplan.calibration.traces.timeline_record import KINDS
 from tests.support.trace_events import TRACES, painted
 
 #: Cells of a tenth of a microsecond, or where kernels are few and far apart, of one.

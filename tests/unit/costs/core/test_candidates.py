@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autoplan.catalog import load_job
 from autoplan.costs.core.candidates import distinct, joined, taken
 from autoplan.search.space.candidate_space import space_of
-from autoplan.search.space.sized_candidates import sized
+from autoplan.search.space.priced_candidates import sized
 
 
 def arrays_of(record):

@@ -9,7 +9,7 @@ from autoplan import evaluate
 from autoplan.answers.explain.ask import explain
 from autoplan.catalog import load_entry, load_job, stack
 from autoplan.costs.core.candidates import Candidates
-from autoplan.costs.core.frozen_base import base_bytes
+from autoplan.costs.core.frozen_weights import base_bytes
 from autoplan.costs.core.scope import scope_of, tokens_of
 from autoplan.costs.device.machine import Links, machine_of
 from autoplan.costs.layer.adapter_time import dequantization_seconds

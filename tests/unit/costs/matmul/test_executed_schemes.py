@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 
 from autoplan.costs.device.machine import Links
-from autoplan.costs.matmul.distributed_product import scheme_tensors
-from autoplan.costs.matmul.grids import Terms, scheme_name
+from autoplan.costs.matmul.distributed_product import (
+    Terms,
+    rounds_of,
+    scheme_name,
+    scheme_tensors,
+    sent_bytes,
+    sent_messages,
+    transfers_of,
+)
 from autoplan.costs.matmul.product import Product
-from autoplan.costs.matmul.transfers import rounds_of, sent_bytes, sent_messages, transfers_of
 from autoplan.search.matmul import scheme_space
 from tests.support.simulated_ranks import COLUMNS, INNER, ROWS, Grid, assembled, executed
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.costs.serving.accepted_tokens import AcceptedTokens
+from autoplan.costs.serving.queueing.request_load import AcceptedTokens
 
 
 def steps_by_recursion(accepted, tokens):

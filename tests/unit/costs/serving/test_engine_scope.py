@@ -8,7 +8,7 @@ import autoplan.costs.serving
 from autoplan.catalog import load_serving_job
 from autoplan.costs.serving.engine_capacity import predict_capacity, stage_contents
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
+from autoplan.costs.serving.queueing.scheduler_rules import scheduler_rules
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job
 

@@ -7,10 +7,10 @@ import pytest
 from autoplan.catalog import load_entry, load_serving_job
 from autoplan.catalog.serving_jobs import resolve_serving_job
 from autoplan.costs.core.parameters import total_parameters
+from autoplan.costs.serving.engine_memory import stage_weights
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.kv_cache import cache_shape, kv_cache_bytes, state_bytes
-from autoplan.costs.serving.queueing.scheduler_of_engine import scheduler_rules
-from autoplan.costs.serving.served_weights import stage_weights
+from autoplan.costs.serving.queueing.scheduler_rules import scheduler_rules
 from autoplan.errors import SpecError
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.rules.engine_rules import broken_engine_rules, no_pools

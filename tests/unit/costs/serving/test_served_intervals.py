@@ -16,7 +16,7 @@ from autoplan.costs.serving.served_intervals import (
 )
 from autoplan.planning.serving_plans import evaluate_serving
 from autoplan.schema.costmodel.interval_spec import IntervalSpec
-from autoplan.schema.serving.engine_facts import SourcedRatio
+from autoplan.schema.serving.engine_stack import SourcedRatio
 from benchmarks.serving.outcomes import ServedOutcome, row_of
 from tests.support.serving_jobs import serving_job
 
@@ -27,8 +27,7 @@ FIGURES = (0.4, 0.02, 5.4, 900.0)
 def intervals(load="closed loop", *, measured=True, engine=None, experts=None):
     """Return the intervals of ``FIGURES``."""
     engine = engine or load_serving_job("llama3-70b-8x-h100").engine
-    far = Distance(experts=experts)
-    return served_intervals(SPEC, load, FIGURES, measured=measured, engine=engine, distance=far)
+    return served_intervals(SPEC, load, FIGURES, Distance(measured, engine, experts=experts))
 
 
 @pytest.mark.parametrize("load", ["closed loop", "open loop", "maximum"])
@@ -63,7 +62,7 @@ def test_unmeasured_devices_and_assumed_versions_are_wider_and_say_so():
     for wider in (device, version):
         assert wider.time_per_output_token.high > plain.time_per_output_token.high
         assert len(wider.reasons) == len(plain.reasons) + 1
-    assert widening(SPEC, measured=False, engine=assumed)[0] == pytest.approx(
+    assert widening(SPEC, Distance(measured=False, engine=assumed))[0] == pytest.approx(
         SPEC.unmeasured_device.value * SPEC.assumed_version.value
     )
 

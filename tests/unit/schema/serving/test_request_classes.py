@@ -6,7 +6,7 @@ import pytest
 
 from autoplan.catalog.serving_jobs import serving_job_of_text
 from autoplan.errors import SpecError
-from autoplan.schema.serving.class_jobs import class_sets, job_of_classes, share_of_classes
+from autoplan.schema.serving.serving_spec import class_sets, job_of_classes, share_of_classes
 
 JOB = """kind: serving
 model: llama3.1-8b

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autoplan.catalog.job_edits import with_value
+from autoplan.catalog.job_files import with_value
 from autoplan.schema.yaml.parser import parse_yaml
 
 TEXT = """# head

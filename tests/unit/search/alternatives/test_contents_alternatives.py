@@ -12,8 +12,7 @@ from autoplan.schema.layout import parse_layout
 from autoplan.search.alternatives.contents_alternatives import MixPrices
 from autoplan.search.alternatives.stage_alternatives import Scale, mixes
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.priced_candidates import all_priced
-from autoplan.search.space.sized_candidates import sized
+from autoplan.search.space.priced_candidates import all_priced, sized
 
 LIMIT = 80e9
 

@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoplan.search.alternatives.domain_reduction import least_of_fixed_layers
-from autoplan.search.alternatives.stage_alternatives import (
-    Alternatives,
-    slowest_path_ticks,
-    step_ticks,
-)
+from autoplan.search.alternatives.stage_alternatives import Alternatives, slowest_path_ticks, step_ticks
 from autoplan.search.space.priced_candidates import Schedule
 from tests.support.listed_alternatives import alternative
 

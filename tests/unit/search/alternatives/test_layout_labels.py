@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.search.alternatives.layout_labels import LeastLayout, least_layout
+from autoplan.search.alternatives.domain_reduction import LeastLayout, least_layout
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule

@@ -13,7 +13,7 @@ from autoplan.costs.device.memory_limit import memory_limit_bytes
 from autoplan.search.bounds.memory_bound import TooSmallLimits, least_memory
 from autoplan.search.infeasibility import fitting_candidates
 from autoplan.search.space.candidate_space import space_of
-from autoplan.search.space.sized_candidates import SizedCandidates
+from autoplan.search.space.priced_candidates import SizedCandidates
 
 _CASES = Path(__file__).parents[4] / "benchmarks" / "speed" / "cases"
 

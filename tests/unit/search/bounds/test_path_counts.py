@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoplan.search.bounds.path_counts import Paths
+from autoplan.search.alternatives.layer_splits import Paths
 from autoplan.search.space.priced_candidates import Schedule
 
 

@@ -9,10 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
-from autoplan.search.alternatives.layer_splits import sum_and_maximum_heuristic, within_makespan
+from autoplan.search.alternatives.layer_splits import (
+    longest_path,
+    sum_and_maximum_heuristic,
+    usual_paths,
+    within_makespan,
+)
 from autoplan.search.alternatives.stage_alternatives import Alternative, Alternatives, Incumbent, step_ticks
-from autoplan.search.bounds.path_counts import longest_path, usual_paths
-from autoplan.search.cp import constraint_model, cp_sat
+from autoplan.search.cp import constraint_model
 from autoplan.search.cp.constraint_model import solve
 from autoplan.search.space.priced_candidates import Schedule
 
@@ -79,8 +83,8 @@ def test_what_a_brief_look_does_not_answer_is_asked_again(monkeypatch):
     stages = ((option(2, 60, 500), option(3, 90, 900)), (option(2, 60, 400), option(3, 90, 600)))
     menus = [Alternatives(stages, Schedule(2, 8, 1, gpipe=False))]
     at_once = solve(menus, 5, CEILING, LIMIT)
-    monkeypatch.setattr(cp_sat, "_PRESOLVED", 0)
-    monkeypatch.setattr(cp_sat, "BRIEF", 0.0)
+    monkeypatch.setattr(constraint_model, "_PRESOLVED", 0)
+    monkeypatch.setattr(constraint_model, "BRIEF", 0.0)
 
     assert solve(menus, 5, CEILING, LIMIT) == at_once is not None
 
@@ -89,8 +93,8 @@ def test_what_a_brief_look_found_stays_where_the_second_finds_nothing(monkeypatc
     """The first look ends before its proof, the second before any layout: there is one all the same."""
     menus = [Alternatives(((option(4, 80, 900),),), Schedule(1, 4, 1, gpipe=False))]
     told = iter([cp_model.FEASIBLE, cp_model.UNKNOWN])
-    monkeypatch.setattr(cp_sat, "_PRESOLVED", 0)
-    monkeypatch.setattr(cp_sat, "status_of", lambda solver, cp: (solver.solve(cp), next(told))[1])
+    monkeypatch.setattr(constraint_model, "_PRESOLVED", 0)
+    monkeypatch.setattr(constraint_model, "status_of", lambda solver, cp: (solver.solve(cp), next(told))[1])
     solution = solve(menus, 4, CEILING, LIMIT)
 
     assert solution is not None

@@ -6,7 +6,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from autoplan import plan
-from autoplan.search.cp import constraint_model, cp_sat
+from autoplan.search.cp import constraint_model
 from tests.support.front_checks import assert_not_dominated
 from tests.support.quick_cases import slow_after
 from tests.support.random_jobs import random_job
@@ -19,7 +19,7 @@ SEED = 119
 @pytest.mark.parametrize("shared", slow_after(1, (True, False)))
 def test_a_feasible_model_is_not_called_infeasible(shared, tmp_path, monkeypatch):
     """The least memory is found, also where the solver is wrong about a model whose layout is known."""
-    monkeypatch.setitem(cp_sat.PARAMETERS, "find_big_linear_overlap", shared)
+    monkeypatch.setitem(constraint_model.PARAMETERS, "find_big_linear_overlap", shared)
     job = random_job(SEED).loaded(tmp_path)
 
     front = plan(job, deadline=600)
@@ -47,7 +47,7 @@ def test_a_contradiction_is_solved_without_presolve(tmp_path, monkeypatch):
 
 def test_a_solver_that_does_not_stop_has_spent_its_limit(monkeypatch):
     """It is left to itself without a response: its status is unknown, and its work what it was allowed."""
-    monkeypatch.setattr(cp_sat, "status_of", lambda *_: cp_model.UNKNOWN)
+    monkeypatch.setattr(constraint_model, "status_of", lambda *_: cp_model.UNKNOWN)
     for placed in (False, True):
-        _, status, spent = cp_sat.run_solver(cp_model.CpModel(), 2.0, brief=True, placed=placed)
+        _, status, spent = constraint_model.run_solver(cp_model.CpModel(), 2.0, brief=True, placed=placed)
         assert (status, spent) == (cp_model.UNKNOWN, 2.0)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import load_job
-from autoplan.costs.core.candidates import joined
-from autoplan.costs.core.divisors import divisors
+from autoplan.costs.core.candidates import divisors, joined
 from autoplan.search.space import choices
 from autoplan.search.space.candidate_space import space_of
 

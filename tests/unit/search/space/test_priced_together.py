@@ -13,8 +13,7 @@ from autoplan.costs.device.machine import machine_of
 from autoplan.costs.stage.mixed_stages import price_layer_types
 from autoplan.schema.layout import parse_layout
 from autoplan.search.space.choices import recompute_modes
-from autoplan.search.space.priced_candidates import all_priced, priced
-from autoplan.search.space.sized_candidates import sized
+from autoplan.search.space.priced_candidates import all_priced, priced, sized
 
 CASES = Path(__file__).parents[4] / "benchmarks" / "speed" / "cases"
 

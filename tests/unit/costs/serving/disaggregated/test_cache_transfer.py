@@ -6,7 +6,7 @@ import pytest
 
 from autoplan.catalog import kernels_for
 from autoplan.costs.device.machine import links_of
-from autoplan.costs.serving.disaggregated.pool_pricing import cache_transfer, transferred_bytes
+from autoplan.costs.serving.disaggregated.paired_pools import cache_transfer, transferred_bytes
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job

@@ -6,9 +6,8 @@ from math import exp
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for
-from autoplan.costs.core.serving.served_prediction import EngineLoad
-from autoplan.costs.serving.disaggregated.paired_pools import pooled
-from autoplan.costs.serving.disaggregated.pool_pricing import engine_pair
+from autoplan.costs.core.served_prediction import EngineLoad
+from autoplan.costs.serving.disaggregated.paired_pools import engine_pair, pooled
 from autoplan.costs.serving.served_layouts import ServingCosts
 from autoplan.schema.serving.engine_layout import parse_serving_layout
 from tests.support.serving_jobs import serving_job

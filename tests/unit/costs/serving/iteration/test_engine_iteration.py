@@ -7,11 +7,11 @@ from typing import ClassVar
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for, load_entry, load_serving_job
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
 from autoplan.costs.serving.engine_scope import EngineScope
 from autoplan.costs.serving.iteration.engine_iteration import GroupIteration, RepeatedIteration
 from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration
-from autoplan.costs.serving.iteration.token_prices import launch_seconds, launched_kernels
+from autoplan.costs.serving.iteration.layer_prices import launch_seconds, launched_kernels
 from autoplan.errors import UnsupportedError
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.affine_iteration import AffineIteration
@@ -171,4 +171,4 @@ def test_no_more_than_the_last_steps_are_kept():
     repeated = RepeatedIteration(AffineIteration(1.0, 0.5))
     for decodes in range(5000):
         assert repeated.seconds(decodes, 0.0) == 1.0 + 0.5 * decodes
-        assert len(repeated._kept) <= 1000
+        assert len(repeated._times) <= 1000

@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 
 from autoplan.catalog import engine_kernels_for, kernels_for
-from autoplan.costs.core.serving.iteration import Chunk
+from autoplan.costs.core.iteration import Chunk
+from autoplan.costs.serving.engine_memory import matrix_bytes
 from autoplan.costs.serving.engine_scope import EngineScope
-from autoplan.costs.serving.iteration.attention_prices import prefill_attention_seconds
-from autoplan.costs.serving.iteration.iteration_of_engine import engine_iteration, kernel_prices
-from autoplan.costs.serving.iteration.iteration_parts import iteration_parts
-from autoplan.costs.serving.iteration.kernel_prices import all_reduce_seconds
-from autoplan.costs.serving.iteration.layer_matrices import Matrix, attention_matrices, dense_matrices
-from autoplan.costs.serving.iteration.token_prices import expert_seconds, traffic_seconds
+from autoplan.costs.serving.iteration.iteration_of_engine import (
+    engine_iteration,
+    iteration_parts,
+    kernel_prices,
+)
+from autoplan.costs.serving.iteration.kernel_prices import (
+    Matrix,
+    all_reduce_seconds,
+    attention_matrices,
+    dense_matrices,
+)
+from autoplan.costs.serving.iteration.layer_prices import (
+    expert_seconds,
+    prefill_attention_seconds,
+    traffic_seconds,
+)
 from autoplan.costs.serving.least_times import distinct_experts
-from autoplan.costs.serving.served_weights import matrix_bytes
 from autoplan.schema.serving.engine_layout import EngineLayout
 from tests.support.serving_jobs import serving_job
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoplan.calibration.snapshots import read_memory
-from autoplan.calibration.snapshots.plain_pickle import read_plain_pickle
+from autoplan.calibration.snapshots import read_memory, read_plain_pickle
 from autoplan.errors import AutoplanError, CatalogError, SpecError
 from tests.support.trace_events import TRACES
 

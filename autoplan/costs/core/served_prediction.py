@@ -1,14 +1,11 @@
-"""The prediction of engines under a load as a value.
+"""Predictions of serving as values: an engine's capacity, engines under a load, pools, and 90 % intervals.
 
 Notation (this file only)::
 
-    rates are of a second, times mean values over requests                           [s]
-
-How fast engines answer, as values: latencies, throughput, and what saturates.
-
-Notation (this file only)::
-
+    M  memory of a device                                                            [byte]
     O  tokens of an answer                                                           [1]
+    low, high  ends of an interval of a time, both positive                          [s]
+    rates are of a second, times mean values over requests                           [s]
 """
 
 from __future__ import annotations
@@ -17,7 +14,136 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Literal
 
-from autoplan.costs.core.serving.capacity import CapacityPrediction
+#: What keeps an engine from starting.
+Shortage = Literal["loading the weights", "no room for the cache", "longest request", "CUDA graphs"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Weights of one device by part [byte]."""
+
+    attention: float
+    mlp: float
+    experts: float
+    embeddings: float
+    #: Norms, routers, biases and the tables of rotary positions.
+    other: float
+    #: What drafts: a draft model, or a layer.
+    draft: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All weights [byte]."""
+        return self.attention + self.mlp + self.experts + self.embeddings + self.other + self.draft
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemoryUse:
+    """Memory of a device of one stage by what takes it [byte].
+
+    The parts add up to ``device``: ``free`` is what is left, and negative where the parts are too many.
+    """
+
+    stage: int
+    layers: int
+    device: float
+    weights: WeightBytes
+    #: Peak of a profile run: sampler and forward pass.
+    activation: float
+    #: Context, modules and communicators.
+    overhead: float
+    #: CUDA graphs, within the engine's share or outside of it.
+    graphs: float
+    #: What a rule of the engine leaves to activations and graphs.
+    reserve: float
+    cache: float
+    #: Cache that the engine's budget leaves; negative where it leaves none.
+    room: float
+
+    @property
+    def taken(self) -> float:
+        """All parts [byte]."""
+        used = self.weights.total + self.activation + self.overhead + self.graphs
+        return used + self.reserve + self.cache
+
+    @property
+    def free(self) -> float:
+        """What is left of the device [byte]: M less all parts."""
+        return self.device - self.taken
+
+
+@dataclass(frozen=True, slots=True)
+class CachePool:
+    """What the cache of one group of devices holds; with stages, of the stage that holds the least."""
+
+    bytes_per_device: float
+    #: Blocks, each of ``block_tokens`` tokens for one group of layers.
+    blocks: int
+    block_tokens: int
+    #: Tokens of requests without end, as the engine reports.
+    tokens: int
+    #: Bytes that a token takes on one device in layers without a window and in all others.
+    bytes_per_token: float
+    #: Most tokens of one request that is admitted.
+    largest_context: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPrediction:
+    """Capacity of one engine under a layout."""
+
+    stages: tuple[DeviceMemoryUse, ...]
+    pool: CachePool
+    #: Requests of so many tokens that all engines hold at once.
+    requests: tuple[tuple[int, int], ...]
+    #: Most requests of a step, and most tokens.
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    #: Share of memory that the engine may use.
+    utilization: float
+    shortage: Shortage | None
+    #: Groups of devices with a separate cache, over all engines.
+    caches: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engine starts and admits the longest request."""
+        return self.shortage is None
+
+    @property
+    def fullest(self) -> DeviceMemoryUse:
+        """The stage that leaves the least room for its cache."""
+        return min(self.stages, key=lambda stage: stage.room)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens that the caches of all engines hold."""
+        return self.pool.tokens * self.caches
+
+    @property
+    def longest_requests(self) -> int:
+        """Requests of the longest length that all engines hold at once."""
+        return self.requests[-1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The ends of a 90 % interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServedIntervals:
+    """Intervals of the figures of a plan, None for one that it has not; ``reasons`` say what they rest on."""
+
+    time_to_first_token: Interval | None
+    time_per_output_token: Interval | None
+    request_latency: Interval | None
+    output_tokens_per_second: Interval | None
+    reasons: tuple[str, ...]
+
 
 #: What keeps more requests from running: blocks of the cache, or the most requests or tokens of a step.
 SaturationCause = Literal["kv cache", "max_num_seqs", "max_num_batched_tokens"]
@@ -283,3 +409,80 @@ class ServedPrediction:
     def fits(self) -> bool:
         """Whether the engines start and keep up with the load."""
         return self.starts and self.point.time_to_first_token < float("inf")
+
+
+#: What keeps the pools from more requests a second.
+PoolLimit = Literal["prefill", "decode", "transfer", "front end"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTransfer:
+    """How the keys and values of one prompt go from a prefill engine to a decode engine."""
+
+    #: Bytes of the whole prompt, and those that the busiest device of either engine sends or gets [byte].
+    bytes: float
+    bytes_per_link: float
+    #: Time in which the transfer occupies links, and the part of it after prefill [s].
+    seconds: float
+    exposed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PooledPrediction:
+    """Engines that prefill and engines that decode, under the load of a job; means over all requests."""
+
+    prefill: ServedPrediction
+    decode: ServedPrediction
+    transfer: CacheTransfer
+    #: Load of all engines together.
+    load: EngineLoad
+    #: Wait for links that other prompts occupy [s].
+    link_wait_seconds: float
+    #: Requests a second that each part could serve at most.
+    most_prefilled: float
+    most_decoded: float
+    most_transferred: float
+    time_to_first_token: float
+    time_per_output_token: float
+    request_latency: float
+    requests_per_second: float
+    output_tokens_per_second: float
+    saturated: bool
+    simulation: SimulatedPrediction | None = None
+    #: What single classes of requests get; empty where there is one.
+    classes: tuple[ServedClass, ...] = ()
+    #: The closed form of the same load, where the times above are those of a simulation that contradicts it.
+    closed_form: ServedMeans | None = None
+    #: Requests a second that front ends could serve at most; a batch does not pass them.
+    most_fronted: float = inf
+
+    @property
+    def devices(self) -> int:
+        """Devices of both pools."""
+        return self.prefill.devices + self.decode.devices
+
+    @property
+    def limit(self) -> PoolLimit:
+        """The part that serves the fewest requests a second."""
+        most: dict[PoolLimit, float] = {
+            "prefill": self.most_prefilled,
+            "decode": self.most_decoded,
+            "transfer": self.most_transferred,
+            "front end": self.most_fronted,
+        }
+        return min(most, key=lambda part: most[part])
+
+    @property
+    def most_requests_per_second(self) -> float:
+        """Most requests a second: rates are matched, so that the slowest part decides."""
+        return min(self.most_prefilled, self.most_decoded, self.most_transferred, self.most_fronted)
+
+    @property
+    def starts(self) -> bool:
+        """Whether the engines of both pools start."""
+        return self.prefill.starts and self.decode.starts
+
+    @property
+    def fits(self) -> bool:
+        """Whether the engines start and keep up with the load."""
+        return self.starts and self.time_to_first_token < float("inf")

@@ -1,1 +1,0 @@
-"""Predictions of serving as values."""
