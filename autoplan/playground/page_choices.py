@@ -8,8 +8,7 @@ from typing import Any, Final, get_args
 
 from autoplan.catalog import EntryKind, entry_names, load_entry
 from autoplan.errors import AutoplanError
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
-from autoplan.launch.engines.serve_manifests import MANIFEST_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS, MANIFEST_TARGETS
 from autoplan.launch.registry import find_target, target_names
 from autoplan.playground.questions import (
     LARGEST_NUMBERS,

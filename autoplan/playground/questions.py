@@ -16,7 +16,7 @@ from pydantic import Field
 
 from autoplan.catalog import entry_names, load_entry
 from autoplan.errors import AutoplanError, CatalogError, SpecError
-from autoplan.launch.engines.engine_registry import ENGINE_TARGETS
+from autoplan.launch.engines.engine_targets import ENGINE_TARGETS
 from autoplan.launch.registry import target_names
 from autoplan.schema.base import Frozen
 from autoplan.schema.precision import Optimizer, Precision

@@ -137,7 +137,7 @@ def fastest_for(target: str) -> Callable[[Front], int]:
     """Return what takes the fastest plan of a front that ``target`` can express, and says which if not 1."""
 
     def choose(front: Front) -> int:
-        from autoplan.launch.expressible import expressible_number
+        from autoplan.launch.registry import expressible_number
 
         number = expressible_number(front, target)
         if number > 1:

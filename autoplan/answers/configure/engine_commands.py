@@ -60,7 +60,7 @@ def words_of(options: Mapping[str, str | None]) -> list[str]:
 def asked_engines(request: AskedEmission) -> Emission:
     """Return the engines of a layout, or of a plan of the front, as the files of a target."""
     from autoplan.answers.configure.engine_launches import emit_engines, saved_engines
-    from autoplan.launch.engines.engine_registry import engine_target
+    from autoplan.launch.engines.engine_targets import engine_target
     from autoplan.planning.saved_plans import is_saved_plan
 
     if request.framework or request.program:

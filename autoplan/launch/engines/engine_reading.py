@@ -15,7 +15,7 @@ from autoplan.errors import AutoplanError, Problem, SpecError, UnsupportedError
 from autoplan.launch.bindings.deciding_names import fields_named, may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.engines.arguments.argument_list import argument_list, listed_versions
+from autoplan.launch.engines.arguments.engine_settings import argument_list, listed_versions
 from autoplan.launch.engines.arguments.given_arguments import GivenArguments, parse_words, parsed_keys
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers

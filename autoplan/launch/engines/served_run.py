@@ -13,12 +13,14 @@ from typing import Any, Final
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
 from autoplan.launch.configuration import LaunchFile, Values
-from autoplan.launch.engines.arguments.argument_list import ArgumentList, argument_list, written_as
 from autoplan.launch.engines.arguments.engine_settings import (
+    ArgumentList,
     EngineSettings,
     InexpressibleEngineError,
     PoolRole,
     WrittenArguments,
+    argument_list,
+    written_as,
 )
 from autoplan.launch.engines.arguments.sglang_arguments import sglang_options
 from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_llm_options

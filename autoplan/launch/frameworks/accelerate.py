@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.written_document import read_yaml
-from autoplan.launch.bindings.written_values import argument_words, nested, plan_values
+from autoplan.launch.bindings.interface import argument_words, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import KeyEdit, changed_keys, key_edits, read_yaml
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.accelerate_values import (
@@ -26,16 +25,18 @@ from autoplan.launch.frameworks.accelerate_values import (
     read_accelerate,
 )
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
-from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes, refuse_for_fsdp, refuse_for_replicas
-from autoplan.launch.frameworks.megatron.emitted_arguments import dropout_rate
+from autoplan.launch.frameworks.megatron.megatron_lm import dropout_rate
 from autoplan.launch.frameworks.missing_parts import (
+    mesh_sizes,
     microbatches,
+    refuse_for_fsdp,
+    refuse_for_replicas,
     refuse_order,
     refuse_software,
     stack_note,
     without_pipeline,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS
@@ -288,13 +289,6 @@ def _program_edits(arguments: Sequence[str], old: Sequence[str], new: Sequence[s
             yield FileEdit(f"{option} {value}", "")
 
 
-TARGET: Final = Target(
-    name="accelerate",
-    framework=ACCELERATE.data["title"],
-    version=ACCELERATE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_accelerate,
-    recognises=is_accelerate,
-    read=read_accelerate,
-    edits=accelerate_edits,
+TARGET: Final = target_of(
+    ACCELERATE, emit=emit_accelerate, recognises=is_accelerate, read=read_accelerate, edits=accelerate_edits
 )

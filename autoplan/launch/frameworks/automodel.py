@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.training_fields import adapter_values, model_of, without_open
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.target import Target
 
 AUTOMODEL: Final = interface("automodel")
 _SIGN: Final = re.compile(r"(?m)^step_scheduler\s*:")
@@ -157,11 +156,4 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     )
 
 
-TARGET: Final = Target(
-    name="automodel",
-    framework=AUTOMODEL.data["title"],
-    version=AUTOMODEL.data["version"],
-    check="names checked",
-    recognises=is_automodel,
-    read=read_automodel,
-)
+TARGET: Final = target_of(AUTOMODEL, recognises=is_automodel, read=read_automodel)

@@ -15,10 +15,14 @@ from typing import Any, Final
 
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.deciding_names import fields_named
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import (
+    KeyEdit,
+    WrittenDocument,
+    changed_keys,
+    key_edits,
+    read_yaml,
+)
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
@@ -28,7 +32,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -441,13 +445,6 @@ def edits_beside_arguments(file: LaunchFile, job: Job, old: Layout, new: Layout)
     return tuple(edit for edit in edits if edit.path not in batches or edit.path in stated)
 
 
-TARGET: Final = Target(
-    name="deepspeed",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_deepspeed,
-    recognises=is_deepspeed,
-    read=read_deepspeed,
-    edits=deepspeed_edits,
+TARGET: Final = target_of(
+    _TABLE, emit=emit_deepspeed, recognises=is_deepspeed, read=read_deepspeed, edits=deepspeed_edits
 )

@@ -17,7 +17,7 @@ from typing import Any, Final
 from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import command_script
@@ -36,7 +36,7 @@ from autoplan.launch.frameworks.missing_parts import (
 from autoplan.launch.known_models import architecture_name, hub_name, other_architecture
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -417,12 +417,4 @@ def _read_model(document: WrittenDocument) -> str | None:
     return model
 
 
-TARGET: Final = Target(
-    name="litgpt",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_litgpt,
-    recognises=is_litgpt,
-    read=read_litgpt,
-)
+TARGET: Final = target_of(_TABLE, emit=emit_litgpt, recognises=is_litgpt, read=read_litgpt)

@@ -15,10 +15,8 @@ from pydantic import ValidationError
 
 from autoplan.catalog import checkpoint_model
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import layout_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
@@ -29,7 +27,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
 )
 from autoplan.launch.known_models import named_model
-from autoplan.launch.target import InexpressibleError, Target
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.model import ModelSpec
@@ -327,12 +325,4 @@ def foundry_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple
     return layout_edits(_TABLE, read_yaml(file).entries, foundry_document(job, new), _DEFAULTS)
 
 
-TARGET: Final = Target(
-    name="llm-foundry",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="names checked",
-    recognises=is_foundry,
-    read=read_foundry,
-    edits=foundry_edits,
-)
+TARGET: Final = target_of(_TABLE, recognises=is_foundry, read=read_foundry, edits=foundry_edits)

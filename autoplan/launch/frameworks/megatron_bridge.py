@@ -17,12 +17,12 @@ from autoplan.catalog import entry_names
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
-from autoplan.launch.frameworks.megatron.emitted_arguments import (
+from autoplan.launch.frameworks.megatron.megatron_lm import (
     dropout_values,
     layout_values,
     training_values,
@@ -35,7 +35,7 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -434,13 +434,6 @@ def bridge_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[
     return tuple(_edits_between(file, override_values(job, old), override_values(job, new)))
 
 
-TARGET: Final = Target(
-    name="megatron-bridge",
-    framework=_BRIDGE["title"],
-    version=_BRIDGE["version"],
-    check="accepted by the framework's parser",
-    emit=emit_bridge,
-    recognises=is_bridge,
-    read=read_bridge,
-    edits=bridge_edits,
+TARGET: Final = target_of(
+    interface("megatron-bridge"), emit=emit_bridge, recognises=is_bridge, read=read_bridge, edits=bridge_edits
 )

@@ -16,7 +16,7 @@ from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
@@ -41,7 +41,6 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices, visible_devices
-from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
 SWIFT: Final = interface("ms-swift")
@@ -288,11 +287,4 @@ def _tuned(document: WrittenDocument) -> dict[str, Written]:
     return {} if kind is None or kind.value in _FULL else _adapters(document)
 
 
-TARGET: Final = Target(
-    name="ms-swift",
-    framework=SWIFT.data["title"],
-    version=SWIFT.data["version"],
-    check="names checked",
-    recognises=is_swift,
-    read=read_swift,
-)
+TARGET: Final = target_of(SWIFT, recognises=is_swift, read=read_swift)

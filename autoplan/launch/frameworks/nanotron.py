@@ -16,15 +16,13 @@ from typing import Any, Final
 
 from autoplan.errors import AutoplanError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.document_edits import layout_edits
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
+from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden
 from autoplan.launch.frameworks.missing_parts import microbatches, refuse_order, refuse_software
 from autoplan.launch.known_models import named_model
-from autoplan.launch.target import InexpressibleError, Target
+from autoplan.launch.target import InexpressibleError
 from autoplan.schema.huggingface.model_config import model_from_huggingface
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -257,12 +255,4 @@ def nanotron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tupl
     return layout_edits(_TABLE, read_yaml(file).entries, nanotron_document(job, new), _DEFAULTS)
 
 
-TARGET: Final = Target(
-    name="nanotron",
-    framework=_TABLE.data["title"],
-    version=_TABLE.data["version"],
-    check="names checked",
-    recognises=is_nanotron,
-    read=read_nanotron,
-    edits=nanotron_edits,
-)
+TARGET: Final = target_of(_TABLE, recognises=is_nanotron, read=read_nanotron, edits=nanotron_edits)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import may_decide
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden, resolved
@@ -33,7 +33,6 @@ from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Unknown, Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import training_command
-from autoplan.launch.target import Target
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -327,12 +326,4 @@ def _as_override(edit: FileEdit) -> FileEdit:
     return FileEdit(edit.before, after, edit.line)
 
 
-TARGET: Final = Target(
-    name="nemo",
-    framework=_NEMO["title"],
-    version=_NEMO["version"],
-    check="names checked",
-    recognises=is_nemo,
-    read=read_nemo,
-    edits=nemo_edits,
-)
+TARGET: Final = target_of(interface("nemo"), recognises=is_nemo, read=read_nemo, edits=nemo_edits)

@@ -16,7 +16,7 @@ from autoplan.catalog import load_entry
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled, with_devices
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
@@ -26,7 +26,6 @@ from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import following_values
 from autoplan.launch.frameworks.torchtitan.override_words import DEFAULTS, KEYS
 from autoplan.launch.frameworks.torchtitan.torchtitan_values import titan_configuration
-from autoplan.launch.target import Target
 from autoplan.schema.model import ModelSpec
 
 _PRIMUS: Final = interface("primus").data
@@ -157,11 +156,4 @@ def _torchtitan(file: LaunchFile, document: WrittenDocument, module: str, model:
     return titan_configuration("primus", file, document, model, defaults=_TITAN)
 
 
-TARGET: Final = Target(
-    name="primus",
-    framework=_PRIMUS["title"],
-    version=_PRIMUS["version"],
-    check="names checked",
-    recognises=is_primus,
-    read=read_primus,
-)
+TARGET: Final = target_of(interface("primus"), recognises=is_primus, read=read_primus)

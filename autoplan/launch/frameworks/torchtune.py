@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, model_called
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import command_script
-from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     batch_of,
@@ -34,6 +33,8 @@ from autoplan.launch.frameworks.missing_parts import (
     node_counts,
     refuse_adapter_fields,
     refuse_beyond_data,
+    refuse_for_fsdp,
+    refuse_for_replicas,
     refuse_other_bases,
     refuse_software,
     stack_note,
@@ -42,7 +43,7 @@ from autoplan.launch.known_models import architecture_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -398,12 +399,4 @@ def _size_of(stem: str) -> str:
     return stem.partition("/")[2].lower().replace(".", "_")
 
 
-TARGET: Final = Target(
-    name="torchtune",
-    framework="torchtune",
-    version="0.6.1",
-    check="accepted by the framework's parser",
-    emit=emit_torchtune,
-    recognises=is_torchtune,
-    read=read_torchtune,
-)
+TARGET: Final = target_of(TORCHTUNE, emit=emit_torchtune, recognises=is_torchtune, read=read_torchtune)

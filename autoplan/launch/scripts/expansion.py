@@ -16,17 +16,20 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.arithmetic import NotArithmeticError, evaluate_arithmetic
 from autoplan.launch.scripts.pieces import (
     BREAK,
+    Array,
     Piece,
+    ShellScope,
     Text,
     Unknown,
+    Value,
     Word,
     fields_of,
     joined_pieces,
     plain,
     split,
 )
-from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.syntax.syntax_tree import (
+from autoplan.launch.scripts.shell_parser import parse_script
+from autoplan.launch.scripts.word_parser import (
     Arithmetic,
     Assignment,
     CommandText,
@@ -36,7 +39,6 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     SimpleCommand,
     WordPart,
 )
-from autoplan.launch.scripts.variables import Array, ShellScope, Value
 
 _LONGEST: Final = 2**20
 #: Longest value whose prefixes are compared with a pattern.

@@ -10,18 +10,16 @@ from typing import Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.scripts.expansion import COMPARISONS, Expander, outcome_of_test
-from autoplan.launch.scripts.pieces import Piece, Text, Unknown, Word
-from autoplan.launch.scripts.script import Command
-from autoplan.launch.scripts.slurm_directives import Directive
-from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.syntax.syntax_tree import (
+from autoplan.launch.scripts.pieces import Piece, ShellScope, Text, Unknown, Word, in_line
+from autoplan.launch.scripts.script import Command, Directive
+from autoplan.launch.scripts.shell_parser import parse_script
+from autoplan.launch.scripts.word_parser import (
     Parameter,
     ShellWord,
     SimpleCommand,
     Statement,
     StatementList,
 )
-from autoplan.launch.scripts.variables import ShellScope, in_line
 
 #: Most statements within each other.
 DEEPEST = 40

@@ -20,14 +20,27 @@ from autoplan.launch.scripts.arithmetic import arithmetic_assignment
 from autoplan.launch.scripts.expansion import assign
 from autoplan.launch.scripts.pieces import (
     Piece,
+    ShellScope,
     Text,
     Unknown,
+    Value,
     Word,
     as_text,
     commands_in,
+    in_line,
+    joined,
     text_of,
 )
-from autoplan.launch.scripts.script import SHELLS, Command, Script, called_place, script_place
+from autoplan.launch.scripts.script import (
+    SHELLS,
+    Command,
+    Script,
+    called_place,
+    pbs_directives,
+    script_place,
+    slurm_directives,
+    slurm_variables,
+)
 from autoplan.launch.scripts.shell_builtins import (
     BUILTINS,
     DEEPEST,
@@ -37,13 +50,8 @@ from autoplan.launch.scripts.shell_builtins import (
     ReaderState,
     asks_unset,
 )
-from autoplan.launch.scripts.slurm_directives import (
-    pbs_directives,
-    slurm_directives,
-    slurm_variables,
-)
-from autoplan.launch.scripts.syntax.shell_parser import parse_script
-from autoplan.launch.scripts.syntax.syntax_tree import (
+from autoplan.launch.scripts.shell_parser import parse_script
+from autoplan.launch.scripts.word_parser import (
     ArithmeticCommand,
     Case,
     FunctionDefinition,
@@ -57,7 +65,6 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     StatementList,
     WordPart,
 )
-from autoplan.launch.scripts.variables import ShellScope, Value, in_line, joined
 
 _MOST_STEPS: Final = 50_000
 #: Most scripts that run each other.

@@ -22,7 +22,7 @@ from autoplan.catalog.entries import engine
 from autoplan.catalog.serving_jobs import serving_job_of_text
 from autoplan.errors import AutoplanError, LayoutError, SpecError, UnsupportedError
 from autoplan.launch.configuration import LaunchFile
-from autoplan.launch.engines.arguments.argument_list import argument_list
+from autoplan.launch.engines.arguments.engine_settings import argument_list
 from autoplan.launch.engines.engine_reading import read_engines
 from autoplan.launch.engines.served_run import EngineFile
 from autoplan.planning.serving_plans import evaluate_serving

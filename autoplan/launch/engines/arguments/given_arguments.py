@@ -12,7 +12,7 @@ from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
 from autoplan.launch.configuration import Written
-from autoplan.launch.engines.arguments.argument_list import ArgumentList, EngineArgument
+from autoplan.launch.engines.arguments.engine_settings import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 #: Sizes that vLLM's parser reads, such as 8k (8,000) and 8K (8,192).

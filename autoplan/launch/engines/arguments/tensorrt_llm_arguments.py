@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.interface import interface
-from autoplan.launch.bindings.written_values import nested
+from autoplan.launch.bindings.interface import interface, nested
 from autoplan.launch.configuration import Written
 from autoplan.launch.engines.arguments.engine_settings import (
     EngineSettings,

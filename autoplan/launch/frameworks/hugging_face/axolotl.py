@@ -17,13 +17,11 @@ import yaml
 from autoplan.catalog import load_entry
 from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.fsdp_mesh import mesh_sizes
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     OPTIM,
     checked_kind,
@@ -57,10 +55,16 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     stands,
     without_open,
 )
-from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import (
+    mesh_sizes,
+    microbatches,
+    model_notes,
+    refuse_software,
+    stack_note,
+)
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -471,11 +475,8 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
     return rl_of(document, replace(written, value=method), "inner_beta", "beta")
 
 
-TARGET: Final = Target(
-    name="axolotl",
-    framework=AXOLOTL.data["title"],
-    version=AXOLOTL.data["version"],
-    check="accepted by the framework's parser",
+TARGET: Final = target_of(
+    AXOLOTL,
     emit=emit_axolotl,
     recognises=is_axolotl,
     read=read_axolotl,

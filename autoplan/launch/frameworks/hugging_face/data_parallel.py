@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.frameworks.deepspeed import OF_TRAINER
-from autoplan.launch.frameworks.fsdp_mesh import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
+from autoplan.launch.frameworks.missing_parts import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout

@@ -14,8 +14,8 @@ from autoplan.launch.configuration import LaunchFile, Written
 from autoplan.launch.frameworks.accelerate_values import ACCELERATE, accelerate_layout, launcher_document
 from autoplan.launch.frameworks.hugging_face.training_fields import DEEPSPEED, FSDP, OPEN, key_names, stands
 from autoplan.launch.scripts.pieces import Unknown, Word
-from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script
+from autoplan.launch.scripts.training_command import without_differing
 
 #: Fields of sharding, which a file of DeepSpeed or FSDP among the arguments has in the launcher's place.
 _SHARDED: Final = frozenset({"zero", "dp_shard", "offload", "software", "way"})

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
@@ -32,11 +31,6 @@ from autoplan.launch.frameworks.hugging_face.data_parallel import (
     refuse_sharded_integers,
 )
 from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
-from autoplan.launch.frameworks.hugging_face.llama_factory_v1 import (
-    SHIPPED,
-    is_second_format,
-    read_second_format,
-)
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_beside,
@@ -45,11 +39,16 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     script_edits,
 )
 from autoplan.launch.frameworks.hugging_face.training_fields import (
+    DEEPSPEED,
+    FSDP,
+    OPEN,
+    Shipped,
     adapted_modules,
     adapter_values,
     alone,
     base_values,
     batch_of,
+    deepspeed_or_shipped,
     key_names,
     model_of,
     note_packing,
@@ -65,7 +64,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import Command, Script, script_text
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
@@ -74,12 +72,114 @@ from autoplan.launch.scripts.training_command import (
     training_command,
     variable_devices,
     visible_devices,
+    without_differing,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
+
+_V1: Final = interface("llama-factory-v1")
+#: Files that LLaMA-Factory ships in examples/deepspeed.
+SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
+
+
+def is_second_format(file: LaunchFile) -> bool:
+    """Return whether a file is one of the second format."""
+    if file.values is not None or file.script:
+        return False
+    signs = [key for key in _V1.data["signs"] if re.search(rf"(?m)^{key}\s*:", file.text)]
+    return len(signs) >= 2 and re.search(rf"(?m)^{_V1.keys['model']}\s*:", file.text) is not None
+
+
+def read_second_format(file: LaunchFile) -> Configuration:
+    """Return what a file of the second format says; raises SpecError with all problems."""
+    document = read_yaml(file, _V1)
+    own = {key for key in _V1.keys.values() if "." not in key}
+    document.check_names("", frozenset({*own, *_V1.data["others"]}), "LLaMA-Factory")
+    values = {**alone(), **document.bound("mbs", "sequence_length", "cp", "ep")}
+    values |= {**_second_formats(document), **_second_sharding(document, file)}
+    values = with_software(values, _second_software(document), _second_adapters(document))
+    if (loss := document.text("preference")) is not None:
+        document.opened.add("rl")
+        document.notes.append(f"{loss.words}: the data decide whether pairs are compared: left open")
+    document.stop_at_problems()
+    model = model_of(document)
+    values = dict(with_devices(file, without_open(values)))
+    batch = document.number("global_batch_size")
+    if batch is None and "dp" in values and not document.opened & {"cp", "dp"}:
+        batch = Written(values["dp"].value * values["mbs"].value, default=True)
+    values |= {"global_batch_size": batch} if batch is not None else {}
+    return assembled(
+        "llama-factory", file, values, model=model, opened=document.opened, warnings=document.notes
+    )
+
+
+def _second_formats(document: WrittenDocument) -> dict[str, Written]:
+    """Return precision, recompute and optimizer: bf16, full and AdamW where nothing else is said."""
+    halved, recomputed = document.flag("bf16"), document.flag("recompute")
+    values = {
+        "precision": Written("bf16", default=True),
+        "recompute": Written("full", default=True),
+        "optimizer": Written("adamw", default=True),
+    }
+    if halved is not None:
+        values["precision"] = Written("bf16" if halved.value else "fp32", halved.line, halved.words)
+    if recomputed is not None:
+        mode = "full" if recomputed.value else "none"
+        values["recompute"] = Written(mode, recomputed.line, recomputed.words)
+    named = document.text("optimizer")
+    if named is not None and named.value in {"muon", "adamw"}:
+        values["optimizer"] = named
+    elif named is not None:
+        values["optimizer"] = OPEN
+        document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
+    return values
+
+
+def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
+    """Return the sharding of the backend; that of one which is not read stays open."""
+    backend = document.text("backend")
+    if backend is not None and backend.value == "deepspeed":
+        return {**deepspeed_or_shipped(document, file, SHIPPED), "way": DEEPSPEED}
+    if backend is None or backend.value != "fsdp2":
+        document.opened |= {"zero"}
+        shown = backend.words if backend is not None else "no dist_config"
+        document.notes.append(f"{shown}: the sharding of this backend is left open")
+        return {}
+    whole = document.flag("resharded")
+    stage = 2 if whole is not None and not whole.value else 3
+    values = {"zero": Written(stage, backend.line, backend.words), "way": FSDP}
+    copies, shards = document.number("replicas"), document.number("shards")
+    if copies is not None and copies.value > 1 and shards is not None:
+        values["dp_shard"] = shards
+    elif copies is not None and copies.value > 1:
+        document.opened.add("dp_shard")
+    return values
+
+
+def _second_software(document: WrittenDocument) -> dict[str, Written]:
+    moved, kernels = document.flag("parameter_offload"), document.given("kernels")
+    values: dict[str, Any] = {}
+    if moved is not None and moved.value:
+        values["offload_parameters"] = True
+    if kernels is not None and "liger" in str(kernels.value):
+        values |= {"loss": "chunked", "fused_kernels": True}
+    return {"software": Written(values)} if values else {}
+
+
+def _second_adapters(document: WrittenDocument) -> dict[str, Written]:
+    kind, bits = document.text("finetuning"), document.number("bits")
+    base = {4: "nf4", 8: "int8"}.get(bits.value) if bits is not None else None
+    if kind is None or kind.value != "lora":
+        if kind is not None:
+            document.notes.append(f"{kind.words}: read as training of the whole model")
+        return {}
+    rank, targets = document.bound("adapter_rank")["adapter_rank"], document.given("adapted")
+    every = targets is None or targets.value == "all"
+    return adapter_values(rank, targets, every=every, more=base_values(document, base))
+
 
 LLAMA_FACTORY: Final = interface("llama-factory")
 _FILE: Final = "llama_factory.yaml"
@@ -367,13 +467,6 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
     return rl_of(document, replace(stage, value=method), "preference_beta")
 
 
-TARGET: Final = Target(
-    name="llama-factory",
-    framework=LLAMA_FACTORY.data["title"],
-    version=LLAMA_FACTORY.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_llama_factory,
-    recognises=is_llama_factory,
-    read=read_llama_factory,
-    edits=_edits,
+TARGET: Final = target_of(
+    LLAMA_FACTORY, emit=emit_llama_factory, recognises=is_llama_factory, read=read_llama_factory, edits=_edits
 )

@@ -16,9 +16,8 @@ from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.bindings.written_values import nested, plan_values
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
@@ -80,7 +79,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.scripts.rival_commands import without_differing
 from autoplan.launch.scripts.script import beside_or_written
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import (
@@ -88,8 +86,9 @@ from autoplan.launch.scripts.training_command import (
     launcher_words,
     training_command,
     variable_devices,
+    without_differing,
 )
-from autoplan.launch.target import Emission, EmittedFile, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -566,13 +565,4 @@ def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     return {}
 
 
-TARGET: Final = Target(
-    name="trainer",
-    framework=TRAINER.data["title"],
-    version=TRAINER.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_trainer,
-    recognises=is_trainer,
-    read=read_trainer,
-    edits=_edits,
-)
+TARGET: Final = target_of(TRAINER, emit=emit_trainer, recognises=is_trainer, read=read_trainer, edits=_edits)

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.document_edits import KeyEdit, changed_keys, key_edits
-from autoplan.launch.bindings.written_document import WrittenDocument
+from autoplan.launch.bindings.written_document import KeyEdit, WrittenDocument, changed_keys, key_edits
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.accelerate import accelerate_edits
 from autoplan.launch.frameworks.accelerate_values import launcher_file

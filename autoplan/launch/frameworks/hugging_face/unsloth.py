@@ -17,14 +17,17 @@ from autoplan.catalog import checkpoint_model, load_entry
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.deciding_names import known_alone
-from autoplan.launch.bindings.interface import interface
+from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.frameworks.fsdp_mesh import refuse_for_replicas
 from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
-from autoplan.launch.frameworks.hugging_face.program_values import UNKNOWN, ProgramValues, program_values
-from autoplan.launch.frameworks.hugging_face.python_program import keywords_of
+from autoplan.launch.frameworks.hugging_face.python_program import (
+    UNKNOWN,
+    ProgramValues,
+    keywords_of,
+    program_values,
+)
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapter_values,
@@ -39,12 +42,13 @@ from autoplan.launch.frameworks.missing_parts import (
     node_counts,
     refuse_adapter_fields,
     refuse_beyond_data,
+    refuse_for_replicas,
     refuse_other_bases,
     refuse_software,
     stack_note,
 )
 from autoplan.launch.known_models import hub_name
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -291,12 +295,4 @@ def _share(document: WrittenDocument) -> float:
     return float(dropout.value) if dropout is not None and isinstance(dropout.value, int | float) else 0.0
 
 
-TARGET: Final = Target(
-    name="unsloth",
-    framework="Unsloth",
-    version=UNSLOTH.data["version"],
-    check="names checked",
-    emit=emit_unsloth,
-    recognises=is_unsloth,
-    read=read_unsloth,
-)
+TARGET: Final = target_of(UNSLOTH, emit=emit_unsloth, recognises=is_unsloth, read=read_unsloth)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.bindings.document_edits import KeyEdit, key_edits
+from autoplan.launch.bindings.written_document import KeyEdit, key_edits
 from autoplan.launch.configuration import FileEdit, Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
-from autoplan.launch.frameworks.megatron.emitted_arguments import layout_values, words_by_flag
+from autoplan.launch.frameworks.megatron.megatron_lm import layout_values, words_by_flag
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job

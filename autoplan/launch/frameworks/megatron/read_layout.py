@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from autoplan.launch.configuration import Written
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Arguments, arities
-from autoplan.launch.frameworks.megatron.emitted_arguments import RESIDENT_LAYERS
-from autoplan.launch.frameworks.megatron.pipeline_layout import chunks_in
+from autoplan.launch.frameworks.megatron.megatron_lm import RESIDENT_LAYERS, chunks_in
 from autoplan.schema.recompute import mode_of
 from autoplan.schema.stage_layers import chunks_of
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.launch.bindings.interface import Binding
-from autoplan.launch.bindings.written_values import plan_values
+from autoplan.launch.bindings.interface import Binding, plan_values, target_of
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import argument_array, torchrun_words
 from autoplan.launch.frameworks.missing_parts import (
@@ -35,7 +34,7 @@ from autoplan.launch.frameworks.torchtitan.torchtitan_values import (
     module_names,
     read_torchtitan,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun, Target
+from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.recompute import USUAL_MODES
@@ -360,13 +359,6 @@ def _toml(path: str, words: tuple[str, ...]) -> str:
     return words[1] if words[1].isdigit() else json.dumps(words[1])
 
 
-TARGET: Final = Target(
-    name="torchtitan",
-    framework=TABLE.data["title"],
-    version=TABLE.data["version"],
-    check="accepted by the framework's parser",
-    emit=emit_torchtitan,
-    recognises=is_torchtitan,
-    read=read_torchtitan,
-    edits=torchtitan_edits,
+TARGET: Final = target_of(
+    TABLE, emit=emit_torchtitan, recognises=is_torchtitan, read=read_torchtitan, edits=torchtitan_edits
 )

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from autoplan.launch.scripts.syntax.syntax_tree import (
+from autoplan.launch.scripts.word_parser import (
+    BLANKS,
     ArithmeticCommand,
     Assignment,
     Case,
@@ -17,12 +18,9 @@ from autoplan.launch.scripts.syntax.syntax_tree import (
     Loop,
     ShellWord,
     SimpleCommand,
+    Source,
     Statement,
     StatementList,
-)
-from autoplan.launch.scripts.syntax.word_parser import (
-    BLANKS,
-    Source,
     complete_word,
     condition_words,
     shell_word,
