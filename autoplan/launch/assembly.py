@@ -10,13 +10,43 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Values, Written
+from autoplan.launch.known_models import model_entry
 from autoplan.results.plan import layout_fields
 from autoplan.schema.layout import LAYOUT_KEYS, Layout, parse_layout
-from autoplan.schema.model import ModelSpec
+
+#: What holds where a file says nothing else of a layout.
+_ALONE: Final = {**dict.fromkeys(("tp", "pp", "cp", "ep"), 1), "sp": False, "zero": 0, "recompute": "none"}
+
+
+def alone(*but: str) -> dict[str, Written]:
+    """Return the values of data parallelism alone, without sharding and recompute, ``but`` some fields."""
+    return {key: Written(value, default=True) for key, value in _ALONE.items() if key not in but}
+
+
+def without_open(values: Values) -> dict[str, Written]:
+    """Return the values that are known."""
+    return {key: written for key, written in values.items() if written.value is not None}
+
+
+def assembled_document(
+    document: WrittenDocument,
+    file: LaunchFile,
+    values: Values,
+    model: Mapping[str, Any] | str | None = None,
+    *,
+    framework: str = "",
+    opened: Collection[str] | None = None,
+    hints: Sequence[str] = (),
+) -> Configuration:
+    """Return the configuration of a document, by default of the framework of its table; see ``assembled``."""
+    name, notes = framework or document.table.name, [*document.notes, *hints]
+    fields = document.opened if opened is None else opened
+    return assembled(name, file, values, model=model, opened=fields, warnings=notes)
+
 
 #: Fields of a layout string that a reader may give, and those that each file has to give, or its framework.
 _LAYOUT: Final = tuple(key.name for key in LAYOUT_KEYS if key.written)
@@ -54,7 +84,7 @@ def with_devices(file: LaunchFile, values: Values) -> Values:
         _refuse(
             file, completed, "dp", f"{shown} x {_shown('dp', data_ranks)} is not {_shown('devices', devices)}"
         )
-    return {**completed, "dp": data_ranks or Written(devices.value // product, devices.line, devices.words)}
+    return {**completed, "dp": data_ranks or devices.of(devices.value // product)}
 
 
 def assembled(
@@ -77,8 +107,8 @@ def assembled(
     way = values.get("way")
     values = with_devices(file, known_alone(values, {*opened, "way"}))
     values = known_alone(values, opened)
-    layers = model.get("layers") if isinstance(model, Mapping) else _layers_of(model)
     sizes = _sizes_of(model)
+    layers = sizes["layers"]
     problems = [*_batch_problems(file, values), *_stage_problems(file, values, layers)]
     if framework in _EVEN:
         problems += _even_problems(file, values, layers)
@@ -104,13 +134,6 @@ def assembled(
         warnings=tuple(dict.fromkeys(warnings)),
         way=way.value if way is not None else None,
     )
-
-
-def _layers_of(name: str | None) -> int | None:
-    if name is None:
-        return None
-    entry = load_entry("model", name)
-    return entry.layers if isinstance(entry, ModelSpec) else None
 
 
 def _job(values: Values, model: Mapping[str, Any] | str | None) -> dict[str, Any]:
@@ -186,18 +209,15 @@ def _even_problems(file: LaunchFile, values: Values, layers: int | None) -> Iter
 
 
 def _sizes_of(model: Mapping[str, Any] | str | None) -> Mapping[str, int | None]:
-    """Return the heads and the experts of a model, as far as they are known."""
-    if isinstance(model, str):
-        entry = load_entry("model", model)
-        known = entry if isinstance(entry, ModelSpec) else None
-        experts = known.moe.experts if known is not None and known.moe is not None else None
-        heads = known.heads if known is not None else None
-        shared = known.kv_heads if known is not None else None
-        return {"heads": heads, "kv_heads": shared, "experts": experts}
-    experts = (model or {}).get("moe")
-    count = experts.get("experts") if isinstance(experts, Mapping) else None
-    fields = model or {}
-    return {"heads": fields.get("heads"), "kv_heads": fields.get("kv_heads"), "experts": count}
+    """Return the layers, the heads and the experts of a model, as far as they are known."""
+    entry = model_entry(model) if isinstance(model, str) else None
+    if entry is not None:
+        experts = entry.moe.experts if entry.moe is not None else None
+        return {"layers": entry.layers, "heads": entry.heads, "kv_heads": entry.kv_heads, "experts": experts}
+    fields = model if isinstance(model, Mapping) else {}
+    moe = fields.get("moe")
+    sizes = {key: fields.get(key) for key in ("layers", "heads", "kv_heads")}
+    return {**sizes, "experts": moe.get("experts") if isinstance(moe, Mapping) else None}
 
 
 def _expert_problems(file: LaunchFile, values: Values, sizes: Mapping[str, int | None]) -> Iterator[Problem]:

@@ -55,9 +55,18 @@ class Written:
     words: str = ""
     default: bool = False
 
+    def of(self, value: Any) -> Written:  # noqa: ANN401 - any value of a file
+        """Return another value that stands in the same place."""
+        return Written(value, self.line, self.words)
+
 
 #: Values by field.
 Values = Mapping[str, Written]
+
+
+def stated(**values: Written | None) -> dict[str, Written]:
+    """Return the values that are there, by field."""
+    return {field: written for field, written in values.items() if written is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,19 @@ from typing import Any, Final
 from autoplan.catalog import entry_names, entry_text, load_entry
 from autoplan.schema.model import ModelSpec
 
+
+def model_entry(name: str | None) -> ModelSpec | None:
+    """Return the model of the catalogue called ``name``; None without a name."""
+    entry = load_entry("model", name) if name is not None else None
+    return entry if isinstance(entry, ModelSpec) else None
+
+
+def has_experts(name: str | None) -> bool:
+    """Return whether a model of the catalogue has experts."""
+    entry = model_entry(name)
+    return entry is not None and entry.moe is not None
+
+
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
     {
@@ -89,10 +102,9 @@ def _entries(described: ModelSpec) -> Iterator[ModelSpec]:
     """Yield the models of the catalogue with as many layers and the same width."""
     for name in entry_names("model"):
         text, _ = entry_text("model", name)
-        if f"layers: {described.layers}\n" in text and f"hidden_size: {described.hidden_size}\n" in text:
-            entry = load_entry("model", name)
-            if isinstance(entry, ModelSpec):
-                yield entry
+        sized = f"layers: {described.layers}\n" in text and f"hidden_size: {described.hidden_size}\n" in text
+        if sized and (entry := model_entry(name)) is not None:
+            yield entry
 
 
 def _equal(one: ModelSpec, other: ModelSpec, *, vocabulary: bool) -> bool:

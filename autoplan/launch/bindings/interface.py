@@ -32,7 +32,9 @@ class Binding:
 
     ``kind`` is ``count`` (at least 1), ``size`` (at least 0), ``fraction``, ``switch``, ``text`` or ``words``
     (several). ``source`` is where its value is in a plan, such as ``layout.tp``; ``names`` are the
-    framework's names of our values. ``read`` is False for what is written only.
+    framework's names of our values, and ``earlier`` other keys of the same meaning. ``decides`` is the field
+    that a switch or a name decides, and ``sets`` has its values by those of the key, of which None is none.
+    ``read`` is False for what is written only.
     """
 
     name: str
@@ -42,6 +44,9 @@ class Binding:
     default: Any = None
     names: Mapping[Any, Any] = field(default_factory=dict)
     read: bool = True
+    earlier: tuple[str, ...] = ()
+    decides: str = ""
+    sets: Mapping[Any, Any] = field(default_factory=dict)
 
     def ours(self, theirs: object) -> Any:  # noqa: ANN401 - any value of ours
         """Return our value that the framework calls ``theirs``, the first of several; None where none is."""
@@ -52,13 +57,19 @@ class Binding:
 class Interface:
     """The bindings of a framework, by group, with the other tables of its file.
 
-    ``keys`` has the key of each binding; ``data`` is the whole file.
+    ``keys`` has the key of each binding, ``earlier`` others of the same meaning; ``data`` is the whole file.
     """
 
     name: str
     groups: Mapping[str, Mapping[str, Binding]]
     keys: Mapping[str, str]
     data: Mapping[str, Any]
+    earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """All keys, with those of the same meaning."""
+        return frozenset((*self.keys.values(), *(key for keys in self.earlier.values() for key in keys)))
 
     def __getitem__(self, name: str) -> Binding:
         """Return the binding called ``name``."""
@@ -83,14 +94,17 @@ def interface(name: str) -> Interface:
         group: {row: _binding(row, value) for row, value in rows.items()}
         for group, rows in data["bindings"].items()
     }
-    keys = {binding.name: binding.key for rows in groups.values() for binding in rows.values()}
-    return Interface(name, groups, keys, data)
+    bindings = [binding for rows in groups.values() for binding in rows.values()]
+    keys = {binding.name: binding.key for binding in bindings}
+    earlier = {binding.name: binding.earlier for binding in bindings if binding.earlier}
+    return Interface(name, groups, keys, data, earlier)
 
 
 def _binding(name: str, row: Mapping[str, Any] | str) -> Binding:
     """Return the binding of one row, which is the key alone where the rest is usual."""
     if isinstance(row, str):
         return Binding(name, row)
+    decided, values = next(iter(row.get("sets", {"": {}}).items()))
     return Binding(
         name=name,
         key=row["key"],
@@ -99,6 +113,9 @@ def _binding(name: str, row: Mapping[str, Any] | str) -> Binding:
         default=row.get("default"),
         names=row.get("names", {}),
         read=row.get("read", True),
+        earlier=tuple(row.get("earlier", ())),
+        decides=decided,
+        sets=values,
     )
 
 

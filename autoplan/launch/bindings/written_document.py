@@ -50,8 +50,14 @@ class WrittenDocument:
     opened: set[str] = field(default_factory=set)
 
     def path(self, name: str) -> str:
-        """Return the path of a binding; a path is its own."""
-        return self.table.keys.get(name, name)
+        """Return the path of a binding, or another of its keys that is given; a path is its own."""
+        path, others = self.table.keys.get(name, name), self.table.earlier.get(name, ())
+        given = (key for key in (path, *others) if others and self._stands(key))
+        return next(given, path)
+
+    def _stands(self, key: str) -> bool:
+        entry = self.entries.get(key)
+        return entry is not None and entry.value is not None and entry.value != "auto"
 
     def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of a binding with the line of its key."""
@@ -69,8 +75,7 @@ class WrittenDocument:
 
     def given(self, path: str) -> Written | None:
         """Return what stands at ``path``; None where nothing, null or ``auto`` does."""
-        entry = self.entries.get(self.path(path))
-        return None if entry is None or entry.value is None or entry.value == "auto" else entry
+        return self.entries[self.path(path)] if self._stands(self.path(path)) else None
 
     def automatic(self, path: str) -> bool:
         """Return whether the value at ``path`` is ``auto``."""
@@ -83,29 +88,38 @@ class WrittenDocument:
         return entry is not None and entry.words[-1:] == ":"
 
     def bound(self, *names: str) -> dict[str, Written]:
-        """Return the values of bindings that are given or have a default, in our words."""
+        """Return the values of bindings that are given or have a default, in our words and by field."""
         values = {}
         for binding in map(self.table.__getitem__, names):
             written = self._bound(binding)
             if written is not None:
-                values[binding.name] = written
+                values[binding.decides or binding.name] = written
         return values
+
+    def choices(self, *names: str) -> dict[str, Any]:
+        """Return the choices of software that switches make."""
+        made = [written.value for name in names for written in self.bound(name).values()]
+        return {key: value for choice in made for key, value in choice.items()}
 
     def _bound(self, binding: Binding) -> Written | None:
         written = self._typed(binding)
         if written is None:
             return None if binding.default is None else Written(binding.default, default=True)
+        if binding.sets:
+            decided = binding.sets.get(written.value)
+            return None if decided is None else written.of(decided)
         if not binding.names:
             return written
         lowered = {str(name).lower(): ours for ours, name in reversed(list(binding.names.items()))}
-        return Written(lowered.get(written.value), written.line, written.words)
+        return written.of(lowered.get(written.value))
 
     def _typed(self, binding: Binding) -> Written | None:
         if binding.kind == "switch":
             return self.flag(binding.name)
         if binding.kind in _LEAST:
             return self.number(binding.name, _LEAST[binding.kind])
-        return self.text(binding.name, tuple(str(name).lower() for name in binding.names.values()))
+        choices = binding.sets or binding.names.values()
+        return self.text(binding.name, tuple(str(name).lower() for name in choices))
 
     def number(self, path: str, least: int = 1) -> Written | None:
         """Return the integer at ``path``; what is none is refused."""
@@ -119,7 +133,7 @@ class WrittenDocument:
         if not integral or not least <= value < 10**9:
             self.refuse(f"{_shown(written.value)} is not an integer of at least {least}", path)
             return None
-        return Written(value, written.line, written.words)
+        return written.of(value)
 
     def flag(self, path: str) -> Written | None:
         """Return the truth value at ``path``; what is none is refused."""
@@ -130,7 +144,12 @@ class WrittenDocument:
         if truth is None:
             self.refuse(f"{_shown(written.value)} is neither true nor false", path)
             return None
-        return Written(truth, written.line, written.words)
+        return written.of(truth)
+
+    def on(self, name: str) -> Written | None:
+        """Return the switch at ``name`` where it is on."""
+        written = self.flag(name)
+        return written if written is not None and written.value else None
 
     def text(self, path: str, choices_of_key: tuple[str, ...] = ()) -> Written | None:
         """Return the text at ``path``; any but the ``choices_of_key`` ones, in any case, is refused."""
@@ -143,9 +162,7 @@ class WrittenDocument:
             choices = f"none of {', '.join(choices_of_key)}" if choices_of_key else "no text"
             self.refuse(f"{_shown(written.value)} is {choices}", path)
             return None
-        return Written(
-            written.value.lower() if choices_of_key else written.value, written.line, written.words
-        )
+        return written.of(written.value.lower() if choices_of_key else written.value)
 
     def _known(self, path: str) -> Written | None:
         """Return what is given at ``path``; a value that another file or program decides is refused."""
@@ -203,7 +220,7 @@ class WrittenDocument:
     def _decides(self, section: str, name: str) -> bool:
         """Return whether a key is one that is read, or may decide a layout by its name."""
         path = f"{section}.{name}" if section else name
-        return path in self.table.keys.values() or bool(fields_named(name))
+        return path in self.table.read or bool(fields_named(name))
 
     @staticmethod
     def _misnamed(name: str, value: object, listed: frozenset[str]) -> list[str]:
@@ -315,7 +332,7 @@ def _refuse_second(document: WrittenDocument, path: str, line: int, value: objec
 
 def _decides_somewhere(document: WrittenDocument, name: str, value: object) -> bool:
     """Return whether a key of this name, in whatever section, is read or may decide a layout."""
-    bound = {key.rpartition(".")[2] for key in document.table.keys.values()}
+    bound = {key.rpartition(".")[2] for key in document.table.read}
     return name in bound or "layers" in name or bool(may_decide(name, value))
 
 

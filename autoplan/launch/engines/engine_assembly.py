@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from autoplan.catalog import checkpoint_model, load_entry
+from autoplan.catalog import checkpoint_model
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import LayoutError, Problem, SpecError
 from autoplan.launch.configuration import LaunchFile, Written
@@ -16,7 +16,7 @@ from autoplan.launch.engines.arguments.tensorrt_llm_arguments import tensorrt_ll
 from autoplan.launch.engines.arguments.vllm_arguments import vllm_v0_values, vllm_values
 from autoplan.launch.engines.serve_commands import ServeCommand, names_others
 from autoplan.launch.engines.served_run import EngineConfiguration, format_named
-from autoplan.launch.known_models import other_architecture
+from autoplan.launch.known_models import model_entry, other_architecture
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.serving.engine_layout import DisaggregatedLayout, EngineLayout, parse_serving_layout
 
@@ -204,8 +204,8 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     refuse_undecided(arguments)
     checkpoint = _checkpoint(arguments)
     model = checkpoint_model(checkpoint.value) if checkpoint else None
-    spec = load_entry("model", model) if model else None
-    experts = spec.moe is not None if isinstance(spec, ModelSpec) else None
+    spec = model_entry(model)
+    experts = spec.moe is not None if spec is not None else None
     values = _READERS[name](arguments, experts=experts)
     if checkpoint is not None:
         values["checkpoint"] = checkpoint
@@ -221,7 +221,7 @@ def _engine(name: str, one: CommandValues) -> _StartedEngine:
     line = one.command.line
     _consistent(layout, arguments, line)
     _refuse_hidden(layout, one, values)
-    if isinstance(spec, ModelSpec):
+    if spec is not None:
         _refuse_uneven(layout, spec, arguments, values)
     role = values.get("role")
     named = role.value if role else one.command.role

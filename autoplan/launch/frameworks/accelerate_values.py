@@ -9,15 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.frameworks.deepspeed import (
     enabled_precision,
     named_deepspeed,
-    parameters_on_host,
     sharding_of,
 )
 from autoplan.launch.scripts.pieces import Word
@@ -72,14 +71,14 @@ def _read_script(file: LaunchFile) -> Configuration:
         document.notes.append("accelerate launch has a file of its own, which is not read: left open")
         document.opened |= {"zero", "precision", "tp", "cp", "dp"}
         devices, why = launched_devices(script, command)
-        values = {**values, **({"devices": devices} if devices else {})}
+        values = {**values, **stated(devices=devices)}
         document.notes += [why] if why and devices is None else []
     if len(launched) > 1:
         document.notes.append(f"of {len(launched)} programs that are started, the last is read")
     _of_the_program(document, command.words[len(words) :])
     document.notes += script.notes
     document.stop_at_problems()
-    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, values)
 
 
 #: Arguments of the Trainer, whose sharding goes over the launcher's.
@@ -110,7 +109,7 @@ def read_accelerate(file: LaunchFile) -> Configuration:
     values = accelerate_layout(document, file)
     values |= _program(document, file, values)
     document.stop_at_problems()
-    return assembled("accelerate", file, values, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, values)
 
 
 def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
@@ -124,9 +123,7 @@ def accelerate_layout(document: WrittenDocument, file: LaunchFile) -> dict[str, 
     elif kind.value not in {*readers, "NO", "MULTI_GPU"}:
         document.refuse(f"{kind.value[:40]!r} is not read", "kind")
     document.stop_at_problems()
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
-    values |= _processes(document, file)
-    values |= _precision(document)
+    values = {**alone(), **_processes(document, file), **_precision(document)}
     section = ACCELERATE.data["kinds"].get(kind.value) if kind is not None else None
     if kind is not None and kind.value in readers:
         values |= readers[kind.value](document, values, file)
@@ -227,8 +224,6 @@ def _set_option(document: WrittenDocument, name: str, word: Word) -> None:
 
 #: A value that another file decides.
 _LEFT: Final = Written(None, default=True)
-#: What holds where a file says nothing else.
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0, "recompute": "none"}
 
 
 def _processes(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
@@ -254,32 +249,16 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
     name = "no" if written.value is False else str(written.value).lower()
     if name not in _PRECISIONS:
         document.refuse(f"{name[:40]!r} is none of {', '.join(_PRECISIONS)}", "precision")
-    return {"precision": Written(_PRECISIONS.get(name), written.line, written.words)}
+    return {"precision": written.of(_PRECISIONS.get(name))}
 
 
 def _fsdp(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
     del file
     version = document.number("fsdp_version")
     first = version is None or version.value == 1
-    fields = _strategy(document, values) if first else _reshards(document)
+    fields = _strategy(document, values) if first else document.bound("resharded")
     fields |= _sizes(document, values, first=first)
-    full = document.flag("recompute")
-    if full is not None:
-        fields["recompute"] = Written("full" if full.value else "none", full.line, full.words)
-    moved = document.flag("activation_offload")
-    if moved is not None and moved.value:
-        fields["offload"] = Written("activations", moved.line, moved.words)
-    states = document.flag("state_offload")
-    if states is not None and states.value:
-        fields["software"] = Written({"offload_parameters": True}, states.line, states.words)
-    return fields
-
-
-def _reshards(document: WrittenDocument) -> dict[str, Written]:
-    written = document.flag("resharded")
-    if written is None:
-        return {"zero": Written(3, default=True)}
-    return {"zero": Written(3 if written.value else 2, written.line, written.words)}
+    return fields | document.bound("recompute", "activation_offload", "state_offload")
 
 
 def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str, Written]:
@@ -294,11 +273,11 @@ def _strategy(document: WrittenDocument, values: dict[str, Written]) -> dict[str
         document.refuse(f"{name[:40]!r} is none of {', '.join(_STRATEGIES).upper()}", path)
         return {}
     zero, hybrid = _STRATEGIES[name]
-    fields = {"zero": Written(zero, written.line, written.words)}
+    fields = {"zero": written.of(zero)}
     machines = document.number("machines")
     if hybrid and machines is not None and machines.value > 1 and "devices" in values:
         size = values["devices"].value // machines.value
-        fields["dp_shard"] = Written(size, written.line, written.words)
+        fields["dp_shard"] = written.of(size)
     return fields
 
 
@@ -327,35 +306,25 @@ def _sizes(document: WrittenDocument, values: dict[str, Written], *, first: bool
         document.refuse("sp_size is one of DeepSpeed's sequence parallelism", "mesh_sp")
     fields = {name: size for name, size in stated.items() if name in {"tp", "cp"}}
     shard = stated.get("dp_shard") or next(iter(stated.values()))
-    fields["dp"] = Written(number["dp_replicate"] * number["dp_shard"], shard.line, shard.words)
+    fields["dp"] = shard.of(number["dp_replicate"] * number["dp_shard"])
     if number["dp_replicate"] > 1:
-        fields["dp_shard"] = Written(number["dp_shard"] * number["cp"], shard.line, shard.words)
+        fields["dp_shard"] = shard.of(number["dp_shard"] * number["cp"])
     return fields
 
 
 def _deepspeed(document: WrittenDocument, values: dict[str, Written], file: LaunchFile) -> dict[str, Written]:
-    fields = _ulysses(document)
-    other = document.text("deepspeed_file")
+    # DeepSpeed's sequence parallelism divides sequences over as many devices.
+    size = document.number("mesh_sp") or document.number("mesh_cp")
+    fields, other = stated(cp=size), document.text("deepspeed_file")
     if other is not None:
         return fields | _deepspeed_file(document, values, file, other)
-    stage = document.number("zero", least=0) or Written(2, default=True)
-    if stage.default and any(path.startswith(_DEEPSPEEDS) for path in document.entries):
+    fields |= document.bound("zero")
+    if fields["zero"].default and any(path.startswith(_DEEPSPEEDS) for path in document.entries):
         document.opened.add("zero")
         document.notes.append("keys of DeepSpeed's file are none of deepspeed_config: the stage is left open")
-    if stage.value > 3:
-        document.refuse(f"{stage.value} is no ZeRO stage", "zero")
-    device = document.text("optimizer_offload", ("none", "cpu", "nvme"))
-    fields["zero"] = stage
-    if device is not None and device.value != "none":
-        fields["offload"] = Written("optimizer", device.line, device.words)
-    fields |= parameters_on_host(document)
-    return fields
-
-
-def _ulysses(document: WrittenDocument) -> dict[str, Written]:
-    """Return the degree that DeepSpeed's sequence parallelism divides sequences over."""
-    size = document.number("mesh_sp") or document.number("mesh_cp")
-    return {"cp": size} if size is not None else {}
+    if fields["zero"].value > 3:
+        document.refuse(f"{fields['zero'].value} is no ZeRO stage", "zero")
+    return fields | document.bound("optimizer_offload", "parameter_offload")
 
 
 def _deepspeed_file(
@@ -379,13 +348,7 @@ def _megatron(document: WrittenDocument, values: dict[str, Written], file: Launc
     experts = document.number("etp")
     if experts is not None or ("ep" in result and result["ep"].value > 1):
         result["etp"] = experts or Written(1, default=True)
-    result["sp"] = document.flag("sp") or Written(value=False, default=True)
-    sharded = document.flag("distributed_optimizer")
-    if sharded is not None:
-        result["zero"] = Written(int(sharded.value), sharded.line, sharded.words)
-    states = document.flag("megatron_offload")
-    if states is not None and states.value:
-        result["offload"] = Written("optimizer", states.line, states.words)
+    result |= document.bound("sp", "distributed_optimizer", "megatron_offload")
     last = document.number("last_stage")
     if last is not None:
         document.opened.add("stages")
@@ -412,17 +375,14 @@ def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
     document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in options.items()}
     mbs = document.number("mbs")
     steps = _steps(document)
-    fields = {"mbs": mbs} if mbs is not None else {}
+    fields = stated(mbs=mbs)
     devices = values.get("devices") or (Written(file.devices) if file.devices else None)
     if mbs is not None and steps is not None and devices is not None:
         model = math.prod(values[key].value for key in ("tp", "pp", "cp") if key in values)
         if devices.value % model == 0:
             batch = mbs.value * steps.value * (devices.value // model)
             fields["global_batch_size"] = Written(batch, steps.line, f"{mbs.words} {steps.words}")
-    full = document.flag("program_recompute")
-    if full is not None and full.value:
-        fields["recompute"] = Written("full", None, full.words)
-    return fields
+    return fields | document.bound("program_recompute")
 
 
 def _steps(document: WrittenDocument) -> Written | None:

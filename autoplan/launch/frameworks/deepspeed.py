@@ -23,7 +23,7 @@ from autoplan.launch.bindings.written_document import (
     key_edits,
     read_yaml,
 )
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     refuse_experts,
@@ -219,31 +219,14 @@ def _counts(document: WrittenDocument, path: str) -> bool:
 
 def zero_values(document: WrittenDocument) -> dict[str, Written]:
     """Return the values of all fields but batches that the file or DeepSpeed's defaults give."""
-    autotp = document.number("tp", least=0)
-    values = {
-        "tp": Written(max(1, autotp.value), autotp.line, autotp.words)
-        if autotp
-        else Written(1, default=True),
-        "pp": Written(1, default=True),
-        **document.bound("cp"),
-        "ep": Written(1, default=True),
-        "sp": Written(value=False, default=True),
-        "zero": _stage(document),
-    }
-    shard = document.number("dp_shard")
+    one, autotp, shard = Written(1, default=True), document.number("tp", least=0), document.number("dp_shard")
+    tp = autotp.of(max(1, autotp.value)) if autotp else one
+    values = {"tp": tp, "pp": one, **document.bound("cp"), "ep": one}
+    values |= {"sp": Written(value=False, default=True), "zero": _stage(document), **stated(dp_shard=shard)}
     if shard is not None:
-        values["dp_shard"] = shard
         document.notes.append(f"{shard.words}: DeepSpeed 0.19.8 refuses MiCS, which was removed")
-    rest = [_offload(document), _precision(document), parameters_on_host(document), _optimizer(document)]
-    return with_software(values, *rest)
-
-
-def parameters_on_host(document: WrittenDocument) -> dict[str, Written]:
-    """Return ZeRO-3's offload of parameters, which gradients and states follow."""
-    device = document.text("parameter_offload", ("none", "cpu", "nvme"))
-    if device is None or device.value == "none":
-        return {}
-    return {"software": Written({"offload_parameters": True}, device.line, device.words)}
+    rest = [_offload(document), _precision(document), document.bound("parameter_offload")]
+    return with_software(values, *rest, _optimizer(document))
 
 
 def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> WrittenDocument | None:
@@ -317,7 +300,7 @@ def _offload(document: WrittenDocument) -> dict[str, Written]:
     former = document.flag("earlier_offload")
     if device is None and former is not None and former.value:
         # The name before 0.4.
-        device = Written("cpu", former.line, former.words)
+        device = former.of("cpu")
     states = device is not None and device.value != "none"
     if device is not None and device.value == "nvme":
         document.notes.append("states on NVMe are read as states in host memory")
@@ -325,11 +308,11 @@ def _offload(document: WrittenDocument) -> dict[str, Written]:
     inputs = document.flag("activation_offload")
     moved = inputs is not None and inputs.value
     names = [name for name, offloaded in (("optimizer", states), ("activations", moved)) if offloaded]
-    recompute = Written("full", section.line, section.words) if section else Written("none", default=True)
+    recompute = section.of("full") if section else Written("none", default=True)
     written = device if states else inputs
     if not names or written is None:
         return {"recompute": recompute}
-    return {"recompute": recompute, "offload": Written("+".join(names), written.line, written.words)}
+    return {"recompute": recompute, "offload": written.of("+".join(names))}
 
 
 def _precision(document: WrittenDocument) -> dict[str, Written]:
@@ -344,7 +327,7 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
         document.refuse(f"bf16 and fp16 are both enabled (lines {lines})", "fp16")
     if values:
         name, written = values[0]
-        return {"precision": Written(name, written.line, written.words)} | _gradients(document)
+        return {"precision": written.of(name)} | _gradients(document)
     if document.automatic("bf16") or document.automatic("fp16"):
         return _gradients(document)
     return {"precision": Written("fp32", default=True)} | _gradients(document)
@@ -354,7 +337,7 @@ def _gradients(document: WrittenDocument) -> dict[str, Written]:
     written = document.text("gradients", ("fp32", "fp16", "bf16"))
     if written is None or written.value == "fp16":
         return {}
-    return {"software": Written({"gradients": written.value}, written.line, written.words)}
+    return {"software": written.of({"gradients": written.value})}
 
 
 def _optimizer(document: WrittenDocument) -> dict[str, Written]:
@@ -369,7 +352,7 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     if name not in OPTIMIZERS:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
         return {}
-    return {"optimizer": Written(name, written.line, written.words)}
+    return {"optimizer": written.of(name)}
 
 
 def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
@@ -390,9 +373,9 @@ def _batches(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
             document.refuse(sentence, "global_batch_size")
             return
         dp = batch.value // product
-        values["dp"] = Written(dp, batch.line, batch.words)
+        values["dp"] = batch.of(dp)
         if file.devices is None:
-            values["devices"] = Written(dp * model, batch.line, batch.words)
+            values["devices"] = batch.of(dp * model)
     stated = {"global_batch_size": batch, "mbs": mbs}
     values |= {key: written for key, written in stated.items() if written is not None}
     if dp is not None and not (batch and mbs):

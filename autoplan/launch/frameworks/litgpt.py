@@ -351,7 +351,7 @@ def _numbers(document: WrittenDocument) -> dict[str, Written]:
     elif named.value in _TABLE.data["precisions"]:
         values["precision"] = replace(named, value=_TABLE.data["precisions"][named.value])
         if named.value in _TABLE.data["pure"]:
-            values["software"] = Written({"pure_bf16": True}, named.line, named.words)
+            values["software"] = named.of({"pure_bf16": True})
     elif named.value not in _TABLE.data["other_precisions"]:
         known = (*_TABLE.data["precisions"], *_TABLE.data["other_precisions"])
         document.refuse(f"{named.value[:40]!r} is none of {', '.join(known)}", "precision")
@@ -393,7 +393,7 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
         **({"double_quantization": str(named.value).endswith("-dq")} if named and base != "int8" else {}),
         **({"dropout": float(drop)} if 0 < float(drop) < 1 else {}),
     }
-    return {"adapters": Written(value, rank.line, rank.words)}
+    return {"adapters": rank.of(value)}
 
 
 def _on(document: WrittenDocument, key: str, default: bool) -> bool:  # noqa: FBT001 - a switch of a table

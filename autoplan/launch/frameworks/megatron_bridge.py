@@ -349,8 +349,8 @@ def _arguments(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
         if name == "activation_offload" and written is not None and written.value == 0:
             continue
         if TABLE[name].kind == "switch":
-            entry = document.flag(path)
-            if entry is not None and entry.value:
+            entry = document.on(path)
+            if entry is not None:
                 yield _argument(name, entry)
         elif written is not None:
             items = written.value if isinstance(written.value, list) else [written.value]
@@ -370,8 +370,8 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
     if halved is not None and not halved.value:
         yield _argument("bf16_gradients", halved)
     for name in ("bf16", "fp16"):
-        enabled = document.flag(f"mixed_precision.{name}")
-        if enabled is not None and enabled.value:
+        enabled = document.on(f"mixed_precision.{name}")
+        if enabled is not None:
             yield _argument(name, enabled)
     eighths = document.text("mixed_precision.fp8")
     if eighths is not None:

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from autoplan.errors import AutoplanError
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import assembled_document
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
@@ -56,9 +56,7 @@ def read_nanotron(file: LaunchFile) -> Configuration:
     fields, hints = (None, []) if model is None else _described(model)
     if model is not None:
         values |= _stages(model, values, document)
-    return assembled(
-        "nanotron", file, values, model=fields, opened=document.opened, warnings=[*document.notes, *hints]
-    )
+    return assembled_document(document, file, values, fields, hints=hints)
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:
@@ -66,42 +64,33 @@ def _degrees(document: WrittenDocument) -> dict[str, Written]:
     for name in ("dp", "pp", "tp"):
         if name not in degrees:
             document.refuse("it is missing", name)
-    tp, mode = degrees.get("tp"), document.text("sp", ("all_reduce", "reduce_scatter"))
+    tp, pp, mode = degrees.get("tp"), degrees.get("pp"), document.text("sp", ("all_reduce", "reduce_scatter"))
     scattered = mode is not None and mode.value == "reduce_scatter" and tp is not None and tp.value > 1
     schedule, experts = document.bound("schedule"), document.bound("ep")
     if experts["ep"].value > 1:
         document.refuse("experts are an axis of their own here, which is not read", "ep")
-    full = document.flag("recompute")
     values = {
         **degrees,
         **document.bound("cp"),
         **experts,
-        "sp": Written(scattered, mode.line, mode.words) if mode else Written(value=False, default=True),
+        "sp": mode.of(scattered) if mode else Written(value=False, default=True),
         "schedule": schedule.get("schedule", Written("gpipe", default=True)),
-        "recompute": replace(full, value="full" if full.value else "none")
-        if full
-        else Written("none", default=True),
+        **document.bound("recompute"),
     }
-    pp = degrees.get("pp")
     if pp is not None and pp.value == 1:
-        values["schedule"] = Written("1f1b", pp.line, pp.words)
+        values["schedule"] = pp.of("1f1b")
     return values
 
 
 def _training(document: WrittenDocument) -> dict[str, Written]:
-    zero = document.bound("zero")
-    if zero and zero["zero"].value > 1:
+    values = document.bound("mbs", "sequence_length", "zero", "precision", "optimizer")
+    if "zero" in values and values["zero"].value > 1:
         document.refuse("nanotron has ZeRO stages 0 and 1", "zero")
-    precision = document.bound("precision")
-    values = {**document.bound("mbs", "sequence_length"), **zero, **precision, **document.bound("optimizer")}
     former = document.given("earlier_adam")
     if former is not None and "optimizer" not in values:
         # Before there were several, the section of the optimizer had Adam's settings.
         values["optimizer"] = replace(former, value="adamw")
-    gradients = document.flag("gradients")
-    if gradients is not None:
-        values["software"] = replace(gradients, value={"gradients": "fp32" if gradients.value else "bf16"})
-    return values
+    return values | document.bound("gradients")
 
 
 def _devices(document: WrittenDocument, file: LaunchFile, values: dict[str, Written]) -> None:
@@ -179,7 +168,7 @@ def _stages(model: ModelSpec, values: Mapping[str, Written], document: WrittenDo
         shown = "/".join(map(str, stages))
         document.refuse(f"nanotron's balance gives the stages {shown} layers", "pp")
         document.stop_at_problems()
-    return {"stages": Written(stages, pp.line, pp.words)} if pp.value > 1 else {}
+    return {"stages": pp.of(stages)} if pp.value > 1 else {}
 
 
 def balanced_stages(model: ModelSpec, pp: int) -> tuple[int, ...]:

@@ -152,7 +152,7 @@ def _known(document: WrittenDocument, path: str) -> Written:
     written = document.entries[path]
     if isinstance(written.value, str) and "${" in written.value:
         document.text(path)
-        return Written(None, written.line, written.words)
+        return written.of(None)
     return written
 
 
@@ -232,7 +232,7 @@ def _chosen(document: WrittenDocument, path: str, table: str) -> Written | None:
     if name not in names:
         document.refuse(f"{name[:40]!r} is none of {', '.join(names)}", path)
         return None
-    return Written(names[name], written.line, written.words)
+    return written.of(names[name])
 
 
 def _add_switch(document: WrittenDocument, arguments: Arguments, path: str, table: str) -> None:
@@ -252,7 +252,7 @@ def _optimizer(document: WrittenDocument, arguments: Arguments) -> None:
         )
     gradients = document.given("model.optim.grad_sync_dtype")
     if gradients is not None:
-        shown = Written(str(gradients.value) in {"bf16", "bfloat16"}, gradients.line, gradients.words)
+        shown = gradients.of(str(gradients.value) in {"bf16", "bfloat16"})
         add_key(arguments, key_of("bf16_gradients"), "model.optim.grad_sync_dtype", shown)
 
 
@@ -262,7 +262,7 @@ def _fp8(document: WrittenDocument, arguments: Arguments) -> None:
         return
     eight = document.flag("model.fp8_e4m3")
     name = "e4m3" if eight is not None and eight.value else "hybrid"
-    add_key(arguments, key_of("fp8_format"), "model.fp8", Written(name, written.line, written.words))
+    add_key(arguments, key_of("fp8_format"), "model.fp8", written.of(name))
 
 
 def _fsdp(document: WrittenDocument, arguments: Arguments) -> None:

@@ -290,4 +290,4 @@ def _devices(settings: _Settings) -> Written | None:
     whole = each is not None and isinstance(each.value, int) and each.value > 0
     if not whole or each is None or (named and (nodes is None or not isinstance(nodes.value, int))):
         return None
-    return Written(each.value * (nodes.value if nodes else 1), each.line, each.words)
+    return each.of(each.value * (nodes.value if nodes else 1))

@@ -5,28 +5,31 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
-from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
-    alone,
     model_of,
-    without_open,
 )
 from autoplan.launch.frameworks.interpolated_values import OVERRIDE, overridden
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
+
+
+def _joined(one: Written, other: Written, value: int, line: int | None) -> Written:
+    """Return what two values make, which is a default where both are."""
+    words = " ".join(written.words for written in (one, other) if written.words)
+    return Written(value, line, words, default=one.default and other.default)
+
 
 #: A command, the name of the program that it starts, and the words behind that.
 Started = tuple[Command, str, Sequence[Word]]
@@ -49,9 +52,7 @@ def actor_devices(document: WrittenDocument) -> dict[str, Written]:
     if len(values) < 2:
         return {}
     gpus, nodes = values["gpus"], values["nodes"]
-    words = " ".join(written.words for written in (nodes, gpus) if written.words)
-    default = gpus.default and nodes.default
-    return {"devices": Written(gpus.value * nodes.value, gpus.line or nodes.line, words, default=default)}
+    return {"devices": _joined(nodes, gpus, gpus.value * nodes.value, gpus.line or nodes.line)}
 
 
 def summed_length(document: WrittenDocument) -> dict[str, Written]:
@@ -60,15 +61,32 @@ def summed_length(document: WrittenDocument) -> dict[str, Written]:
     if len(values) < 2:
         return {}
     prompt, response = values["prompt"], values["response"]
-    words = " ".join(written.words for written in (prompt, response) if written.words)
-    default = prompt.default and response.default
     total = prompt.value + response.value
-    return {"sequence_length": Written(total, prompt.line or response.line, words, default=default)}
+    return {"sequence_length": _joined(prompt, response, total, prompt.line or response.line)}
+
+
+def _adapted(document: WrittenDocument, more: Mapping[str, Any]) -> dict[str, Written]:
+    """Return the adapters of a rank of at least 1, at all products where none are named."""
+    rank, targets = document.number("adapter_rank", least=0), document.given("adapted")
+    if rank is None or not rank.value:
+        return {}
+    every = targets is None or str(targets.value) == "all-linear"
+    return adapter_values(rank, targets, every=every, more=more)
+
+
+def _colocated(document: WrittenDocument, *, sleeps: bool) -> dict[str, Any]:
+    """Return what an engine takes of the devices that train; whether it ``sleeps`` where nothing is said."""
+    share, sleep = share_of(document, "vllm_share"), document.flag("vllm_sleep")
+    return {
+        "vllm_mode": "colocate",
+        **({TRAINER.keys["vllm_share"]: share} if share is not None and 0 < share < 1 else {}),
+        TRAINER.keys["vllm_sleep"]: sleeps if sleep is None else bool(sleep.value),
+    }
 
 
 def policy_rl(method: Written, keys: Mapping[str, Any]) -> dict[str, Written]:
     """Return learning from completions without a critic, as a job has it."""
-    return {"rl": Written({"method": "grpo", **keys}, method.line, method.words)}
+    return {"rl": method.of({"method": "grpo", **keys})}
 
 
 def share_of(document: WrittenDocument, name: str) -> float | None:
@@ -119,15 +137,16 @@ def read_verl(file: LaunchFile) -> Configuration:
     document = _overrides(script, file, started, samples=samples)
     values = _samples(document, script, started) if samples else _policy(document, started)
     document.stop_at_problems()
-    values |= _verl_adapters(document)
-    return assembled(
-        "verl",
-        file,
-        known_alone(without_open(values), document.opened),
-        model=model_of(document),
-        opened=document.opened,
-        warnings=document.notes,
-    )
+    values = without_open(values | _adapted(document, {}))
+    return assembled_document(document, file, values, model_of(document), framework="verl")
+
+
+#: What verl trains with where nothing else is said.
+_TRAINED: Final = {
+    "zero": Written(3, default=True),
+    "precision": Written("bf16", default=True),
+    "optimizer": Written("adamw", default=True),
+}
 
 
 def _overrides(script: Script, file: LaunchFile, started: Started, *, samples: bool) -> WrittenDocument:
@@ -159,43 +178,27 @@ def _samples(document: WrittenDocument, script: Script, started: Started) -> dic
     Source: verl b178a3c, ``trainer/fsdp_sft_trainer.py``. Its default of recompute changed between versions,
     and so did what ``data.micro_batch_size`` counts.
     """
-    devices = launched_devices(script, started[0])[0]
-    values = {**alone(), **({"devices": devices} if devices else {})}
+    values = {**alone(), **stated(devices=launched_devices(script, started[0])[0])}
     values |= document.bound("global_batch_size", "sequence_length", "cp", "mbs")
     if document.number("earlier_mbs") is not None and document.given("mbs") is None:
         del values["mbs"]
         document.notes.append(f"{document.path('earlier_mbs')} counts otherwise by version: left open")
-    values |= _trained() | _recompute(document)
-    offloaded, moved = document.flag("offloaded"), document.flag("moved")
-    if offloaded is not None and offloaded.value and moved is not None and moved.value:
+    values |= {**_TRAINED, "recompute": Written(None), **document.bound("recompute")}
+    if document.on("offloaded") and document.on("moved"):
         values["software"] = Written({"offload_parameters": True})
     return values
-
-
-def _trained() -> dict[str, Written]:
-    return {
-        "zero": Written(3, default=True),
-        "precision": Written("bf16", default=True),
-        "optimizer": Written("adamw", default=True),
-    }
-
-
-def _recompute(document: WrittenDocument) -> dict[str, Written]:
-    written = document.flag("recompute")
-    if written is None:
-        return {"recompute": Written(None)}
-    return {"recompute": Written("full" if written.value else "none", written.line, written.words)}
 
 
 def _policy(document: WrittenDocument, started: Started) -> dict[str, Written]:
     """Return what the actor trains with, by FSDP or by Megatron-LM."""
     strategy = _strategy(document, started)
     values = {**alone(), **actor_devices(document), **summed_length(document)}
-    values |= _trained() | _optimizer(document)
+    values |= {**_TRAINED, **_optimizer(document)}
     if strategy == "megatron":
         values |= _megatron(document)
     else:
-        values |= document.bound("cp") | _recompute(document) | _sharding(document)
+        values |= document.bound("cp") | {"recompute": Written(None)} | document.bound("recompute")
+        values |= _sharding(document)
     values |= _updates(document) | _learning(document)
     _said(document)
     return values
@@ -240,7 +243,7 @@ def _optimizer(document: WrittenDocument) -> dict[str, Written]:
     if ours is None:
         document.opened.add("optimizer")
         return {}
-    return {"optimizer": Written(ours, named.line, named.words)}
+    return {"optimizer": named.of(ours)}
 
 
 def _sharding(document: WrittenDocument) -> dict[str, Written]:
@@ -248,25 +251,18 @@ def _sharding(document: WrittenDocument) -> dict[str, Written]:
 
     Source: verl b178a3c, ``workers/fsdp_workers.py`` (``create_device_mesh``, ``get_sharding_strategy``).
     """
-    kept = document.flag("resharded")
-    values = {"zero": Written(2, kept.line, kept.words)} if kept is not None and not kept.value else {}
-    written = document.given("shards")
+    values, written = document.bound("resharded"), document.given("shards")
     if written is not None and str(written.value) not in {"-1", "0"}:
         size, devices = document.number("shards"), actor_devices(document).get("devices")
         if size is not None and devices is not None and size.value < devices.value:
             values["dp_shard"] = size
-    policy = document.flag("offloaded")
-    if policy is not None and policy.value:
-        values["software"] = Written({"offload_parameters": True}, policy.line, policy.words)
-    return values
+    return values | document.bound("offloaded")
 
 
 def _megatron(document: WrittenDocument) -> dict[str, Written]:
     """Return the degrees of Megatron-LM; those that a script leaves out differ by the version of verl."""
-    values = {"zero": Written(1, default=True)}
-    names = ("tp", "pp", "cp", "ep", "etp", "vpp")
-    given = {name: document.number(f"megatron_{name}") for name in names}
-    values |= {name: written for name, written in given.items() if written is not None}
+    degrees = {name: document.number(f"megatron_{name}") for name in ("tp", "pp", "cp", "ep", "etp", "vpp")}
+    values = {"zero": Written(1, default=True), **stated(**degrees)}
     document.opened |= _BY_VERSION - set(values)
     document.notes.append("Megatron-LM's recompute and what of its degrees is not given are left open")
     return values
@@ -274,24 +270,19 @@ def _megatron(document: WrittenDocument) -> dict[str, Written]:
 
 def _updates(document: WrittenDocument) -> dict[str, Written]:
     """Return the sequences of a microbatch and of an update: prompts times their completions."""
-    values = document.bound("mbs")
-    dynamic, earlier = document.flag("dynamic"), document.number("earlier_mbs")
-    if (dynamic is not None and dynamic.value) or "mbs" not in values:
+    values, dynamic = document.bound("mbs"), document.on("dynamic")
+    if dynamic or "mbs" not in values:
         values.pop("mbs", None)
-        document.notes.append(
-            "microbatches have a number of tokens, not of sequences: left open"
-            if dynamic is not None and dynamic.value
-            else "no microbatch is given for each device: left open"
-        )
+        counted = "microbatches have a number of tokens, not of sequences: left open"
+        document.notes.append(counted if dynamic else "no microbatch is given for each device: left open")
     prompts, completions = document.number("mini_batch"), document.bound("completions")["completions"]
     if prompts is None:
         document.notes.append("no ppo_mini_batch_size is given: the batch is left open")
-    elif earlier is not None and completions.value > 1:
+    elif document.number("earlier_mbs") is not None and completions.value > 1:
         document.notes.append("ppo_micro_batch_size is of a version that counts batches otherwise: left open")
     else:
-        total = prompts.value * completions.value
         words = f"{prompts.words} {completions.words}".strip()
-        values["global_batch_size"] = Written(total, prompts.line, words)
+        values["global_batch_size"] = Written(prompts.value * completions.value, prompts.line, words)
     return values
 
 
@@ -301,17 +292,10 @@ def _learning(document: WrittenDocument) -> dict[str, Written]:
     if estimator.value == "gae":
         document.notes.append("a critic is trained besides, on the same devices: it is not priced")
         return {}
-    keys: dict[str, object] = {}
-    reference, beta = document.flag("reference"), share_of(document, "beta")
-    if reference is not None and reference.value and beta is not None:
-        keys["beta"] = beta
-    engine = document.text("engine")
+    beta, engine = share_of(document, "beta"), document.text("engine")
+    keys: dict[str, Any] = {"beta": beta} if document.on("reference") and beta is not None else {}
     if engine is not None and engine.value in {"vllm", "sglang"}:
-        sleeps = document.flag("vllm_sleep")
-        share = share_of(document, "vllm_share")
-        keys["vllm_mode"] = "colocate"
-        keys |= {TRAINER.keys["vllm_share"]: share} if share is not None and 0 < share < 1 else {}
-        keys[TRAINER.keys["vllm_sleep"]] = sleeps is None or bool(sleeps.value)
+        keys |= _colocated(document, sleeps=True)
     return policy_rl(estimator, keys)
 
 
@@ -326,19 +310,10 @@ def _said(document: WrittenDocument) -> None:
     )
 
 
-def _verl_adapters(document: WrittenDocument) -> dict[str, Written]:
-    rank, targets = document.number("adapter_rank", least=0), document.given("adapted")
-    if rank is None or not rank.value:
-        return {}
-    every = targets is None or str(targets.value) == "all-linear"
-    return adapter_values(rank, targets, every=every, more={})
-
-
 VERL_TARGET: Final = target_of(VERL, recognises=is_verl, read=read_verl)
 
 
 OPENRLHF: Final = interface("openrlhf")
-_RLHF_TRAINER: Final = interface("trainer")
 _NAMES: Final = r"train_(?:sft|dpo|kto|rm|ppo_ray)"
 _RLHF_PROGRAM: Final = re.compile(rf"(?:.*[./])?openrlhf[./]cli[./]({_NAMES})(?:\.py)?")
 _RLHF_STARTS: Final = re.compile(rf"\bopenrlhf[./]cli[./]{_NAMES}\b")
@@ -365,17 +340,9 @@ def read_openrlhf(file: LaunchFile) -> Configuration:
     if program == _POLICY:
         values |= actor_devices(document) | _actor(document)
     else:
-        devices = launched_devices(script, command)[0]
-        values |= ({"devices": devices} if devices else {}) | _preferences(document, program)
+        values |= stated(devices=launched_devices(script, command)[0]) | _preferences(document, program)
     document.stop_at_problems()
-    return assembled(
-        "openrlhf",
-        file,
-        known_alone(without_open(values), document.opened),
-        model=model_of(document),
-        opened=document.opened,
-        warnings=document.notes,
-    )
+    return assembled_document(document, file, without_open(values), model_of(document))
 
 
 def _as_before(document: WrittenDocument) -> None:
@@ -397,48 +364,21 @@ def _training(document: WrittenDocument, program: str) -> dict[str, Written]:
     if groups is not None and groups.value > 1:
         document.opened.add("dp_shard")
         document.notes.append(f"{groups.words}: a second copy of the parameters in each group is not read")
-    return values | _formats(document) | _of_memory(document) | _rlhf_adapters(document)
+    values |= _formats(document) | document.bound("recompute", "states", "liger")
+    return values | _adapted(document, {"base": "nf4"} if document.on("four_bits") else {})
 
 
 def _formats(document: WrittenDocument) -> dict[str, Written]:
     """Return precision and optimizer: before 0.10 a switch says the precision, and later a name."""
-    bf16, optimizer = document.flag("bf16"), document.text("optimizer")
-    values = document.bound("dtype")
-    if bf16 is not None and bf16.value:
-        values = {"dtype": Written("bf16", bf16.line, bf16.words)}
-    if "dtype" not in values:
+    bf16, optimizer = document.on("bf16"), document.text("optimizer")
+    dtype = bf16.of("bf16") if bf16 else document.bound("dtype").get("dtype")
+    if dtype is None:
         document.opened.add("precision")
     if optimizer is not None and optimizer.value != "adam":
         document.opened.add("optimizer")
         document.notes.append(f"{optimizer.words}: the optimizer is not priced: left open")
     # FusedAdam and DeepSpeedCPUAdam decay weights as AdamW does unless they are told otherwise.
-    return {
-        **({"precision": values["dtype"]} if values else {}),
-        "optimizer": Written("adamw", default=True),
-    }
-
-
-def _of_memory(document: WrittenDocument) -> dict[str, Written]:
-    full, states = document.flag("recompute"), document.flag("states")
-    on = full is not None and full.value
-    values = {"recompute": replace(full or Written(None, default=True), value="full" if on else "none")}
-    if states is not None and states.value:
-        values["offload"] = Written("optimizer", states.line, states.words)
-    liger = document.flag("liger")
-    if liger is not None and liger.value:
-        values["software"] = Written({"loss": "chunked", "fused_kernels": True}, liger.line, liger.words)
-    return values
-
-
-def _rlhf_adapters(document: WrittenDocument) -> dict[str, Written]:
-    rank, four = document.number("adapter_rank", least=0), document.flag("four_bits")
-    if rank is None or not rank.value:
-        return {}
-    targets = document.given("adapted")
-    every = targets is None or str(targets.value) == "all-linear"
-    base = "nf4" if four is not None and four.value else None
-    more = {"base": base} if base else {}
-    return adapter_values(rank, targets, every=every, more=more)
+    return {**stated(precision=dtype), "optimizer": Written("adamw", default=True)}
 
 
 def _preferences(document: WrittenDocument, program: str) -> dict[str, Written]:
@@ -455,8 +395,7 @@ def _preferences(document: WrittenDocument, program: str) -> dict[str, Written]:
 def _actor(document: WrittenDocument) -> dict[str, Written]:
     """Return what the actor learns from: a prompt and its response, without a critic where there is none."""
     values: dict[str, Written] = {} if document.given("sequence_length") else summed_length(document)
-    dynamic = document.flag("dynamic")
-    if dynamic is not None and dynamic.value:
+    if document.on("dynamic"):
         values["mbs"] = Written(None)
     document.notes.append("this is the actor's training: rollouts and the reference are run besides")
     estimator = document.text("estimator") or Written("gae", default=True)
@@ -468,18 +407,13 @@ def _actor(document: WrittenDocument) -> dict[str, Written]:
 
 def _rollouts(document: WrittenDocument) -> dict[str, Any]:
     """Return where vLLM computes completions: on the devices that train, or elsewhere."""
-    beta = share_of(document, "divergence")
+    beta, engines = share_of(document, "divergence"), document.number("engines", least=0)
     keys: dict[str, Any] = {"beta": 0.01 if beta is None else beta}
-    engines, shared = document.number("engines", least=0), document.flag("shared")
     if engines is None or not engines.value:
         return keys
-    if shared is None or not shared.value:
+    if not document.on("shared"):
         return {**keys, "vllm_mode": "server"}
-    share, sleeps = share_of(document, "vllm_share"), document.flag("vllm_sleep")
-    keys["vllm_mode"] = "colocate"
-    keys |= {_RLHF_TRAINER.keys["vllm_share"]: share} if share is not None and 0 < share < 1 else {}
-    keys[_RLHF_TRAINER.keys["vllm_sleep"]] = sleeps is not None and bool(sleeps.value)
-    return keys
+    return keys | _colocated(document, sleeps=False)
 
 
 OPENRLHF_TARGET: Final = target_of(OPENRLHF, recognises=is_openrlhf, read=read_openrlhf)

@@ -15,16 +15,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model, model_called
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import command_script
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     batch_of,
-    recompute_of,
-    without_open,
 )
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
@@ -44,7 +42,7 @@ from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
-from autoplan.schema.adapters import AdapterSpec
+from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
@@ -52,7 +50,6 @@ TORCHTUNE: Final = interface("torchtune")
 _COMPONENT: Final = re.compile(r"(?m)^\s+_component_\s*:\s*torchtune\.")
 _RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")
 _ALONE_RUN: Final = re.compile(r"(?m)^\s*#\s*tune\s+run\s+\w+_single_device\b")
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False}
 
 _FILE: Final = "torchtune.sh"
 _BOTH: Final = ("full", "lora")
@@ -252,8 +249,8 @@ def read_torchtune(file: LaunchFile) -> Configuration:
     for path, written in document.entries.items():
         if path not in TORCHTUNE.keys.values() and "." not in path:
             document.leave_open(path, written)
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
-    values |= document.bound("tp", "cp") | ({"devices": devices} if devices else {})
+    usual = alone("zero", "recompute")
+    values = usual | document.bound("tp", "cp") | stated(devices=devices)
     values |= _read_sharding(document, devices.value if devices else file.devices, file)
     values |= _read_training(document)
     values |= batch_of(document, file, values)
@@ -261,9 +258,8 @@ def read_torchtune(file: LaunchFile) -> Configuration:
     document.stop_at_problems()
     model = _read_model(document, file)
     if not complete:
-        values = {key: written for key, written in values.items() if not written.default or key in _ALONE}
-    opened, notes = document.opened, document.notes
-    return assembled("torchtune", file, without_open(values), model=model, opened=opened, warnings=notes)
+        values = {key: written for key, written in values.items() if not written.default or key in usual}
+    return assembled_document(document, file, without_open(values), model)
 
 
 def _document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, bool]:
@@ -304,16 +300,13 @@ def _read_sharding(document: WrittenDocument, devices: int | None, file: LaunchF
     """Return what is sharded: all of the model in recipes of several devices, and nothing on one."""
     if devices == 1 or _is_alone(document, file):
         return {"zero": Written(0, default=True), "devices": Written(1, default=True)}
-    kept = document.flag("resharded")
-    zero = (
-        Written(3, default=True) if kept is None else Written(3 if kept.value else 2, kept.line, kept.words)
-    )
+    values = document.bound("resharded")
     shards, copies = document.number("shards", least=-1), document.number("replicas")
     if copies is not None and copies.value > 1:
-        document.opened |= set() if shards is not None and shards.value > 0 else {"dp_shard"}
         if shards is not None and shards.value > 0:
-            return {"zero": zero, "dp_shard": shards}
-    return {"zero": zero}
+            return {**values, "dp_shard": shards}
+        document.opened |= {"dp_shard"}
+    return values
 
 
 def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
@@ -329,45 +322,30 @@ def _is_alone(document: WrittenDocument, file: LaunchFile) -> bool:
 
 def _read_training(document: WrittenDocument) -> dict[str, Written]:
     """Return precision, recompute, offload, optimizer and software; the whole model has the one format."""
-    values = {**document.bound("precision"), "recompute": Written("none", default=True)}
-    values |= recompute_of(document, "recompute")
-    inputs = document.flag("activation_offload")
-    if inputs is not None and inputs.value:
-        values["offload"] = Written("activations", inputs.line, inputs.words)
+    values = document.bound("precision", "recompute", "activation_offload")
     named = document.text("optimizer")
     if named is not None:
-        names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()} | TORCHTUNE.data[
-            "optimizers"
-        ]
-        values["optimizer"] = Written(names.get(str(named.value)), named.line, named.words)
+        names = {component: ours for ours, (component, _) in _OPTIMIZERS.items()}
+        values["optimizer"] = named.of((names | TORCHTUNE.data["optimizers"]).get(str(named.value)))
     software: dict[str, Any] = {"pure_bf16": True} if "precision" in values else {}
-    for name, key in TORCHTUNE.data["software"].items():
-        flag = document.flag(name)
-        if flag is not None and (flag.value or name == "compiled"):
-            software[key] = bool(flag.value)
+    software |= document.choices("compiled", "state_offload", "in_backward")
     return {**values, **({"software": Written(software)} if software else {})}
 
 
 def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
-    rank = document.number("adapter_rank")
+    rank, named, component = (
+        document.number("adapter_rank"),
+        document.given("adapted"),
+        document.text("component"),
+    )
     if rank is None:
         return {}
-    named, dense = document.given("adapted"), document.flag("adapted_dense")
     listed = named.value if named is not None and isinstance(named.value, list) else []
     targets = ["o_proj" if str(name) == "output_proj" else str(name) for name in listed]
-    dense_too = dense is not None and bool(dense.value)
-    modules = [*targets, *(("gate_proj", "up_proj", "down_proj") if dense_too else ())]
-    component = document.text("component")
-    quantised, magnitudes = document.flag("quantized"), document.flag("dora")
-    four = (component is not None and "qlora" in component.value) or (
-        quantised is not None and quantised.value
-    )
-    more = {
-        **({"base": "nf4"} if four else {}),
-        **({"dora": True} if magnitudes and magnitudes.value else {}),
-    }
-    at = Written(modules, rank.line, rank.words)
-    return adapter_values(rank, at, every=False, more=more)
+    modules = [*targets, *(MLP_MODULES if document.on("adapted_dense") else ())]
+    four = (component is not None and "qlora" in component.value) or document.on("quantized")
+    more = {**({"base": "nf4"} if four else {}), **({"dora": True} if document.on("dora") else {})}
+    return adapter_values(rank, rank.of(modules), every=False, more=more)
 
 
 def _read_model(document: WrittenDocument, file: LaunchFile) -> str | None:

@@ -6,6 +6,7 @@ Keys are those of ``axolotl/utils/schemas/`` of the version that TARGET names; h
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,11 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.catalog import load_entry
 from autoplan.costs.core.rank_parameters import experts_quantized
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
@@ -40,7 +40,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_modules,
     adapted_parameters,
     adapter_values,
-    alone,
     batch_of,
     deepspeed_or_shipped,
     key_names,
@@ -53,7 +52,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     rl_of,
     rollouts,
     stands,
-    without_open,
 )
 from autoplan.launch.frameworks.missing_parts import (
     mesh_sizes,
@@ -62,13 +60,12 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
-from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RL_METHODS, RLSpec
 
 #: Files that axolotl ships in deepspeed_configs.
@@ -266,9 +263,7 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     document.stop_at_problems()
     model = model_of(document)
     values = with_software(values, _experts(document, model))
-    return assembled(
-        "axolotl", file, without_open(values), model=model, opened=document.opened, warnings=document.notes
-    )
+    return assembled_document(document, file, without_open(values), model)
 
 
 def _precision(document: WrittenDocument) -> dict[str, Written]:
@@ -314,32 +309,27 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:
-    tp = document.number("tp")
-    cp = document.number("cp") or document.number("earlier_cp")
-    ep = document.number("ep")
+    tp, cp, ep = (document.number(name) for name in ("tp", "cp", "ep"))
     if ep is not None and ep.value > 1:
         document.opened.add("ep")
         document.notes.append(f"{ep.words}: expert ranks are separate from data-parallel ranks; left open")
-    return {key: degree for key, degree in (("tp", tp), ("cp", cp)) if degree is not None}
+    return stated(tp=tp, cp=cp)
 
 
 def _mesh(document: WrittenDocument, file: LaunchFile, degrees: Mapping[str, Written]) -> dict[str, Written]:
     """Return the data-parallel degree and what it shards; ranks that are left over replicate."""
     replicate, shard = document.number("replicas"), document.number("shards")
-    model = 1
-    for written in degrees.values():
-        model *= written.value
     if shard is None:
         return {}
+    model = math.prod(written.value for written in degrees.values())
     times = replicate.value if replicate else 1
     if replicate is None and file.devices and file.devices % (model * shard.value) == 0:
         times = file.devices // (model * shard.value)
-    values = {"dp": Written(times * shard.value, shard.line, shard.words)}
+    values = {"dp": shard.of(times * shard.value)}
     if file.devices is None:
-        values["devices"] = Written(times * shard.value * model, shard.line, shard.words)
+        values["devices"] = shard.of(times * shard.value * model)
     if times > 1:
-        cp = degrees["cp"].value if "cp" in degrees else 1
-        values["dp_shard"] = Written(shard.value * cp, shard.line, shard.words)
+        values["dp_shard"] = shard.of(shard.value * (degrees["cp"].value if "cp" in degrees else 1))
     return values
 
 
@@ -348,13 +338,13 @@ def _read_fsdp(document: WrittenDocument, fsdp: Written) -> dict[str, Written]:
     document.number("fsdp_version")
     items = fsdp.value if isinstance(fsdp.value, list) else []
     strategy = next((str(item).lower() for item in items if str(item).lower() in _STRATEGIES), None)
-    zero = Written(_STRATEGIES[strategy], fsdp.line, fsdp.words) if strategy else Written(3, default=True)
+    zero = fsdp.of(_STRATEGIES[strategy]) if strategy else Written(3, default=True)
     for strategy_name, name in (("strategy", "resharded"), ("earlier_strategy", "earlier_resharded")):
         zero = _earlier_strategy(document, strategy_name) or zero
         written = document.given(name)
         if written is not None:
             flag = document.flag(name)
-            zero = Written(3 if flag is None or flag.value else 2, written.line, written.words)
+            zero = written.of(3 if flag is None or flag.value else 2)
     return {"zero": zero}
 
 
@@ -370,7 +360,7 @@ def _earlier_strategy(document: WrittenDocument, path: str) -> Written | None:
         return None
     if name.startswith("hybrid"):
         document.notes.append(f"{written.words}: sharded inside of each machine, whose devices are not known")
-    return Written(_STRATEGIES[name], written.line, written.words)
+    return written.of(_STRATEGIES[name])
 
 
 def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
@@ -389,7 +379,7 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
         document.refuse(f"it needs {document.path('recompute')}", "activation_offload")
     if where is None:
         return {}
-    fields = {"recompute": Written("full" if full else "none", where.line, where.words)}
+    fields = {"recompute": where.of("full" if full else "none")}
     if stands(document, "selective") and full:
         document.notes.append(f"{document.path('selective')} is read as recompute of all of each layer")
     offloads = written is not None and str(written.value) in {"offload", "offload_disk"}
@@ -397,41 +387,23 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
         place = moved if offloaded and moved is not None else where
         states = "offload" in values
         name = "optimizer+activations" if states else "activations"
-        fields["offload"] = Written(name, place.line, place.words)
+        fields["offload"] = place.of(name)
     return fields
 
 
 def _adapters(document: WrittenDocument) -> dict[str, Written]:
-    adapter = document.text("adapter")
+    adapter, rank = document.text("adapter"), document.number("adapter_rank")
     if adapter is None:
         return {}
     if adapter.value not in {"lora", "qlora"}:
         document.notes.append(f"{adapter.words}: read as low-rank adapters")
-    every = document.flag("adapted_all")
-    targets = document.given("adapted")
-    return adapter_values(
-        document.number("adapter_rank"),
-        targets,
-        every=every is not None and bool(every.value),
-        more=quantized_base(document),
-    )
+    every, targets = document.on("adapted_all") is not None, document.given("adapted")
+    return adapter_values(rank, targets, every=every, more=quantized_base(document))
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
-    values: dict[str, Any] = {}
-    compiled = document.flag("compiled")
-    if compiled is not None:
-        values["compile"] = compiled.value
-    values |= _read_fused(document)
-    fused = document.flag("liger_loss") or document.flag("cut_loss")
-    if fused is not None and fused.value:
-        values["loss"] = "chunked"
-    norms = document.flag("liger_norms")
-    if norms is not None and norms.value:
-        values["fused_kernels"] = True
-    offloaded = document.flag("state_offload") or document.flag("earlier_state_offload")
-    if offloaded is not None and offloaded.value:
-        values["offload_parameters"] = True
+    values = document.choices("compiled") | _read_fused(document)
+    values |= document.choices("liger_loss", "liger_norms", "state_offload")
     return {"software": Written(values)} if values else {}
 
 
@@ -442,24 +414,21 @@ def _read_fused(document: WrittenDocument) -> dict[str, Any]:
     """
     keys = ("fused_mlp", "fused_qkv", "fused_output", "fused_embedding")
     flags = {name: document.flag(name) for name in keys}
-    remote = document.flag("remote_code")
+    remote = document.on("remote_code")
     if document.given("adapter") is None:
         return {}
     if any(flag is not None for flag in flags.values()):
-        mlp = flags["fused_mlp"]
-        return {"fused_adapters": mlp is not None and bool(mlp.value)}
-    return {"fused_adapters": False} if remote is not None and remote.value else {}
+        return {"fused_adapters": document.on("fused_mlp") is not None}
+    return {"fused_adapters": False} if remote else {}
 
 
 def _experts(document: WrittenDocument, model: str | None) -> dict[str, Written]:
     """Return whether experts of a model that has some are quantised where the base below adapters is."""
-    bits = [document.flag(name) for name in ("four_bits", "eight_bits")]
-    written = document.flag("experts_quantized")
-    entry = load_entry("model", model) if model is not None else None
-    sparse = isinstance(entry, ModelSpec) and entry.moe is not None
-    if not sparse or not any(flag is not None and flag.value for flag in bits):
+    bits = [document.on(name) for name in ("four_bits", "eight_bits")]
+    quantized = document.on("experts_quantized") is not None
+    if not has_experts(model) or not any(bits):
         return {}
-    return {"software": Written({"quantized_experts": written is not None and bool(written.value)})}
+    return {"software": Written({"quantized_experts": quantized})}
 
 
 def _read_rl(document: WrittenDocument) -> dict[str, Written]:

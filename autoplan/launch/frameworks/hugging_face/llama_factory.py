@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.assembly import assembled, with_devices
+from autoplan.launch.assembly import alone, assembled_document, with_devices, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import as_comment
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
@@ -45,21 +45,19 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     Shipped,
     adapted_modules,
     adapter_values,
-    alone,
     base_values,
     batch_of,
     deepspeed_or_shipped,
     key_names,
     model_of,
     note_packing,
-    offloads_parameters,
     optimizer_of,
     packing,
     precision_of,
     rl_of,
     sharding_values,
+    software_of,
     with_defaults,
-    without_open,
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
@@ -110,29 +108,15 @@ def read_second_format(file: LaunchFile) -> Configuration:
     batch = document.number("global_batch_size")
     if batch is None and "dp" in values and not document.opened & {"cp", "dp"}:
         batch = Written(values["dp"].value * values["mbs"].value, default=True)
-    values |= {"global_batch_size": batch} if batch is not None else {}
-    return assembled(
-        "llama-factory", file, values, model=model, opened=document.opened, warnings=document.notes
-    )
+    values |= stated(global_batch_size=batch)
+    return assembled_document(document, file, values, model, framework="llama-factory")
 
 
 def _second_formats(document: WrittenDocument) -> dict[str, Written]:
     """Return precision, recompute and optimizer: bf16, full and AdamW where nothing else is said."""
-    halved, recomputed = document.flag("bf16"), document.flag("recompute")
-    values = {
-        "precision": Written("bf16", default=True),
-        "recompute": Written("full", default=True),
-        "optimizer": Written("adamw", default=True),
-    }
-    if halved is not None:
-        values["precision"] = Written("bf16" if halved.value else "fp32", halved.line, halved.words)
-    if recomputed is not None:
-        mode = "full" if recomputed.value else "none"
-        values["recompute"] = Written(mode, recomputed.line, recomputed.words)
-    named = document.text("optimizer")
-    if named is not None and named.value in {"muon", "adamw"}:
-        values["optimizer"] = named
-    elif named is not None:
+    named = document.text("optimizer") or Written("adamw", default=True)
+    values = document.bound("bf16", "recompute") | {"optimizer": named}
+    if named.value not in {"muon", "adamw"}:
         values["optimizer"] = OPEN
         document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
     return values
@@ -150,7 +134,7 @@ def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, W
         return {}
     whole = document.flag("resharded")
     stage = 2 if whole is not None and not whole.value else 3
-    values = {"zero": Written(stage, backend.line, backend.words), "way": FSDP}
+    values = {"zero": backend.of(stage), "way": FSDP}
     copies, shards = document.number("replicas"), document.number("shards")
     if copies is not None and copies.value > 1 and shards is not None:
         values["dp_shard"] = shards
@@ -160,10 +144,7 @@ def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, W
 
 
 def _second_software(document: WrittenDocument) -> dict[str, Written]:
-    moved, kernels = document.flag("parameter_offload"), document.given("kernels")
-    values: dict[str, Any] = {}
-    if moved is not None and moved.value:
-        values["offload_parameters"] = True
+    values, kernels = document.choices("parameter_offload"), document.given("kernels")
     if kernels is not None and "liger" in str(kernels.value):
         values |= {"loss": "chunked", "fused_kernels": True}
     return {"software": Written(values)} if values else {}
@@ -326,26 +307,18 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
     document.check_names("", listed, "LLaMA-Factory")
     values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
-    values |= {**_eight_bits(document), **({"devices": devices} if devices else {})}
-    values |= _sharding(document, file)
+    values |= {**document.bound("eight_bit_training"), **stated(devices=devices)}
+    values |= sharding_values(document, file, SHIPPED)
     values |= launched_values(document, launcher, file, values)
-    values |= _recompute(document)
-    values |= _megatron(document)
+    values |= document.bound("not_recomputed") | _megatron(document)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values)
     values |= document.bound("sequence_length")
-    values = with_software(values, _adapters(document), _software(document), _read_rl(document))
+    software = software_of(document, "compiled", "pure_bf16", "cpu_offload", "state_offload", "liger")
+    values = with_software(values, _adapters(document), software, _read_rl(document))
     note_packing(document)
     document.stop_at_problems()
-    model = model_of(document)
-    return assembled(
-        "llama-factory",
-        file,
-        without_open(values),
-        model=model,
-        opened=document.opened,
-        warnings=document.notes,
-    )
+    return assembled_document(document, file, without_open(values), model_of(document))
 
 
 def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
@@ -379,32 +352,12 @@ def _started(script: Script, command: Command, outside: Mapping[str, str]) -> Wr
     return None if count is None else Written(count, command.line, words)
 
 
-def _eight_bits(document: WrittenDocument) -> dict[str, Written]:
-    flag = document.flag("eight_bit_training")
-    return {"precision": replace(flag, value="fp8")} if flag is not None and flag.value else {}
-
-
-def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    return sharding_values(document, file, SHIPPED)
-
-
-def _recompute(document: WrittenDocument) -> dict[str, Written]:
-    """Return recompute, which is on unless a file turns it off."""
-    off = document.flag("not_recomputed")
-    if off is None:
-        return {"recompute": Written("full", default=True)}
-    return {"recompute": Written("none" if off.value else "full", off.line, off.words)}
-
-
 def _megatron(document: WrittenDocument) -> dict[str, Written]:
     """Return the degrees of Megatron-LM by mcore_adapter."""
-    values = document.bound("tp", "pp", "cp", "ep", "vpp")
-    sp, sharded = document.flag("sp"), document.flag("distributed_optimizer")
+    values, sp = document.bound("tp", "pp", "cp", "ep", "vpp"), document.flag("sp")
     if sp is not None and "tp" in values and values["tp"].value > 1:
         values["sp"] = sp
-    if sharded is not None:
-        values["zero"] = Written(int(bool(sharded.value)), sharded.line, sharded.words)
-    values |= document.bound("recompute")
+    values |= document.bound("distributed_optimizer", "recompute")
     if values and not (values.keys() <= {"cp"}):
         document.notes.append("degrees of Megatron-LM: they need USE_MCA=1 and mcore_adapter")
     return values
@@ -433,20 +386,6 @@ def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
     if bits is not None and base is None:
         document.notes.append(f"{bits.words}: read as a base in 16 bits")
     return base_values(document, base)
-
-
-def _software(document: WrittenDocument) -> dict[str, Written]:
-    values: dict[str, Any] = {}
-    for name, key in (("compiled", "compile"), ("pure_bf16", "pure_bf16")):
-        flag = document.flag(name)
-        if flag is not None:
-            values[key] = flag.value
-    if offloads_parameters(document):
-        values["offload_parameters"] = True
-    liger = document.flag("liger")
-    if liger is not None and liger.value:
-        values |= {"loss": "chunked", "fused_kernels": True}
-    return {"software": Written(values)} if values else {}
 
 
 def _read_rl(document: WrittenDocument) -> dict[str, Written]:

@@ -15,10 +15,10 @@ from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
-from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
@@ -53,13 +53,11 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapted_parameters,
     adapter_values,
     add_leaves,
-    alone,
     batch_of,
     first_file,
     key_names,
     model_of,
     note_packing,
-    offloads_parameters,
     optimizer_of,
     packing,
     precision_of,
@@ -71,10 +69,10 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     rl_of,
     rollouts,
     sharding_values,
+    software_of,
     stands,
     whole_name,
     with_defaults,
-    without_open,
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
@@ -146,11 +144,6 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     kind = checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
-    sections = {
-        "fsdp": _fsdp,
-        "deepspeed": _deepspeed,
-        "replicas": _replicas,
-    }
     planned = plan_values(TRAINER, "written", job, layout)
     if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
@@ -158,7 +151,7 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **planned,
         "steps": microbatches(job, layout),
         **formats(job),
-        **sections[kind](job, layout),
+        **_sharding(job, layout, kind),
         **_recompute(layout, kind),
         **(_trl(job, layout, kind) if job.adapters is not None or job.rl is not None else {}),
         **(_adapters(job, job.adapters, kind) if job.adapters is not None else {}),
@@ -169,24 +162,15 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
     return nested(TRAINER, values)
 
 
-def _deepspeed(job: Job, layout: Layout) -> dict[str, Any]:
-    return {"optimizer": optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
-
-
-def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
+def _sharding(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
+    if kind == "deepspeed":
+        return {"optimizer": optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
+    if kind == "replicas":
+        return {"optimizer": optim_name(job)}
     recomputes = layout.mode == "full" and not layout.activation_offload
-    return {
-        "optimizer": optim_name(job),
-        "fsdp": True,
-        **fsdp_values(layout),
-        "cpu_offload": True if job.software.offload_parameters else None,
-        "fsdp_recompute": recomputes,
-    }
-
-
-def _replicas(job: Job, layout: Layout) -> dict[str, Any]:
-    del layout
-    return {"optimizer": optim_name(job)}
+    moved = True if job.software.offload_parameters else None
+    fsdp = {"fsdp": True, **fsdp_values(layout), "cpu_offload": moved, "fsdp_recompute": recomputes}
+    return {"optimizer": optim_name(job), **fsdp}
 
 
 def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
@@ -313,37 +297,34 @@ def read_trainer(file: LaunchFile) -> Configuration:
     names = key_names("trainer").union(_PROGRAM)
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
-    values = {**alone(), **({"devices": devices} if devices else {})}
+    values = {**alone(), **stated(devices=devices)}
     values |= {**precision_of(document), "optimizer": optimizer_of(document)}
     values |= sharding_values(document, file)
     launched = launched_values(document, launcher, file, values)
     values |= launched
     _leave_open(document)
     _of_the_program(document, file, launched)
-    if (
-        values.get("precision", OPEN).default
-        and not stands(document, "zero_of_program")
-        and any(
-            written.value != TRAINER.data["dtypes"]["fp32"]
-            for name in TRAINER.data["weight_types"]
-            if (written := document.given(name)) is not None
-        )
-    ):
-        # Weights of another type without autocast: what is computed in depends on the program.
-        document.opened.add("precision")
-    for name in TRAINER.data["weight_types"]:
-        document.text(name, tuple(TRAINER.data["weight_type_names"]))
+    _open_types(document, values)
     values |= _read_recompute(document, values)
     with_defaults(document, "mbs", "steps")
     values |= batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
-    values |= {"sequence_length": length} if length else {}
-    values = with_software(values, _software(document), _read_adapters(document), _read_rl(document, file))
+    values |= stated(sequence_length=length)
+    software = software_of(document, "compiled", "cpu_offload", "state_offload", "liger")
+    values = with_software(values, software, _read_adapters(document), _read_rl(document, file))
     note_packing(document)
     document.stop_at_problems()
-    model = model_of(document)
-    values = without_open(values)
-    return assembled("trainer", file, values, model=model, opened=document.opened, warnings=document.notes)
+    return assembled_document(document, file, without_open(values), model_of(document))
+
+
+def _open_types(document: WrittenDocument, values: Mapping[str, Written]) -> None:
+    """Leave the precision open of weights of another type without autocast: the program decides it."""
+    types = [document.given(name) for name in TRAINER.data["weight_types"]]
+    other = any(one is not None and one.value != TRAINER.data["dtypes"]["fp32"] for one in types)
+    if other and values.get("precision", OPEN).default and not stands(document, "zero_of_program"):
+        document.opened.add("precision")
+    for name in TRAINER.data["weight_types"]:
+        document.text(name, tuple(TRAINER.data["weight_type_names"]))
 
 
 def _leave_open(document: WrittenDocument) -> None:
@@ -500,7 +481,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
     on = next((flag for flag in flags if flag.value), None)
     if on is None:
         return recompute_of(document, *paths)
-    fields = {"recompute": Written("full", on.line, on.words)}
+    fields = {"recompute": on.of("full")}
     for every_name, offload_name in (
         ("recompute_every", "activation_offload"),
         ("earlier_every", "earlier_offload"),
@@ -509,25 +490,12 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
         if every is not None and every.value > 1:
             document.notes.append(f"{every.words}: recompute of every {every.value}th layer is not read")
             fields["recompute"] = OPEN
-        offload = document.flag(offload_name)
-        if offload is not None and offload.value:
+        offload = document.on(offload_name)
+        if offload is not None:
             states = values["offload"].value if "offload" in values else None
             both = "optimizer+activations" if states else "activations"
-            fields["offload"] = Written(both, offload.line, offload.words)
+            fields["offload"] = offload.of(both)
     return fields
-
-
-def _software(document: WrittenDocument) -> dict[str, Written]:
-    """Return choices of the software that arguments make."""
-    compiled, liger = document.flag("compiled"), document.flag("liger")
-    values: dict[str, Any] = {}
-    if compiled is not None:
-        values["compile"] = compiled.value
-    if offloads_parameters(document):
-        values["offload_parameters"] = True
-    if liger is not None and liger.value:
-        values |= {"loss": "chunked", "fused_kernels": True}
-    return {"software": Written(values)} if values else {}
 
 
 def _read_adapters(document: WrittenDocument) -> dict[str, Written]:

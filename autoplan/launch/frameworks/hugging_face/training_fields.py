@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from autoplan.catalog import checkpoint_model
 from autoplan.launch.bindings.interface import listed_data
 from autoplan.launch.bindings.written_document import WrittenDocument
-from autoplan.launch.configuration import LaunchFile, Written
+from autoplan.launch.configuration import LaunchFile, Written, stated
 from autoplan.launch.frameworks.deepspeed import BATCHES, inner_document, named_deepspeed, sharding_of
 from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
 from autoplan.launch.known_models import other_architecture
@@ -22,6 +22,18 @@ from autoplan.schema.adapters import ATTENTION_MODULES, MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.post_training import RLSpec
+
+
+def software_of(document: WrittenDocument, *switches: str) -> dict[str, Written]:
+    """Return the choices of software that switches make; the text of ``fsdp`` may offload parameters, too."""
+    values: dict[str, Any] = {}
+    for name in switches:
+        values |= document.choices(name)
+        fsdp = document.entries.get("fsdp") if name == "cpu_offload" else None
+        if fsdp is not None and "offload" in str(fsdp.value).lower():
+            values["offload_parameters"] = True
+    return {"software": Written(values)} if values else {}
+
 
 #: A value that another file decides, or a field that is not read.
 OPEN: Final = Written(None)
@@ -37,16 +49,6 @@ _PACKED: Final = re.compile(r"(?i)(?:^|[-_/])(?:awq|gptq|bnb|nf4|int[48]|[48]-?b
 _QUERIES: Final = ("q_proj",)
 _LATENT_QUERIES: Final = ("q_a_proj", "q_b_proj")
 _LATENT_MODULES: Final = ("kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
-#: What holds where a file says nothing else.
-_ALONE: Final[Mapping[str, Any]] = {
-    "tp": 1,
-    "pp": 1,
-    "cp": 1,
-    "ep": 1,
-    "sp": False,
-    "zero": 0,
-    "recompute": "none",
-}
 
 
 def with_defaults(document: WrittenDocument, *names: str) -> None:
@@ -84,16 +86,6 @@ def add_leaves(document: WrittenDocument, prefix: str, node: Mapping[str, Any], 
             document.entries[path] = Written(value, line, f"{key}: {str(value)[:40]!r}")
 
 
-def alone() -> dict[str, Written]:
-    """Return the values of data parallelism alone, without sharding and recompute."""
-    return {key: Written(value, default=True) for key, value in _ALONE.items()}
-
-
-def without_open(values: Mapping[str, Written]) -> dict[str, Written]:
-    """Return the values that are known."""
-    return {key: written for key, written in values.items() if written.value is not None}
-
-
 def precision_of(document: WrittenDocument) -> dict[str, Written]:
     """Return the precision that ``bf16`` and ``fp16`` say; nothing where one of them is ``auto``."""
     values = [(name, flag) for name in ("bf16", "fp16") if (flag := document.flag(name)) and flag.value]
@@ -103,7 +95,7 @@ def precision_of(document: WrittenDocument) -> dict[str, Written]:
         )
     if values:
         name, flag = values[0]
-        return {"precision": Written(name, flag.line, flag.words)}
+        return {"precision": flag.of(name)}
     if document.automatic("bf16") or document.automatic("fp16"):
         return {}
     return {"precision": Written("fp32", default=True)}
@@ -117,7 +109,7 @@ def optimizer_of(document: WrittenDocument) -> Written:
     name = written.value.lower()
     if name not in names:
         document.notes.append(f"the optimizer {written.value[:40]!r} is not priced: left open")
-    return Written(names.get(name), written.line, written.words)
+    return written.of(names.get(name))
 
 
 def batch_of(
@@ -140,12 +132,8 @@ def batch_of(
 
 def recompute_of(document: WrittenDocument, *paths: str) -> dict[str, Written]:
     """Return whether layers are recomputed, by the first of ``paths`` that says so."""
-    values = next((flag for path in paths if (flag := document.flag(path)) is not None), None)
-    return (
-        {}
-        if values is None
-        else {"recompute": Written("full" if values.value else "none", values.line, values.words)}
-    )
+    flag = next((flag for path in paths if (flag := document.flag(path)) is not None), None)
+    return stated(recompute=flag and flag.of("full" if flag.value else "none"))
 
 
 def deepspeed_values(document: WrittenDocument, file: LaunchFile | None = None) -> dict[str, Written]:
@@ -185,12 +173,12 @@ def deepspeed_or_shipped(
     document.notes.append(
         f"{other.words} (line {other.line}): read as the file of that name that {shipped.framework} ships"
     )
-    values = {"zero": Written(int(match[1]), other.line, other.words)}
+    values = {"zero": other.of(int(match[1]))}
     if match[2] and match[1] == "3":
         # Of ZeRO-3 the shipped files move parameters, and states but in the one named by its parameters.
-        values["software"] = Written({"offload_parameters": True}, other.line, other.words)
+        values["software"] = other.of({"offload_parameters": True})
     if match[2] and not match[2].endswith("_params"):
-        values["offload"] = Written("optimizer", other.line, other.words)
+        values["offload"] = other.of("optimizer")
     return values
 
 
@@ -203,7 +191,7 @@ def _ranks(inner: WrittenDocument) -> dict[str, Written]:
         product = f"{mbs.value} x {steps.value} = {mbs.value * steps.value}"
         inner.refuse(f"{product} does not divide {inner.path(BATCHES[0])} {batch.value}", BATCHES[0])
         return {}
-    return {"dp": Written(batch.value // (mbs.value * steps.value), batch.line, batch.words)}
+    return {"dp": batch.of(batch.value // (mbs.value * steps.value))}
 
 
 def model_of(document: WrittenDocument) -> str | None:
@@ -228,13 +216,6 @@ def model_of(document: WrittenDocument) -> str | None:
     return entry
 
 
-def offloads_parameters(document: WrittenDocument) -> bool:
-    """Return whether shards of parameters are in host memory, by a key or by the text of ``fsdp``."""
-    flag = document.flag("cpu_offload") or document.flag("state_offload")
-    fsdp = document.entries.get("fsdp")
-    return (fsdp is not None and "offload" in str(fsdp.value).lower()) or bool(flag and flag.value)
-
-
 def adapter_values(
     rank: Written | None, targets: Written | None, *, every: bool, more: Mapping[str, Any]
 ) -> dict[str, Written]:
@@ -244,7 +225,7 @@ def adapter_values(
     names = targets.value if targets else None
     listed = names if isinstance(names, list) else str(names or "").split(",")
     value = {"rank": rank.value, "targets": "all" if every else _targets(listed), **more}
-    return {"adapters": Written(value, rank.line, rank.words)}
+    return {"adapters": rank.of(value)}
 
 
 def adapted_modules(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
@@ -331,8 +312,8 @@ def packing(job: Job) -> dict[str, Any]:
 
 def note_packing(document: WrittenDocument) -> None:
     """Note where a file packs documents, whose lengths it does not say."""
-    packed = document.flag("packed")
-    if packed is not None and packed.value:
+    packed = document.on("packed")
+    if packed is not None:
         document.notes.append(f"{packed.words}: the job says how long its documents are (workload.documents)")
 
 
@@ -363,7 +344,7 @@ def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, 
         value["beta"] = beta
     if method.value == "grpo":
         value |= read_rollouts(document)
-    return {"rl": Written(value, method.line, method.words)}
+    return {"rl": method.of(value)}
 
 
 def read_rollouts(document: WrittenDocument) -> dict[str, Any]:
@@ -413,17 +394,13 @@ def sharding_values(
 
 def _own_program(document: WrittenDocument) -> dict[str, Written]:
     """Return the sharding that a program of DeepSpeed's own is given as arguments, and its precision."""
-    stage = document.number("zero_of_program", least=0)
-    values = {"zero": stage} if stage is not None else {}
-    moved, dtype = document.flag("zero_offload"), document.given("dtype")
-    if moved is not None and moved.value:
-        values["offload"] = Written("optimizer", moved.line, moved.words)
-    rank = document.number("deepspeed_rank", least=0)
+    values = stated(zero=document.number("zero_of_program", least=0)) | document.bound("zero_offload")
+    rank, dtype = document.number("deepspeed_rank", least=0), document.given("dtype")
     if rank is not None and rank.value:
         document.opened.add("adapters")
     named = TRAINER.data["own_precisions"].get(str(dtype.value)) if dtype is not None else None
     if named is not None and dtype is not None:
-        values["precision"] = Written(named, dtype.line, dtype.words)
+        values["precision"] = dtype.of(named)
     elif not any(document.flag(name) for name in ("bf16", "fp16")):
         document.opened.add("precision")
     return values
@@ -460,7 +437,7 @@ def _resharded(document: WrittenDocument) -> dict[str, Written]:
         name = str(written.value).lower()
         stages = {"true": 3, "false": 2, **{key: zero for key, (zero, _) in _STRATEGIES.items()}}
         if name in stages:
-            return {"zero": Written(stages[name], written.line, written.words)}
+            return {"zero": written.of(stages[name])}
         document.refuse(f"{name[:40]!r} is none of {', '.join(stages)}", path)
     return {}
 

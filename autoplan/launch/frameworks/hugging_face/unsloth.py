@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from autoplan.catalog import checkpoint_model, load_entry
+from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled
+from autoplan.launch.assembly import assembled, without_open
 from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
@@ -34,7 +34,6 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     batch_of,
     optimizer_of,
     precision_of,
-    without_open,
 )
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
@@ -47,7 +46,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_software,
     stack_note,
 )
-from autoplan.launch.known_models import hub_name
+from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import MLP_MODULES, AdapterSpec
 from autoplan.schema.job import Job
@@ -280,14 +279,9 @@ def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Writ
     more |= {"dropout": share} if (share := _share(document)) else {}
     names = adapted.value if adapted is not None and isinstance(adapted.value, list | tuple) else ()
     # Modules of the MLP are the stacks of experts, too.
-    if set(names) & set(MLP_MODULES) and _has_experts(model):
+    if set(names) & set(MLP_MODULES) and has_experts(model):
         more["experts"] = True
     return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
-
-
-def _has_experts(model: str | None) -> bool:
-    entry = load_entry("model", model) if model is not None else None
-    return isinstance(entry, ModelSpec) and entry.moe is not None
 
 
 def _share(document: WrittenDocument) -> float:

@@ -106,7 +106,7 @@ class Arguments:
         if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) < least:
             self.refuse(f"{written.value[:40]!r} is not an integer of at least {least}", name, written.line)
             return None
-        return Written(int(text), written.line, written.words)
+        return written.of(int(text))
 
     def present(self, *names: str) -> dict[str, Written]:
         """Return the values of the numbers and switches among ``names`` that are given, or have a default."""

@@ -70,7 +70,7 @@ def _pipeline(arguments: Arguments) -> Written:
     """Return the pipeline stages; Megatron-DeepSpeed can be told to have none."""
     none = arguments.flag("no_pipeline")
     if none is not None:
-        return Written(1, none.line, none.words)
+        return none.of(1)
     return arguments.number("pp") or _default(1)
 
 
@@ -100,25 +100,25 @@ def _zero(arguments: Arguments) -> Written:
         if zero is None:
             arguments.refuse(f"{name[:40]!r} is none of {', '.join(names.values())}", "sharding")
         flag = strategy or fsdp
-        return Written(zero or 0, flag.line, flag.words)
+        return flag.of(zero or 0)
     torch = arguments.flag("torch_fsdp2")
     if torch is not None:
         unsharded_parameters = arguments.flag("torch_fsdp2_gathered")
-        return Written(2 if unsharded_parameters else 3, torch.line, torch.words)
+        return torch.of(2 if unsharded_parameters else 3)
     stage = arguments.number("zero_stage", least=0)
     if stage is not None and stage.value:
         if stage.value > 3:
             arguments.refuse(f"{stage.value} is no ZeRO stage", "zero_stage")
         return stage
     sharded = arguments.flag("distributed_optimizer")
-    return Written(1, sharded.line, sharded.words) if sharded else _default(0)
+    return sharded.of(1) if sharded else _default(0)
 
 
 def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | None) -> dict[str, Written]:
     granularity = arguments.text("recompute")
     short = arguments.flag("recompute_attention")
     if short is not None and (granularity is None or granularity.value in {"full", "selective"}):
-        granularity = Written("selective", short.line, short.words)
+        granularity = short.of("selective")
     if granularity is None:
         return _earlier_recompute(arguments, values, layers)
     if granularity.value == "selective":
@@ -131,7 +131,7 @@ def _recompute(arguments: Arguments, values: dict[str, Written], layers: int | N
         # The default of Megatron-DeepSpeed.
         count = Written(1, method.line, method.words, default=True)
     if method is not None and count is not None and count.value == 0:
-        return {"recompute": Written("none", count.line, count.words)}
+        return {"recompute": count.of("none")}
     if method is not None and count is not None:
         return _full(arguments, values, method, count, layers)
     for name in ("recompute_method", "recompute_num_layers"):
@@ -152,7 +152,7 @@ def _selective(arguments: Arguments, granularity: Written) -> dict[str, Written]
     if mode is None:
         arguments.leave_open(["recompute"], f"{FLAGS['recompute_modules']} {listed}", granularity.line)
         return {}
-    return {"recompute": Written(mode, granularity.line, granularity.words)}
+    return {"recompute": granularity.of(mode)}
 
 
 def _earlier_recompute(
@@ -166,9 +166,7 @@ def _earlier_recompute(
         return _full(arguments, values, method, count or _default(1), layers)
     if every is not None:
         count = arguments.number("deepspeed_recompute_num_layers")
-        return _full(
-            arguments, values, Written("uniform", every.line, every.words), count or _default(1), layers
-        )
+        return _full(arguments, values, every.of("uniform"), count or _default(1), layers)
     return {"recompute": _default("none")}
 
 
@@ -177,7 +175,7 @@ def _full(
 ) -> dict[str, Written]:
     """Return full recompute by a method: of units of layers, or of the first layers of virtual stages."""
     if method.value == "uniform":
-        fields = {"recompute": Written("full", method.line, method.words)}
+        fields = {"recompute": method.of("full")}
         return fields if count.value == 1 else {**fields, "recompute_num_layers": count}
     if method.value != "block":
         arguments.refuse(f"{method.value[:40]!r} is neither uniform nor block", "recompute_method")
@@ -212,7 +210,7 @@ def _offload(arguments: Arguments, layers: int | None) -> dict[str, Written]:
     values: dict[str, Written] = {}
     if count is not None and moved and layers is not None:
         every = _offload_every(count.value, layers)
-        values["offload_every"] = Written(every, count.line, count.words)
+        values["offload_every"] = count.of(every)
         if every == 1 and count.value != layers - RESIDENT_LAYERS:
             arguments.notes.append(f"{count.words}: read as offload of the activations of all layers")
     names = [
@@ -220,7 +218,7 @@ def _offload(arguments: Arguments, layers: int | None) -> dict[str, Written]:
     ]
     written = states or count
     if names and written is not None:
-        values["offload"] = Written("+".join(names), written.line, written.words)
+        values["offload"] = written.of("+".join(names))
     return values
 
 
@@ -260,16 +258,16 @@ def _training(arguments: Arguments) -> dict[str, Written]:
 def _precision(arguments: Arguments) -> Written:
     fp8, fp4 = arguments.text("fp8_format"), arguments.text("fp4_format")
     if fp4 is not None:
-        return Written("nvfp4", fp4.line, fp4.words)
+        return fp4.of("nvfp4")
     if fp8 is not None:
         recipe = arguments.text("fp8_recipe")
-        return Written("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8", fp8.line, fp8.words)
+        return fp8.of("mxfp8" if recipe and recipe.value == "mxfp8" else "fp8")
     flags = [(name, written) for name in ("bf16", "fp16") if (written := arguments.flag(name)) is not None]
     if len(flags) > 1:
         arguments.refuse(f"{FLAGS['bf16']} and {FLAGS['fp16']} exclude each other", "fp16")
     for name, written in flags[:1]:
         if written is not None:
-            return Written(name, written.line, written.words)
+            return written.of(name)
     if any(flag not in arities() for flag in arguments.given):
         # A program with arguments of its own may have another default than single precision.
         arguments.opened.add("precision")
@@ -284,11 +282,11 @@ def _optimizer(arguments: Arguments) -> Written:
     ours = TABLE["optimizer"].ours(spelt) or spelt
     moments = TABLE["moments"].ours(states.value) if states is not None else None
     if ours == "adamw" and states is not None and moments is not None:
-        return Written(moments, states.line, states.words)
+        return states.of(moments)
     if ours not in {"adamw", "sgd", "lion", "muon"}:
         arguments.notes.append(f"the optimizer {name[:40]!r} is not priced: left open")
         arguments.opened.add("optimizer")
-    return Written(ours, written.line, written.words) if written else _default(ours)
+    return written.of(ours) if written else _default(ours)
 
 
 def _stages(arguments: Arguments, pp: Written, layers: int | None) -> dict[str, Written]:
@@ -333,8 +331,8 @@ def _virtual(arguments: Arguments, pp: Written, total: int | None) -> Written:
         arguments.refuse(
             f"{per_virtual.value} does not divide the {shown}", "layers_per_virtual_stage", per_virtual.line
         )
-        return Written(1, per_virtual.line, per_virtual.words)
-    return Written(max(1, share // per_virtual.value), per_virtual.line, per_virtual.words)
+        return per_virtual.of(1)
+    return per_virtual.of(max(1, share // per_virtual.value))
 
 
 def _shown(pp: Written, layers: int) -> str:
@@ -417,8 +415,8 @@ def _of_layout(arguments: Arguments, pp: Written) -> dict[str, Written]:
     if any("m" in part for part in parts):
         arguments.notes.append("layers of multi-token prediction are not read")
     return {
-        "vpp": Written(vpp, written.line, written.words),
-        "stages": Written(stages, written.line, written.words),
+        "vpp": written.of(vpp),
+        "stages": written.of(stages),
     }
 
 

@@ -211,7 +211,7 @@ def sharded_ranks(arguments: Arguments, values: Mapping[str, Written]) -> dict[s
     if ranks % instances.value:
         message = f"{instances.value} instances do not divide the {ranks} data-parallel ranks"
         arguments.refuse(message, "optimizer_instances", instances.line)
-    return {"dp_shard": Written(ranks // instances.value, instances.line, instances.words)}
+    return {"dp_shard": instances.of(ranks // instances.value)}
 
 
 def _elsewhere(arguments: Arguments) -> list[str]:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from autoplan.catalog import load_entry
 from autoplan.launch.assembly import assembled
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
@@ -24,6 +23,7 @@ from autoplan.launch.frameworks.torchtitan.override_words import (
     read_overrides,
     read_toml,
 )
+from autoplan.launch.known_models import model_entry
 from autoplan.schema.model import ModelSpec
 from autoplan.schema.stage_layers import chunks_of
 
@@ -105,8 +105,7 @@ def titan_configuration(
 
     ``defaults`` hold where it says nothing, by path; ``devices`` are those that a script starts.
     """
-    model = load_entry("model", name) if name else None
-    settings = TitanSettings(document, defaults, model if isinstance(model, ModelSpec) else None)
+    settings = TitanSettings(document, defaults, model_entry(name))
     values = _degrees(settings)
     count = file.devices or (devices.value if devices else None)
     if devices is not None:
@@ -175,9 +174,9 @@ def _sharding(
     where = shard if not shard.default or replicate.default else replicate
     fields["dp"] = Written(replicate.value * ranks, where.line, where.words, default=where.default)
     if devices is None:
-        fields["devices"] = Written(replicate.value * ranks * model, where.line, where.words)
+        fields["devices"] = where.of(replicate.value * ranks * model)
     if replicate.value > 1 and fields["zero"].value:
-        fields["dp_shard"] = Written(max(1, ranks) * cp, replicate.line, replicate.words)
+        fields["dp_shard"] = replicate.of(max(1, ranks) * cp)
     return fields
 
 
@@ -190,7 +189,7 @@ def _zero(settings: TitanSettings, values: Mapping[str, Written], *, sharded: bo
     stage = 3 if name == "always" or (name == "default" and values["pp"].value == 1) else 2
     if policy is None or policy.default:
         return Written(stage, default=True)
-    return Written(stage, policy.line, policy.words)
+    return policy.of(stage)
 
 
 def _stages(settings: TitanSettings, values: Mapping[str, Written]) -> dict[str, Written]:
@@ -340,7 +339,7 @@ def _recompute_values(settings: TitanSettings, values: Mapping[str, Written]) ->
         return {"recompute": mode}
     every = int(str(option.value))
     if every == 1:
-        return {"recompute": Written("full", mode.line, mode.words)}
+        return {"recompute": mode.of("full")}
     layers, pp = settings.model.layers if settings.model else None, values.get("pp")
     if layers is None or pp is None or pp.value > 1:
         settings.document.notes.append(
@@ -374,7 +373,7 @@ def _training_values(settings: TitanSettings) -> dict[str, Written]:
         values["software"] = Written(software)
     offload = settings.flag("offload")
     if offload is not None and offload.value:
-        values["offload"] = Written("optimizer", offload.line, offload.words)
+        values["offload"] = offload.of("optimizer")
         settings.document.notes.append(f"{offload.words}: parameters are in host memory as well, not priced")
     return values
 
@@ -388,7 +387,7 @@ def _converted(settings: TitanSettings) -> dict[str, Written]:
     values = next(
         (ours for name in names for theirs, ours in TABLE.data["converters"].items() if name == theirs), None
     )
-    return {"precision": Written(values, converters.line, converters.words)} if values else {}
+    return {"precision": converters.of(values)} if values else {}
 
 
 def _optimizer(settings: TitanSettings) -> Written | None:
@@ -399,7 +398,7 @@ def _optimizer(settings: TitanSettings) -> Written | None:
     if named.value.lower() not in names:
         settings.document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
         return None
-    return Written(names[named.value.lower()], named.line, named.words)
+    return named.of(names[named.value.lower()])
 
 
 def _software(settings: TitanSettings, dtype: Written | None) -> dict[str, Any]:
