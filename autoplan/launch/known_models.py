@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from autoplan.catalog import entry_names, entry_text, load_entry
+from autoplan.launch.bindings.interface import interface
 from autoplan.schema.model import ModelSpec
 
 
@@ -24,7 +25,7 @@ def has_experts(name: str | None) -> bool:
 
 #: Fields that do not decide what a model is.
 _ASIDE: Final = frozenset(
-    {
+    (
         "name",
         "title",
         "source",
@@ -32,38 +33,13 @@ _ASIDE: Final = frozenset(
         "schema_version",
         "published_parameters",
         "published_active_parameters",
-    }
+    )
 )
 _HUB: Final = re.compile(r"([\w.-]{1,100}/[\w.-]{1,100}) on Hugging Face")
 #: Names by what they are; between letters and digits a name ends where a model's size or version begins.
-_KINDS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
+_KINDS: Final = tuple(
     (kind, re.compile(rf"(?:^|[^a-z0-9])(?:{names})(?![a-z])", re.IGNORECASE))
-    for kind, names in (
-        (
-            "an encoder and a decoder",
-            (
-                r"(?:flan-?|m|by|long-?|code|u)?t5|bart|mbart|pegasus|marian|nllb|whisper|"
-                r"seamless\w*|ul2|t0pp?"
-            ),
-        ),
-        ("an encoder", r"\w*bert\w*|\w*electra|xlnet|bge|e5|gte|camembert|mlm|ict|realm|biencoder"),
-        ("a state-space model", r"\w*mamba\w*|rwkv\w*|hyena\w*|griffin|xlstm"),
-        (
-            "a hybrid with state-space layers",
-            r"falcon-?h\d?|nemotron-?h|nemotron-3|jamba|[zb]amba\d?|zebra-llama",
-        ),
-        (
-            "an image encoder",
-            (
-                r"vit|deit|swin|dinov?\d?|siglip\w*|clip|convnext\w*|resnet\w*|beit|sam|"
-                r"vision_(?:classify|inpaint|dino)"
-            ),
-        ),
-        (
-            "a diffusion model",
-            r"\w*diffusion\w*|sdxl\w*|flux(?:\.?\d)?|dit|unet\w*|wan\d\w*|imagen|controlnet",
-        ),
-    )
+    for kind, names in interface("names").data["architectures"].items()
 )
 
 

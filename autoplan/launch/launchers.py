@@ -8,7 +8,7 @@ here-documents, so that what a launcher emits is whole. Options are those of ``t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -253,33 +253,7 @@ SLURM: Final = Target("slurm", "Slurm", "24.11", "names checked", emit_slurm, st
 
 _TASK_FILE: Final = "task.yaml"
 #: Accelerators by our names of devices.
-_ACCELERATORS: Final = {
-    "a10": "A10",
-    "a10g": "A10G",
-    "a100-pcie-40gb": "A100",
-    "a100-sxm4-40gb": "A100",
-    "a100-pcie-80gb": "A100-80GB",
-    "a100-sxm4-80gb": "A100-80GB",
-    "a30": "A30",
-    "a40": "A40",
-    "b200-sxm-180gb": "B200",
-    "b300-sxm-288gb": "B300",
-    "gb200-186gb": "GB200",
-    "gb300-288gb": "GB300",
-    "gh200-96gb": "GH200",
-    "h100-pcie-80gb": "H100",
-    "h100-sxm5-80gb": "H100",
-    "h200-sxm-141gb": "H200",
-    "l4": "L4",
-    "l40s": "L40S",
-    "mi300x": "MI300X",
-    "rtx-a6000": "A6000",
-    "t4": "T4",
-    "v100-pcie-16gb": "V100",
-    "v100-sxm2-16gb": "V100",
-    "v100-pcie-32gb": "V100-32GB",
-    "v100-sxm2-32gb": "V100-32GB",
-}
+_ACCELERATORS: Final[Mapping[str, str]] = interface("skypilot").data["accelerators"]
 
 
 def emit_skypilot(run: PlannedRun) -> Emission:

@@ -84,39 +84,7 @@ _TRTLLM: Final = "trtllm-serve"
 #: Commands of trtllm-serve that serve no model.
 _OTHERS: Final = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve"})
 #: Programs that start others, besides Python and those that serve.
-_STARTERS: Final = frozenset(
-    (
-        "vllm",
-        "sglang",
-        "trtllm-serve",
-        "trtllm-llmapi-launch",
-        "nohup",
-        "exec",
-        "env",
-        "time",
-        "timeout",
-        "numactl",
-        "taskset",
-        "setsid",
-        "stdbuf",
-        "sudo",
-        "srun",
-        "mpirun",
-        "mpiexec",
-        "docker",
-        "podman",
-        "singularity",
-        "apptainer",
-        "enroot",
-        "uv",
-        "uvx",
-        "nsys",
-        "kubectl",
-        "ssh",
-        "bash",
-        "sh",
-    )
-)
+_STARTERS: Final = frozenset(interface("names").data["starters"])
 #: Image whose entry point takes the arguments of the engine.
 _IMAGE: Final = re.compile(r"(?:[\w.:-]+/)*vllm-openai(?:[:@][\w.:-]+)?")
 _SIGNS: Final = re.compile(
@@ -133,17 +101,7 @@ _SEVERAL: Final = re.compile(
 )
 #: How files say a version: packages, images, and the header of what is emitted.
 _VERSIONS: Final = {
-    "vllm": re.compile(
-        r"(?:\bvllm(?:==|@)|(?<!lmcache/)vllm-openai(?::|[\"']?\s*\n\s*tag:\s*[\"']?)"
-        r"|\bfor vLLM (?:on ROCm )?(?:\(V0 engine\) )?)"
-        r"v?(\d+\.\d+(?:\.\d+)?(?:\.?post\d+)?)"
-    ),
-    "sglang": re.compile(
-        r"(?:\bsglang(?:==|@)|lmsysorg/sglang:|\bfor SGLang )v?(\d+\.\d+\.\d+(?:\.?post\d+)?)"
-    ),
-    "tensorrt-llm": re.compile(
-        r"(?:tensorrt[-_]llm(?:==|@)|tensorrt-llm/release:|\bfor TensorRT-LLM )v?(\d+\.\d+(?:\.\d+)?)"
-    ),
+    engine: re.compile(pattern) for engine, pattern in interface("names").data["versions"].items()
 }
 
 

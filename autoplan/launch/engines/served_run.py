@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from autoplan.catalog.model_names import published_format
 from autoplan.errors import UnsupportedError
+from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import LaunchFile, Values
 from autoplan.launch.engines.arguments.engine_settings import (
     ArgumentList,
@@ -215,18 +216,7 @@ def _draft(run: ServedRun) -> str | None:
 #: Formats that an engine makes of 16-bit weights while loading.
 CONVERTED: Final = frozenset({"fp8", "fp8-block"})
 #: Parts of names that say a format, the more exact ones first.
-_FORMATS: Final[tuple[tuple[str, WeightFormat], ...]] = (
-    ("nvfp4", "nvfp4"),
-    ("mxfp4", "mxfp4"),
-    ("fp4", "nvfp4"),
-    ("fp8[-_]?block", "fp8-block"),
-    ("fp8", "fp8"),
-    ("w8a8|int8", "int8"),
-    ("awq", "int4-awq"),
-    ("gptq|w4a16", "int4-gptq"),
-    ("bf16", "bf16"),
-    ("fp16", "fp16"),
-)
+_FORMATS: Final[Mapping[str, WeightFormat]] = interface("names").data["formats"]
 #: Publishers whose checkpoints in fp8 have scales of blocks of 128 x 128 (their config.json).
 _BLOCKS: Final = frozenset({"qwen", "deepseek-ai", "zai-org", "moonshotai"})
 
@@ -255,7 +245,7 @@ def format_named(checkpoint: str) -> WeightFormat | None:
     ['nvfp4', 'fp8-block', None]
     """
     publisher, _, name = checkpoint.lower().rpartition("/")
-    for part, written in _FORMATS:
+    for part, written in _FORMATS.items():
         if re.search(rf"(?:^|[-_.])(?:{part})(?:[-_.]|$)", name):
             return "fp8-block" if written == "fp8" and publisher in _BLOCKS else written
     return None

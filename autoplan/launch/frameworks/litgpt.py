@@ -44,33 +44,9 @@ from autoplan.schema.recompute import RecomputeMode
 
 _TABLE: Final = interface("litgpt")
 _FILE: Final = "litgpt.sh"
-#: Models of litgpt/config.py by their name on the hub.
-_MODELS: Final = frozenset(
-    {
-        *(f"meta-llama/Llama-2-{size}-hf" for size in ("7b", "13b", "70b")),
-        *(f"meta-llama/Meta-Llama-3-{size}" for size in ("8B", "70B")),
-        *(f"meta-llama/Llama-3.2-{size}" for size in ("1B", "3B")),
-        *(f"google/gemma-{size}" for size in ("2b", "7b", "2-2b", "2-9b", "2-27b")),
-        *(f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B", "72B")),
-        *(f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")),
-        *("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-235B-A22B"),
-        *("mistralai/Mistral-7B-v0.1", "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1"),
-        *("microsoft/phi-2", "microsoft/Phi-3-mini-4k-instruct", "codellama/CodeLlama-34b-hf"),
-        *("tiiuae/falcon-7b", "tiiuae/falcon-40b"),
-    }
-)
-#: Names that litgpt has for models which the hub has renamed since.
-_RENAMED: Final = {
-    f"meta-llama/Llama-3.1-{size}": f"meta-llama/Meta-Llama-3.1-{size}" for size in ("8B", "70B", "405B")
-}
-_OPTIMIZERS: Final = {
-    "adamw": "AdamW",
-    "adam": "Adam",
-    "sgd": "SGD",
-    "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
-    "paged-adamw": "bitsandbytes.optim.PagedAdamW",
-}
-_PRECISIONS: Final = {"bf16": "bf16-mixed", "fp32": "32-true"}
+#: Optimizers as LitGPT calls them.
+_OPTIMIZERS: Final[Mapping[str, str]] = _TABLE.data["written_optimizers"]
+_PRECISIONS: Final[Mapping[str, str]] = _TABLE.data["written_precisions"]
 #: Arguments of adapters at the products of attention.
 _ATTENTION: Final = ("lora_query", "lora_key", "lora_value", "lora_projection")
 
@@ -143,9 +119,10 @@ def _model(job: Job) -> tuple[str, str]:
     """
     first = architecture_name(job.model) or ""
     name = hub_name(job.model) or ""
-    if first not in _MODELS and first not in _RENAMED:
+    renamed = _TABLE.data["renamed"]
+    if first not in _TABLE.data["listed"] and first not in renamed:
         raise InexpressibleError(f"the model {name or job.model.name}: it is none of litgpt/config.py")
-    listed = _RENAMED.get(first, first)
+    listed = renamed.get(first, first)
     tuned = next((f"{listed}{end}" for end in ("", *_TUNED) if name == f"{first}{end}"), None)
     return (name, listed) if tuned is None else (tuned, tuned)
 

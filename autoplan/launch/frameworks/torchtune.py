@@ -10,7 +10,7 @@ the keys. ``torchao.optim`` is where torchao >= 0.9 has its 8-bit optimizers.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -52,43 +52,10 @@ _RUN: Final = re.compile(r"(?m)(?:^|[\s/])tune\s+run\b")
 _ALONE_RUN: Final = re.compile(r"(?m)^\s*#\s*tune\s+run\s+\w+_single_device\b")
 
 _FILE: Final = "torchtune.sh"
-_BOTH: Final = ("full", "lora")
-_LORA: Final = ("lora",)
 #: Models by their name on the hub: the folder and size of torchtune's configs, and the kinds there are.
-_CONFIGS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "meta-llama/Llama-2-7b-hf": ("llama2/7B", _BOTH),
-    "meta-llama/Llama-2-13b-hf": ("llama2/13B", _BOTH),
-    "meta-llama/Llama-2-70b-hf": ("llama2/70B", _LORA),
-    "meta-llama/Meta-Llama-3-8B": ("llama3/8B", _BOTH),
-    "meta-llama/Meta-Llama-3-70B": ("llama3/70B", _BOTH),
-    "meta-llama/Llama-3.1-8B": ("llama3_1/8B", _BOTH),
-    "meta-llama/Llama-3.1-70B": ("llama3_1/70B", _BOTH),
-    "meta-llama/Llama-3.2-1B": ("llama3_2/1B", _BOTH),
-    "meta-llama/Llama-3.2-3B": ("llama3_2/3B", _BOTH),
-    "mistralai/Mistral-7B-v0.1": ("mistral/7B", _BOTH),
-    "microsoft/Phi-3-mini-4k-instruct": ("phi3/mini", _BOTH),
-    "google/gemma-2b": ("gemma/2B", _BOTH),
-    "google/gemma-7b": ("gemma/7B", _BOTH),
-    "google/gemma-2-2b": ("gemma2/2B", _BOTH),
-    "google/gemma-2-9b": ("gemma2/9B", _BOTH),
-    "google/gemma-2-27b": ("gemma2/27B", _BOTH),
-    "Qwen/Qwen2.5-0.5B": ("qwen2_5/0.5B", _BOTH),
-    "Qwen/Qwen2.5-1.5B": ("qwen2_5/1.5B", _BOTH),
-    "Qwen/Qwen2.5-3B": ("qwen2_5/3B", _BOTH),
-    "Qwen/Qwen2.5-7B": ("qwen2_5/7B", _BOTH),
-    "Qwen/Qwen2.5-14B": ("qwen2_5/14B", ("lora_single_device",)),
-    "Qwen/Qwen2.5-32B": ("qwen2_5/32B", _LORA),
-    "Qwen/Qwen2.5-72B": ("qwen2_5/72B", _LORA),
-}
-#: Optimizers, and whether ``fused`` is an argument of theirs: every config of the table above gives it.
-_OPTIMIZERS: Final = {
-    "adamw": ("torch.optim.AdamW", True),
-    "adam": ("torch.optim.Adam", True),
-    "sgd": ("torch.optim.SGD", True),
-    "adamw-8bit": ("torchao.optim.AdamW8bit", False),
-    "paged-adamw": ("bitsandbytes.optim.PagedAdamW", False),
-    "paged-adamw-8bit": ("bitsandbytes.optim.PagedAdamW8bit", False),
-}
+_CONFIGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = TORCHTUNE.data["configs"]
+#: Optimizers, and whether ``fused`` is an argument of theirs.
+_OPTIMIZERS: Final[Mapping[str, tuple[str, bool]]] = TORCHTUNE.data["written_optimizers"]
 #: The whole model has one format; recipes refuse fp16.
 _PRECISIONS: Final = ("bf16", "fp32")
 _ATTENTION: Final = "[q_proj,k_proj,v_proj,output_proj]"
