@@ -8,11 +8,18 @@ from typing import Any, Final
 
 import yaml
 
-from autoplan.launch.target import Target
+from autoplan.launch.target import EmittedFile, Target
 from autoplan.results.plan import Plan
 from autoplan.schema.job import Job
 from autoplan.units import format_bytes, format_seconds
 from autoplan.version import __version__
+
+
+def yaml_file(name: str, document: Mapping[str, Any], lines: tuple[str, ...]) -> EmittedFile:
+    """Return ``document`` as a file below a comment; no line is folded, and the library quotes text."""
+    text = yaml.safe_dump(dict(document), sort_keys=False, width=10_000)
+    return EmittedFile(name, f"{as_comment(lines)}{text}")
+
 
 _LONGEST: Final = 400
 
@@ -72,10 +79,7 @@ def argument_array(
     groups: Mapping[str, Iterable[tuple[str, ...]]],
     environment: Mapping[str, str],
 ) -> str:
-    """Return a script that defines the array ``name``, with a comment above each group of arguments.
-
-    ``header`` is a comment at its top. Words are quoted for the shell.
-    """
+    """Return a script, below a comment, that defines an array with a comment above each group, quoted."""
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in environment.items())
     lines = []
     for title, group in groups.items():

@@ -185,10 +185,7 @@ _DEEPEST: Final = 60
 
 
 def with_script(file: LaunchFile) -> LaunchFile:
-    """Return the script that a job's manifest or a Dockerfile runs, as a file; any other file as it is.
-
-    Raises SpecError for a manifest that is no YAML.
-    """
+    """Return the script that a manifest or Dockerfile runs, or the file; raises SpecError for no YAML."""
     if file.values is None and is_dockerfile(file.text):
         return _of_dockerfile(file)
     if file.values is not None or not _is_manifest(file.text):

@@ -125,10 +125,7 @@ def job_name(run: PlannedRun) -> str:
 
 
 def file_lines(started: StartedProgram, folder: str) -> list[str]:
-    """Return the lines that export variables and write the framework's files into ``folder``.
-
-    ``folder`` is in shell syntax, such as ``$(mktemp -d)``.
-    """
+    """Return the lines that export variables and write the files into ``folder``, in shell syntax."""
     emission = started.emission
     lines = [f"export {name}={shlex.quote(value)}" for name, value in emission.environment.items()]
     if emission.by_arguments:
@@ -305,10 +302,7 @@ _RUNTIME: Final = "torch-distributed"
 
 
 def emit_kubernetes(run: PlannedRun) -> Emission:
-    """Return the plan as two manifests, of which a cluster takes the one that its controller knows.
-
-    Raises UnsupportedError without an image, and for a device whose resource is not known.
-    """
+    """Return two manifests to choose from; raises UnsupportedError without an image or a known resource."""
     started, group = started_program(run), node_group(run)
     if not started.image:
         raise UnsupportedError("kubernetes runs the program in a container: name it with --image")

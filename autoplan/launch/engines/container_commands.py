@@ -95,10 +95,7 @@ def _has_arguments(text: str) -> bool:
 
 
 def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
-    """Return the containers of a manifest that serve, in order; raises SpecError for what is no YAML.
-
-    ``outside`` are variables that the user sets.
-    """
+    """Return the containers that serve; raises SpecError for no YAML. The user sets ``outside``."""
     roots = _roots(text, name)
     _join_runtimes(roots)
     documents = {key: value for root in roots for key, value in config_files(root)}
@@ -252,10 +249,7 @@ def _container(values: Mapping[str, yaml.Node], around: Around) -> ServedContain
 
 
 def _takes_engine_words(tokens: Sequence[Token], *, named: bool) -> bool:
-    """Return whether arguments alone are those of vLLM's server: the model and its tensor degree.
-
-    Where the image is ``named`` after it, the model is enough.
-    """
+    """Return whether arguments are vLLM's: model and tensor degree, of a ``named`` image the model."""
     names = {token.text.partition("=")[0] for token in tokens}
     return {TABLES["vllm"].keys[name] for name in (("model",) if named else ("model", "tp"))} <= names
 

@@ -44,10 +44,7 @@ ROLES: Final = frozenset(ROLES_IN_ORDER)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A word of a command with its line; that to ``split`` is read as a shell reads it.
-
-    A word that a shell has read is ``unknown`` where its value is.
-    """
+    """A word of a command; a shell reads that to ``split``, and has read one that is ``unknown``."""
 
     text: str
     line: int

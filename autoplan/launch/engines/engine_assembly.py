@@ -75,10 +75,7 @@ def configured(
     notes: Sequence[str],
     hints: Sequence[Problem] = (),
 ) -> EngineConfiguration:
-    """Return the configuration of ``commands`` of an engine, a name and a version.
-
-    Raises SpecError with all problems; ``hints`` are added to them.
-    """
+    """Return the configuration of ``commands`` of an engine; raises SpecError, with ``hints`` added."""
     name, version = engine
     leading = [one for one in commands if not _follows(one.given)]
     engines = [_engine(name, one) for one in leading or commands]

@@ -16,10 +16,6 @@ from autoplan.launch.engines.chart_templates import Renderer, TemplateError, is_
 from autoplan.launch.engines.container_commands import is_manifest
 
 
-def _default(value: Any, given: Any = None) -> Any:  # noqa: ANN401 - any value of a template
-    return given if is_true(given) else value
-
-
 def _printf(form: str, *values: Any) -> str:  # noqa: ANN401 - any value of a template
     left = list(values)
 
@@ -32,10 +28,12 @@ def _printf(form: str, *values: Any) -> str:  # noqa: ANN401 - any value of a te
     return re.sub(r"%(?:\.?\d*f|(s|d|v|q)|%)", filled, form)
 
 
-def _yaml(value: Any) -> str:  # noqa: ANN401 - any value of a template
-    return (
-        str(yaml.safe_dump(value, default_flow_style=False, width=10_000)).removesuffix("...\n").rstrip("\n")
-    )
+def _dumped(value: object) -> str:
+    return str(yaml.safe_dump(value, default_flow_style=False, width=10_000))
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(shown(value), ensure_ascii=False)
 
 
 def _indent(count: int, text: Any) -> str:  # noqa: ANN401 - any value of a template
@@ -43,24 +41,8 @@ def _indent(count: int, text: Any) -> str:  # noqa: ANN401 - any value of a temp
     return "\n".join(f"{pad}{line}" for line in shown(text).split("\n"))
 
 
-def _nindent(count: int, text: Any) -> str:  # noqa: ANN401 - any value of a template
-    return f"\n{_indent(count, text)}"
-
-
-def _quote(*values: Any) -> str:  # noqa: ANN401 - any value of a template
-    return " ".join(json.dumps(shown(value), ensure_ascii=False) for value in values if value is not None)
-
-
 def _words(text: str) -> list[str]:
     return [word for word in re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[-_\s]+", " ", text).split(" ") if word]
-
-
-def _kebab(text: Any) -> str:  # noqa: ANN401 - any value of a template
-    return "-".join(_words(shown(text))).lower()
-
-
-def _snake(text: Any) -> str:  # noqa: ANN401 - any value of a template
-    return "_".join(_words(shown(text))).lower()
 
 
 def _index(value: Any, *keys: Any) -> Any:  # noqa: ANN401 - any value of a template
@@ -69,29 +51,9 @@ def _index(value: Any, *keys: Any) -> Any:  # noqa: ANN401 - any value of a temp
     return value
 
 
-def _dict(*pairs: Any) -> dict[str, Any]:  # noqa: ANN401 - any value of a template
-    return {shown(key): value for key, value in zip(pairs[::2], pairs[1::2], strict=True)}
-
-
 def _set(value: dict[str, Any], key: str, item: Any) -> dict[str, Any]:  # noqa: ANN401 - any value of a template
     value[key] = item
     return value
-
-
-def _eq(first: Any, *others: Any) -> bool:  # noqa: ANN401 - any value of a template
-    return any(first == other for other in others)
-
-
-def _and(*values: Any) -> Any:  # noqa: ANN401 - any value of a template
-    return next((value for value in values if not is_true(value)), values[-1])
-
-
-def _or(*values: Any) -> Any:  # noqa: ANN401 - any value of a template
-    return next((value for value in values if is_true(value)), values[-1])
-
-
-def _ternary(yes: Any, no: Any, test: Any) -> Any:  # noqa: ANN401 - any value of a template
-    return yes if test else no
 
 
 def _required(message: str, value: Any) -> Any:  # noqa: ANN401 - any value of a template
@@ -114,24 +76,20 @@ def _kind_is(kind: str, value: Any) -> bool:  # noqa: ANN401 - any value of a te
     return isinstance(value, kinds[kind])
 
 
-def _has_key(value: Any, key: str) -> bool:  # noqa: ANN401 - any value of a template
-    return isinstance(value, Mapping) and key in value
-
-
 def _number(fold: Callable[[Any, Any], Any]) -> Callable[..., int]:
     return lambda *values: int(reduce(fold, map(_int, values)))
 
 
 #: Functions by name.
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
-    "default": _default,
-    "quote": _quote,
+    "default": lambda value, given=None: given if is_true(given) else value,
+    "quote": lambda *values: " ".join(_quoted(value) for value in values if value is not None),
     "squote": lambda value: f"'{shown(value)}'",
-    "toYaml": _yaml,
+    "toYaml": lambda value: _dumped(value).removesuffix("...\n").rstrip("\n"),
     "toJson": json.dumps,
     "fromYaml": yaml.safe_load,
     "indent": _indent,
-    "nindent": _nindent,
+    "nindent": lambda count, text: f"\n{_indent(count, text)}",
     "printf": _printf,
     "print": lambda *values: "".join(map(shown, values)),
     "trim": lambda text: shown(text).strip(),
@@ -145,8 +103,8 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "contains": lambda part, text: part in shown(text),
     "hasPrefix": lambda start, text: shown(text).startswith(start),
     "hasSuffix": lambda end, text: shown(text).endswith(end),
-    "kebabcase": _kebab,
-    "snakecase": _snake,
+    "kebabcase": lambda text: "-".join(_words(shown(text))).lower(),
+    "snakecase": lambda text: "_".join(_words(shown(text))).lower(),
     "toString": shown,
     "int": _int,
     "int64": _int,
@@ -158,25 +116,25 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "splitList": lambda between, text: shown(text).split(between),
     "first": lambda values: values[0] if values else None,
     "last": lambda values: values[-1] if values else None,
-    "dict": _dict,
+    "dict": lambda *pairs: dict(zip(map(shown, pairs[::2]), pairs[1::2], strict=True)),
     "set": _set,
     "get": lambda value, key: (value or {}).get(key, ""),
-    "hasKey": _has_key,
+    "hasKey": lambda value, key: isinstance(value, Mapping) and key in value,
     "keys": list,
     "index": _index,
     "len": len,
-    "eq": _eq,
+    "eq": lambda first, *others: any(first == other for other in others),
     "ne": operator.ne,
     "lt": operator.lt,
     "le": operator.le,
     "gt": operator.gt,
     "ge": operator.ge,
-    "and": _and,
-    "or": _or,
+    "and": lambda *values: next((value for value in values if not is_true(value)), values[-1]),
+    "or": lambda *values: next((value for value in values if is_true(value)), values[-1]),
     "not": lambda value: not is_true(value),
     "empty": lambda value: not is_true(value),
     "coalesce": lambda *values: next((value for value in values if is_true(value)), None),
-    "ternary": _ternary,
+    "ternary": lambda yes, no, test: yes if test else no,
     "required": _required,
     "fail": _fail,
     "kindIs": _kind_is,

@@ -138,10 +138,7 @@ def admitted_requests(job: ServingJob) -> str:
 
 
 def written_arguments(run: ServedRun, group: EngineGroupToServe) -> tuple[EngineSettings, WrittenArguments]:
-    """Return the settings of one engine of a group, and its arguments.
-
-    Raises InexpressibleEngineError for what the engine cannot express.
-    """
+    """Return settings and arguments of one engine; raises InexpressibleEngineError for what it has not."""
     settings = _settings(run, group)
     written = WrittenArguments(run.known, group.layout)
     _WRITERS[run.known.engine](settings, written)

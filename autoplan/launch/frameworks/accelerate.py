@@ -12,12 +12,10 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
-import yaml
-
 from autoplan.launch.bindings.interface import argument_words, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import KeyEdit, changed_keys, key_edits, read_yaml
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.accelerate_values import (
     ACCELERATE,
     is_accelerate,
@@ -33,10 +31,12 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_for_replicas,
     refuse_order,
     refuse_software,
+    resident,
     stack_note,
+    with_data_alone,
     without_pipeline,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS
@@ -68,11 +68,8 @@ def emit_accelerate(run: PlannedRun) -> Emission:
     document = nested(ACCELERATE, _machines(job, layout) | _SECTIONS[kind](job, layout))
     arguments = _arguments(job, layout, kind)
     usage = f"usage: accelerate launch --config_file {_FILE} train.py {' '.join(arguments)}"
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
     notes = (f"the optimizer, {job.optimizer}, is created by the training program", *_notes(job))
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
-    return Emission((file,), arguments, notes=notes)
+    return Emission((yaml_file(_FILE, document, (*run.header, usage)),), arguments, notes=notes)
 
 
 def _kind(job: Job, layout: Layout) -> str:
@@ -95,8 +92,7 @@ def _replicas(job: Job, layout: Layout) -> _Values:
     del job
     if layout.activation_offload:
         part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
-        resident = replace(layout, optimizer_offload=False, activation_offload=False)
-        raise InexpressibleError(part, [resident])
+        raise InexpressibleError(part, [resident(layout)])
     refuse_for_replicas(layout, _STAGES)
     return {"kind": "MULTI_GPU" if layout.devices > 1 else "NO"}
 
@@ -125,8 +121,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
     """Return the section ``deepspeed_config``."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism with DeepSpeed (tp={layout.tp}, cp={layout.cp})"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [with_data_alone(layout)])
     refuse_for_zero(job, layout)
     if layout.activation_offload:
         part = "offload of activations, a section of DeepSpeed's own file (deepspeed_config_file)"
@@ -142,10 +137,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
 
 
 def _megatron(job: Job, layout: Layout) -> _Values:
-    """Return the section ``megatron_lm_config``; it is whole, as context parallelism has a default of two.
-
-    So has dropout one of 0.1.
-    """
+    """Return the whole ``megatron_lm_config``: its defaults are cp=2 and a dropout of 0.1."""
     _refuse_for_megatron(layout)
     last = layout.layers[-1]
     return {

@@ -54,10 +54,7 @@ def is_launch_script(file: LaunchFile) -> bool:
 
 
 def _read_script(file: LaunchFile) -> Configuration:
-    """Return what ``accelerate launch`` decides in a script, the last time that it starts a program.
-
-    The program of its own may have batches, degrees and recompute of any name: they stay open.
-    """
+    """Return what the last ``accelerate launch`` decides; what its program may say stays open."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
     launched = [(c, words) for c in script.commands if (words := accelerate_words(c.words))]
     if not launched:
@@ -374,7 +371,12 @@ def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
     options = _options(file.arguments)
     document.entries |= {name: Written(value, None, f"{name} {value}") for name, value in options.items()}
     mbs = document.number("mbs")
-    steps = _steps(document)
+    # The microbatches of a step, which several places may say, but alike.
+    places = ("program_steps", "deepspeed_steps", "steps")
+    counts = [(path, written) for path in places if (written := document.number(path)) is not None]
+    if len({written.value for _, written in counts}) > 1:
+        document.refuse(f"{counts[0][1].words} differs from {counts[1][1].words}", counts[1][0])
+    steps = counts[0][1] if counts else None
     fields = stated(mbs=mbs)
     devices = values.get("devices") or (Written(file.devices) if file.devices else None)
     if mbs is not None and steps is not None and devices is not None:
@@ -383,15 +385,6 @@ def _program(document: WrittenDocument, file: LaunchFile, values: dict[str, Writ
             batch = mbs.value * steps.value * (devices.value // model)
             fields["global_batch_size"] = Written(batch, steps.line, f"{mbs.words} {steps.words}")
     return fields | document.bound("program_recompute")
-
-
-def _steps(document: WrittenDocument) -> Written | None:
-    """Return the microbatches of a step, which several places may say, but alike."""
-    places = ("program_steps", "deepspeed_steps", "steps")
-    counts = [(path, written) for path in places if (written := document.number(path)) is not None]
-    if len({written.value for _, written in counts}) > 1:
-        document.refuse(f"{counts[0][1].words} differs from {counts[1][1].words}", counts[1][0])
-    return counts[0][1] if counts else None
 
 
 def _options(words: tuple[str, ...]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from autoplan.launch.bindings.written_document import (
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
+    named,
     refuse_experts,
     refuse_order,
     refuse_pipeline,
@@ -118,8 +119,7 @@ def refuse_for_zero(job: Job, layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, dp_shard=0)])
     if job.precision not in {"fp32", "bf16", "fp16"}:
         raise InexpressibleError(f"the precision {job.precision}")
-    if job.optimizer not in OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    named(job, "optimizer", OPTIMIZERS)
     _refuse_offload(job, layout)
     _refuse_recompute(layout)
 
@@ -179,10 +179,7 @@ _DEGREES: Final = frozenset({"tp", "pp", "cp", "ep"})
 
 
 def read_deepspeed(file: LaunchFile) -> Configuration:
-    """Return what a JSON file of DeepSpeed says; raises SpecError with all problems.
-
-    ``arguments`` of the file are those of the program that is started with it, as ``--name=value``.
-    """
+    """Return what a file says, with ``--name=value`` of the program that it is for; raises SpecError."""
     document = read_yaml(file, _TABLE)
     document.check_sections()
     values = zero_values(document)
@@ -230,10 +227,7 @@ def zero_values(document: WrittenDocument) -> dict[str, Written]:
 
 
 def named_deepspeed(document: WrittenDocument, file: LaunchFile, name: str) -> WrittenDocument | None:
-    """Return the file of DeepSpeed called ``name`` that another file names; None where none lies there.
-
-    Its problems and notes are added to ``document``, of another file and so without lines.
-    """
+    """Return DeepSpeed's file ``name``, without lines, its notes added to ``document``; None for none."""
     text = file.sibling(name)
     if text is None:
         return None

@@ -25,6 +25,7 @@ from autoplan.launch.frameworks.missing_parts import (
     refuse_order,
     refuse_pipeline,
     refuse_software,
+    with_data_alone,
 )
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError
@@ -257,9 +258,8 @@ def _refuse(job: Job, layout: Layout) -> None:
     refuse_experts(layout)
     refuse_order(layout)
     if layout.tp * layout.cp > 1:
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.tp * layout.cp, sequence_parallel=False)
         part = f"tensor parallelism without a strategy of layers, and context parallelism (tp={layout.tp})"
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [with_data_alone(layout)])
     if layout.zero == 1:
         part = "ZeRO-1: FSDP shards gradients at least"
         raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])

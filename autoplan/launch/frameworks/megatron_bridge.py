@@ -20,7 +20,7 @@ from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.megatron.arguments import FLAGS, TABLE, Argument, Arguments, one_letter_off
 from autoplan.launch.frameworks.megatron.megatron_lm import (
     dropout_values,
@@ -29,18 +29,18 @@ from autoplan.launch.frameworks.megatron.megatron_lm import (
 )
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
 from autoplan.launch.frameworks.megatron.reading import sharded_ranks
-from autoplan.launch.frameworks.missing_parts import refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import named, refuse_software, stack_note
 from autoplan.launch.frameworks.python_recipes import is_python, read_recipe
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, training_command
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 
 _FILE: Final = "megatron_bridge.yaml"
-_OPTIMIZERS: Final = frozenset({"adamw", "sgd", "muon"})
+_OPTIMIZERS: Final = dict.fromkeys(("adamw", "sgd", "muon"), "adam")
 _USAGE: Final = f"usage: process_config_with_overrides(RECIPE(), config_filepath={_FILE!r})"
 _BRIDGE: Final = interface("megatron-bridge").data
 #: Paths of keys by the binding of Megatron-LM that they are.
@@ -87,10 +87,8 @@ def emit_bridge(run: PlannedRun) -> Emission:
         section, _, key = path.rpartition(".")
         inner = document.setdefault(section, {}) if section else document
         inner[key] = value
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(document, sort_keys=False, width=10_000)
     words = tuple(f"{path}={_hydra_text(value)}" for path, value in values.items())
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, _USAGE))}{text}")
+    file = yaml_file(_FILE, document, (*run.header, _USAGE))
     notes = stack_note(job, ("megatron",), "megatron-bridge", "Megatron Bridge")
     return Emission((file,), words, notes=notes, by_arguments=True)
 
@@ -98,8 +96,7 @@ def emit_bridge(run: PlannedRun) -> Emission:
 def override_values(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the overrides by path."""
     refuse_software(job, ("gradients",))
-    if job.optimizer not in _OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
+    named(job, "optimizer", _OPTIMIZERS)
     if job.routing.capacity_factor is not None:
         raise InexpressibleError("a capacity of experts (routing.capacity_factor), which the recipe chooses")
     arguments = {
@@ -393,10 +390,7 @@ def _precision(document: WrittenDocument) -> Iterator[tuple[str, Argument]]:
 def _edits_between(
     file: LaunchFile, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> Iterator[FileEdit]:
-    """Yield the edits of ``file`` that make its overrides ``after`` instead of ``before``.
-
-    A key that a YAML file lacks is named by its path, and is a word of Hydra in a script.
-    """
+    """Yield the edits of a file; a key that it lacks is named by its path, or is a word of Hydra."""
     hydra = re.search(r"(?m)^model\s*:", file.text) is None
     entries = override_document(file)[0].entries
     for path, value in after.items():

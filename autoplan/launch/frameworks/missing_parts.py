@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from autoplan.catalog.model_names import published_format
 from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.costs.core.sizes import dropout_masks
+from autoplan.launch.known_models import hub_name
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import ORDERS, Layout
+
+T = TypeVar("T")
 
 
 def without_pipeline(layout: Layout) -> Layout:
@@ -41,6 +44,37 @@ def with_data_ranks(layout: Layout) -> list[Layout]:
     return layouts
 
 
+def with_data_alone(layout: Layout) -> Layout:
+    """Return the layout without tensor and context parallelism, whose ranks are data-parallel ones."""
+    dp = layout.dp * layout.cp * layout.tp
+    return replace(layout, tp=1, cp=1, dp=dp, sequence_parallel=False, expert_tensor=0, dp_shard=0)
+
+
+def resident(layout: Layout) -> Layout:
+    """Return the layout with nothing in host memory."""
+    return replace(layout, optimizer_offload=False, activation_offload=False)
+
+
+def named(job: Job, choice: str, names: Mapping[str, T]) -> T:
+    """Return what a program calls the ``choice`` of a job; raises InexpressibleError where it has none."""
+    chosen = getattr(job, choice)
+    if chosen not in names:
+        raise InexpressibleError(f"the {choice} {chosen}")
+    return names[chosen]
+
+
+def training_notes(
+    job: Job, key: str, stacks: Sequence[str], framework: str, *, base_shipped: bool = False
+) -> tuple[str, ...]:
+    """Return notes on the model and the stack of a program that loads it by its name; see ``model_notes``.
+
+    ``stacks`` are beginnings of the names of those that price it, the usual one last.
+    """
+    unknown = f"set {key}: the hub has no known name for {job.model.name}"
+    model = (*(() if hub_name(job.model) else (unknown,)), *model_notes(job, base_shipped=base_shipped))
+    return (*model, *stack_note(job, tuple(stacks), stacks[-1], framework))
+
+
 def refuse_pipeline(layout: Layout, why: str) -> None:
     """Raise InexpressibleError for pipeline stages; ``why`` says where they are chosen instead."""
     if layout.pp > 1:
@@ -51,8 +85,7 @@ def refuse_beyond_data(layout: Layout, why: str) -> None:
     """Raise InexpressibleError for tensor, context and hybrid parallelism; ``why`` says what has them."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism (tp={layout.tp}, cp={layout.cp}), {why}"
-        alone = replace(layout, tp=1, cp=1, dp=layout.dp * layout.cp * layout.tp, sequence_parallel=False)
-        raise InexpressibleError(part, [replace(alone, expert_tensor=0, dp_shard=0)])
+        raise InexpressibleError(part, [with_data_alone(layout)])
     if layout.dp_shard:
         part = f"hybrid sharding (dp_shard={layout.dp_shard}), {why}"
         raise InexpressibleError(part, [replace(layout, dp_shard=0)])
@@ -170,17 +203,13 @@ def refuse_other_bases(job: Job) -> None:
 
 
 def refuse_for_replicas(layout: Layout, stages: str) -> None:
-    """Raise InexpressibleError for the first part that DistributedDataParallel does not have.
-
-    ``stages`` says where pipeline stages are chosen instead.
-    """
+    """Raise InexpressibleError for what DDP lacks; ``stages`` says where pipelines are chosen instead."""
     refuse_pipeline(layout, stages)
     refuse_experts(layout)
     refuse_order(layout)
     if layout.optimizer_offload:
         part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
-        resident = replace(layout, optimizer_offload=False, activation_offload=False)
-        raise InexpressibleError(part, [resident])
+        raise InexpressibleError(part, [resident(layout)])
     refuse_partial_recompute(layout)
 
 

@@ -138,7 +138,12 @@ def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | Non
     values |= {"way": _REPLICAS} | _sharding(document, file)
     values |= document.bound("cp", "sequence_length", "recompute")
     with_defaults(document, "mbs")
-    values |= _split_batches(document, file, values)
+    # Microbatch and batch; where processes split layers, they are the data-parallel ranks.
+    split = _SPLIT & document.opened if "devices" in values else frozenset()
+    document.opened -= split
+    fields = _batches(document, file, values)
+    document.opened |= split
+    values |= {**fields, "dp": values["devices"]} if split else fields
     values |= _adapters(document) | software_of(document, "compiled", "liger")
     for path, written in document.entries.items():
         if path not in (*SWIFT.read, *SWIFT.data["engine"]) and "." not in path:
@@ -161,17 +166,6 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values
-
-
-def _split_batches(
-    document: WrittenDocument, file: LaunchFile, values: Mapping[str, Written]
-) -> dict[str, Written]:
-    """Return microbatch and batch; where processes split layers, they are the data-parallel ranks."""
-    split = _SPLIT & document.opened if "devices" in values else frozenset()
-    document.opened -= split
-    fields = _batches(document, file, values)
-    document.opened |= split
-    return {**fields, "dp": values["devices"]} if split else fields
 
 
 def _batches(

@@ -306,10 +306,7 @@ def _devices(document: WrittenDocument) -> Written | None:
 
 
 def nemo_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of a file that make its layout ``new``; raises InexpressibleError without a key.
-
-    Those of a script are overrides, those of a YAML file keys where the file has them.
-    """
+    """Return the edits, overrides of a script or keys; raises InexpressibleError without a key."""
     document, _ = _document(file)
     recipe = any(path in document.entries for path in RECIPE_KEYS)
     special: Mapping[str, Mapping[str, Any]] = {} if recipe else _SPECIAL

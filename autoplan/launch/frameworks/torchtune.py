@@ -28,6 +28,7 @@ from autoplan.launch.frameworks.interpolated_values import overridden, resolved
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
     model_notes,
+    named,
     node_counts,
     refuse_adapter_fields,
     refuse_beyond_data,
@@ -56,8 +57,6 @@ _FILE: Final = "torchtune.sh"
 _CONFIGS: Final[Mapping[str, tuple[str, Sequence[str]]]] = TORCHTUNE.data["configs"]
 #: Optimizers, and whether ``fused`` is an argument of theirs.
 _OPTIMIZERS: Final[Mapping[str, tuple[str, bool]]] = TORCHTUNE.data["written_optimizers"]
-#: The whole model has one format; recipes refuse fp16.
-_PRECISIONS: Final = ("bf16", "fp32")
 _ATTENTION: Final = "[q_proj,k_proj,v_proj,output_proj]"
 _SOFTWARE: Final = (
     *("compile", "pure_bf16", "loss", "loss_chunks"),
@@ -74,13 +73,20 @@ def emit_torchtune(run: PlannedRun) -> Emission:
     overrides = tuple(f"{key}={value}" for key, value in _overrides(job, layout).items())
     removed = () if _OPTIMIZERS[job.optimizer][1] else ("~optimizer.fused",)
     words = (*overrides, *removed)
-    start = _start(job, layout)
+    nodes, _ = node_counts(job, layout)
+    first = "MASTER_ADDR=HOST " if nodes > 1 else ""
+    each = f" (on each of {nodes} nodes)" if nodes > 1 else ""
+    start = f"start it with: {first}bash {_FILE} checkpointer.checkpoint_dir=... tokenizer.path=...{each}"
     text = command_script((*run.header, start), _command(job, layout), ((word,) for word in words))
     return Emission((EmittedFile(_FILE, text),), words, notes=(start, *_notes(job)))
 
 
 def _check(job: Job, layout: Layout) -> None:
-    """Raise InexpressibleError for the first part that torchtune does not have."""
+    """Raise InexpressibleError for the first part that torchtune does not have.
+
+    torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
+    optimizers do not take shards. Only recipes of full fine-tunes update in backward.
+    """
     refuse_software(job, _SOFTWARE, adapters=True)
     refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
     refuse_beyond_data(layout, _LATER)
@@ -90,22 +96,12 @@ def _check(job: Job, layout: Layout) -> None:
         if layout.zero:
             raise InexpressibleError(f"ZeRO-{layout.zero} on one device", [replace(layout, zero=0)])
         refuse_for_replicas(layout, _STAGES)
-    if job.precision not in _PRECISIONS:
-        raise InexpressibleError(f"the precision {job.precision}")
+    # The whole model has one format; recipes refuse fp16.
+    named(job, "precision", {"bf16": "bf16", "fp32": "fp32"})
     if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
         raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
-    _check_fine_tuning(job, layout)
-
-
-def _check_fine_tuning(job: Job, layout: Layout) -> None:
-    """Raise InexpressibleError for an optimizer or a base that torchtune has not, or not on several devices.
-
-    torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
-    optimizers do not take shards. Only recipes of full fine-tunes update in backward.
-    """
-    if job.optimizer not in _OPTIMIZERS:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    if layout.devices > 1 and _OPTIMIZERS[job.optimizer][0].startswith("bitsandbytes"):
+    component, _ = named(job, "optimizer", _OPTIMIZERS)
+    if layout.devices > 1 and component.startswith("bitsandbytes"):
         raise InexpressibleError(f"the optimizer {job.optimizer} on several devices: FSDP2 shards its states")
     refuse_other_bases(job)
     if job.adapters is not None and job.software.optimizer_in_backward:
@@ -134,57 +130,41 @@ def _command(job: Job, layout: Layout) -> str:
 
 
 def _overrides(job: Job, layout: Layout) -> dict[str, str]:
-    """Return the keys of the config that a plan decides."""
+    """Return the keys of the config that a plan decides; updates in backward exclude clipping."""
     component, fused = _OPTIMIZERS[job.optimizer]
-    software = job.software
-    return {
-        "batch_size": str(layout.microbatch),
-        "gradient_accumulation_steps": str(microbatches(job, layout)),
-        "tokenizer.max_seq_len": str(job.workload.sequence_length),
+    software, several, adapters = job.software, layout.devices > 1, job.adapters
+    at_once = None if adapters is not None else bool(software.optimizer_in_backward)
+    values = {
+        "batch_size": layout.microbatch,
+        "gradient_accumulation_steps": microbatches(job, layout),
+        "tokenizer.max_seq_len": job.workload.sequence_length,
         "dtype": job.precision,
         "optimizer": component,
-        **({"optimizer.fused": "True"} if fused else {}),
-        **_in_backward(job),
-        "enable_activation_checkpointing": str(layout.mode == "full"),
-        "enable_activation_offloading": str(layout.activation_offload),
-        "compile": str(bool(software.compile)),
-        **({"loss.num_output_chunks": str(software.loss_chunks)} if software.loss_chunks else {}),
-        **(_sharding(job, layout) if layout.devices > 1 else {}),
-        **(_adapters(job.adapters) if job.adapters is not None else {}),
+        "optimizer.fused": fused or None,
+        "optimizer_in_bwd": at_once,
+        "clip_grad_norm": "null" if at_once else None,
+        "enable_activation_checkpointing": layout.mode == "full",
+        "enable_activation_offloading": layout.activation_offload,
+        "compile": bool(software.compile),
+        "loss.num_output_chunks": software.loss_chunks or None,
+        "fsdp_reshard_after_forward": layout.zero == 3 if several else None,
+        "fsdp_cpu_offload": bool(software.offload_parameters) if several else None,
+        **(_adapters(adapters) if adapters is not None else {}),
     }
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
-def _in_backward(job: Job) -> dict[str, str]:
-    """Return the keys of updates in backward, which exclude clipping (recipes of full fine-tunes)."""
-    if job.adapters is not None:
-        return {}
-    chosen = bool(job.software.optimizer_in_backward)
-    return {"optimizer_in_bwd": str(chosen), **({"clip_grad_norm": "null"} if chosen else {})}
-
-
-def _sharding(job: Job, layout: Layout) -> dict[str, str]:
-    offloaded = bool(job.software.offload_parameters)
-    return {"fsdp_reshard_after_forward": str(layout.zero == 3), "fsdp_cpu_offload": str(offloaded)}
-
-
-def _adapters(adapters: AdapterSpec) -> dict[str, str]:
+def _adapters(adapters: AdapterSpec) -> dict[str, Any]:
     """Return the keys of low-rank adapters, whose scale is 2 as in torchtune's own configs."""
     return {
         "model.lora_attn_modules": _ATTENTION,
-        "model.apply_lora_to_mlp": str(adapters.targets == "all"),
-        "model.lora_rank": str(adapters.rank),
-        "model.lora_alpha": str(2 * adapters.rank),
-        "model.lora_dropout": str(adapters.dropout),
-        **({"model.quantize_base": "True"} if adapters.base is not None else {}),
-        **({"model.use_dora": "True"} if adapters.dora else {}),
+        "model.apply_lora_to_mlp": adapters.targets == "all",
+        "model.lora_rank": adapters.rank,
+        "model.lora_alpha": 2 * adapters.rank,
+        "model.lora_dropout": adapters.dropout,
+        "model.quantize_base": True if adapters.base is not None else None,
+        "model.use_dora": True if adapters.dora else None,
     }
-
-
-def _start(job: Job, layout: Layout) -> str:
-    nodes, _ = node_counts(job, layout)
-    first = "MASTER_ADDR=HOST " if nodes > 1 else ""
-    each = f" (on each of {nodes} nodes)" if nodes > 1 else ""
-    return f"start it with: {first}bash {_FILE} checkpointer.checkpoint_dir=... tokenizer.path=...{each}"
 
 
 def _notes(job: Job) -> tuple[str, ...]:

@@ -400,7 +400,9 @@ def _edited_text(text: str, operator: str, pattern: str) -> str | None:
     """Return ``text`` as ``operator`` changes it; None for what is not read. Raises _TooLongError."""
     match operator:
         case "#" | "##":
-            return _without_prefix(text, pattern, longest=operator == "##")
+            lengths = range(len(text), -1, -1) if (operator == "##") else range(len(text) + 1)
+            cut = next((n for n in lengths if fnmatch.fnmatchcase(text[:n], pattern)), 0)
+            return text[cut:]
         case "%" | "%%":
             return _without_suffix(text, pattern, longest=operator == "%%")
         case "/" | "//":
@@ -419,12 +421,6 @@ def _replaced(text: str, pattern: str, count: int) -> str | None:
     if text.count(old) * len(new) > _LONGEST:
         raise _TooLongError
     return text.replace(old, new, count or -1)
-
-
-def _without_prefix(text: str, pattern: str, *, longest: bool) -> str:
-    lengths = range(len(text), -1, -1) if longest else range(len(text) + 1)
-    cut = next((n for n in lengths if fnmatch.fnmatchcase(text[:n], pattern)), 0)
-    return text[cut:]
 
 
 def _without_suffix(text: str, pattern: str, *, longest: bool) -> str:

@@ -259,10 +259,7 @@ def _doubtful(text: Text, reason: str, line: int) -> Text:
 def joined(
     states: Sequence[dict[str, Value]], reason: str, line: int, outside: Mapping[str, str] | None = None
 ) -> dict[str, Value]:
-    """Return the variables where one of several states holds: what they agree in is known.
-
-    So is a value of one of them that is said from ``outside``.
-    """
+    """Return the variables of one of several states, known where they agree or are said from ``outside``."""
     names = list(dict.fromkeys(name for state in states for name in state))
     said = outside or {}
     return {

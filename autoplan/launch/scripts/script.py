@@ -121,10 +121,7 @@ SHELLS: Final = frozenset({"bash", "sh", "zsh", "ksh", "dash"})
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that a script runs; ``doubt`` says on what it depends, where that is not known.
-
-    ``environment`` has the variables that are set for it alone.
-    """
+    """A command and the variables of its ``environment``; ``doubt`` says on what it depends."""
 
     words: tuple[Word, ...]
     line: int

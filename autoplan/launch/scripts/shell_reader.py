@@ -285,10 +285,7 @@ class _ScriptReader(ReaderState):
         return False
 
     def never(self, loop: Loop) -> bool:
-        """Return whether the condition of a loop fails at its start.
-
-        A loop over the arguments of the script sees those alone that are given from outside.
-        """
+        """Return whether a condition fails at the start, as one over arguments does where none are given."""
         if loop.condition is None:
             return False
         first, values, hints = len(self.commands), dict(self.scope.values), list(self.hints)

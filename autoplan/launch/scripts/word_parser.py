@@ -243,7 +243,8 @@ def condition_words(source: Source) -> list[ShellWord]:
         if not word:
             source.refuse("']]' is missing", begin)
         words.append(word)
-        if _closes(word):
+        # Whether a word is ``]]``.
+        if "".join(part.text for part in word if isinstance(part, Literal) and not part.quoted) == "]]":
             return words
 
 
@@ -397,11 +398,6 @@ def _braced(source: Source, *, quoted: bool) -> Parameter:
     if not source.accept("}"):
         source.refuse(f"the expansion of {name} is not closed", line)
     return Parameter(name, line, quoted, index, every, operator, argument, length, indirect)
-
-
-def _closes(word: ShellWord) -> bool:
-    """Return whether a word is ``]]``."""
-    return "".join(part.text for part in word if isinstance(part, Literal) and not part.quoted) == "]]"
 
 
 def _lines(text: str, line: int) -> list[WordPart]:

@@ -46,10 +46,7 @@ class EngineArgument:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentList:
-    """All arguments of one version.
-
-    ``source`` is what they were read in, and ``complete`` says whether the engine knows no others.
-    """
+    """All arguments of one version, read in ``source``; ``complete`` where the engine knows no others."""
 
     engine: str
     version: str
@@ -188,11 +185,20 @@ PoolRole = Literal["prefill", "decode"]
 DraftMethod = Literal["ngram", "draft_model", "eagle", "eagle3", "mtp"]
 
 #: What the numbers of a layout are for, where they are not called so.
-PARTS: Final = {
-    "pp": "pipeline stages",
-    "dcp": "decode context parallelism",
-    "ep": "expert parallelism",
+PARTS: Final = {"pp": "pipeline stages", "dcp": "decode context parallelism", "ep": "expert parallelism"}
+#: Settings of the memory of an engine by their bindings, and what they are for.
+_MEMORY: Final = {
+    "longest_request": ("longest_request", "the longest request"),
+    "gpu_memory_utilization": ("utilization", "the share of memory"),
+    "block_tokens": ("block_tokens", "the block of the cache"),
+    "cache_tokens": ("cache_tokens", "the tokens of the cache"),
 }
+
+
+def _with(layout: EngineLayout, name: str, *values: object) -> tuple[EngineLayout, ...]:
+    """Return layouts that have these values of a field."""
+    changes: list[dict[str, Any]] = [{name: value} for value in values]
+    return tuple(replace(layout, **change) for change in changes)
 
 
 class InexpressibleEngineError(UnsupportedError):
@@ -257,12 +263,36 @@ class WrittenArguments:
         words = () if value is None else (json.dumps(value) if isinstance(value, Mapping) else str(value),)
         self.options.append((flag, *words))
 
-    def add_sizes(self, *names: str, parts: Mapping[str, str] | None = None) -> None:
-        """Add the flags of numbers of the layout, where they are not the default of their keys."""
-        usual = EngineLayout()
+    def add_memory(self, settings: EngineSettings, *names: str) -> None:
+        """Add the flags of settings that say what an engine's memory is for, where they are said."""
         for name in names:
-            value = getattr(self.layout, name)
-            if value != getattr(usual, name):
-                without: Any = {name: getattr(usual, name)}
-                part = (parts or PARTS).get(name, name)
-                self.add(name, value, part=part, nearest=(replace(self.layout, **without),))
+            value = getattr(settings, _MEMORY[name][0])
+            shown = f"{value:g}" if name == "gpu_memory_utilization" and value is not None else value
+            if value is not None:
+                self.add(name, shown, part=_MEMORY[name][1])
+
+    def add_nodes(self, nodes: int, part: str, address: str) -> None:
+        """Add the flags of an engine on several nodes, where it is on several."""
+        values = {"nodes": nodes, "node_rank": "$NODE_RANK", "node_address": address} if nodes > 1 else {}
+        for name, value in values.items():
+            self.add(name, value, part=part)
+
+    def add_formats(self, settings: EngineSettings) -> None:
+        """Add the flags of the formats of weights, also of those made while loading, and of the cache."""
+        layout, table = self.layout, self.known.table
+        if layout.weights in table["weights"].names:
+            self.add("weights", table["weights"].names[layout.weights], part=f"weights={layout.weights}")
+        if settings.converted is not None:
+            part, nearest = f"weights={settings.converted}", _with(layout, "weights", "fp8", "bf16")
+            name = table["converted"].names.get(settings.converted, settings.converted)
+            self.add("converted", name, part=part, nearest=nearest)
+        if layout.kv != "auto":
+            name = table["kv"].names.get(layout.kv, layout.kv)
+            self.add("kv", name, part=f"kv={layout.kv}", nearest=_with(layout, "kv", "auto"))
+
+    def add_sizes(self, *names: str, times: int = 1) -> None:
+        """Add the flags of numbers of the layout, ``times`` as much, where they are not the default."""
+        for name in names:
+            value, usual = getattr(self.layout, name) * times, getattr(EngineLayout(), name)
+            if value != usual:
+                self.add(name, value, part=PARTS.get(name, name), nearest=_with(self.layout, name, usual))

@@ -310,6 +310,18 @@ def named_format(arguments: GivenArguments, text: Written | None, names: Mapping
     return None
 
 
+def common_values(arguments: GivenArguments) -> dict[str, Written | None]:
+    """Return what arguments of vLLM and SGLang say alike: formats of weights and cache."""
+    table, kv = arguments.known.table, arguments.text("kv")
+    if kv is not None and kv.value != "auto":
+        kv = named_format(arguments, kv, read_names(table))
+    return {
+        "weights": named_format(arguments, arguments.text("converted"), table.data["quantized"]),
+        "dtype": plain_type(arguments.text("weights")),
+        "kv": kv,
+    }
+
+
 def read_names(table: Interface) -> Mapping[str, str]:
     """Return the formats of a cache by all names that an engine has for them."""
     names = {theirs: ours for ours, theirs in table["kv"].names.items()}

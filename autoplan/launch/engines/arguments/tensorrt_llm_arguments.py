@@ -41,13 +41,10 @@ def tensorrt_llm_options(settings: EngineSettings, written: WrittenArguments) ->
     _refuse_missing(settings)
     written.add("tp", layout.tp * layout.adp, part="tensor parallelism")
     written.add_sizes("pp", "ep", "seqs", "tokens")
-    if settings.longest_request is not None:
-        written.add("longest_request", settings.longest_request, part="the longest request")
+    written.add_memory(settings, "longest_request", "gpu_memory_utilization")
     cache: dict[str, Any] = {}
     if settings.utilization is not None:
-        share = f"{settings.utilization:g}"
-        written.add("gpu_memory_utilization", share, part="the share of memory")
-        cache["file_share"] = float(share)
+        cache["file_share"] = float(f"{settings.utilization:g}")
     if settings.block_tokens is not None:
         cache["file_block_tokens"] = settings.block_tokens
     if layout.kv != "auto":

@@ -13,17 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import yaml
-
 from autoplan.costs.core.rank_parameters import experts_quantized
 from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
     OPTIM,
+    STACKS,
     checked_kind,
     formats,
     fsdp_values,
@@ -56,13 +55,13 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 from autoplan.launch.frameworks.missing_parts import (
     mesh_sizes,
     microbatches,
-    model_notes,
+    named,
     refuse_software,
-    stack_note,
+    training_notes,
 )
 from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.scripts.pieces import Word
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -86,10 +85,8 @@ _LIGER: Final[Mapping[str, Any]] = {
 def emit_axolotl(run: PlannedRun) -> Emission:
     """Return the plan as keys of axolotl's YAML file; raises InexpressibleError for what has none."""
     usage = f"usage: add data sets and the learning rate, then: axolotl train {_FILE}"
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(_document(run.job, run.layout), sort_keys=False, width=10_000)
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, usage))}{text}")
-    return Emission((file,), notes=_notes(run.job))
+    file = yaml_file(_FILE, _document(run.job, run.layout), (*run.header, usage))
+    return Emission((file,), notes=training_notes(run.job, AXOLOTL.keys["model"], STACKS, "axolotl"))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -198,12 +195,8 @@ def _optimizer(job: Job, kind: str) -> dict[str, str]:
     if kind == "deepspeed":
         beside = OPTIM["adamw"] if job.optimizer == "adamw" else optim_beside(job)
         return {"optimizer": beside} if beside is not None else {}
-    names = {**OPTIM, "muon": "muon"}
-    if kind == "fsdp":
-        names["adamw-8bit"] = "adamw_torch_8bit"
-    if job.optimizer not in names:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    return {"optimizer": names[job.optimizer]}
+    eight = {"adamw-8bit": "adamw_torch_8bit"} if kind == "fsdp" else {}
+    return {"optimizer": named(job, "optimizer", {**OPTIM, "muon": "muon", **eight})}
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
@@ -218,19 +211,6 @@ def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
         "cp": layout.cp,
         "attention": "flash_attention_2" if layout.cp > 1 else None,
     }
-
-
-def _notes(job: Job) -> tuple[str, ...]:
-    model = (
-        ()
-        if hub_name(job.model)
-        else (f"set {AXOLOTL.keys['model']}: the hub has no known name for {job.model.name}",)
-    )
-    return (
-        *model,
-        *model_notes(job),
-        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "axolotl"),
-    )
 
 
 def is_axolotl(file: LaunchFile) -> bool:

@@ -8,11 +8,14 @@ from typing import Any, Final
 
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.frameworks.deepspeed import OF_TRAINER
+from autoplan.launch.frameworks.missing_parts import named, refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.frameworks.missing_parts import refuse_beyond_data as refuse_other_axes
-from autoplan.launch.frameworks.missing_parts import refuse_for_fsdp, refuse_for_replicas
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
+
+#: Beginnings of the names of stacks that price what builds on the Trainer.
+STACKS: Final = ("hf-", "ddp", "deepspeed", "fsdp2", "hf-fsdp2")
 
 #: The table of the Trainer, whose names what builds on it shares.
 TRAINER: Final = interface("trainer")
@@ -23,10 +26,7 @@ _STAGES: Final = "the Trainer has none"
 
 
 def checked_kind(job: Job, layout: Layout) -> str:
-    """Return ``deepspeed``, ``fsdp`` or ``replicas``; raises InexpressibleError for what that has not.
-
-    The stack of the job chooses DeepSpeed, and ZeRO-2 and ZeRO-3 are FSDP2 under any other one.
-    """
+    """Return what shards, DeepSpeed by the stack, else by ZeRO; raises InexpressibleError."""
     if job.stack.name.startswith("deepspeed"):
         _refuse_needless(layout)
         return "deepspeed"
@@ -59,16 +59,13 @@ def refuse_sharded_integers(kind: str) -> None:
 
 def formats(job: Job) -> dict[str, bool]:
     """Return the flags of mixed precision; raises InexpressibleError for 8-bit ones."""
-    if job.precision not in _PRECISIONS:
-        raise InexpressibleError(f"the precision {job.precision}")
-    return {name: name in _PRECISIONS[job.precision] for name in ("bf16", "fp16")}
+    flags = named(job, "precision", _PRECISIONS)
+    return {name: name in flags for name in ("bf16", "fp16")}
 
 
 def optim_name(job: Job) -> str:
     """Return the name of the optimizer; raises InexpressibleError for what the Trainer has not."""
-    if job.optimizer not in OPTIM:
-        raise InexpressibleError(f"the optimizer {job.optimizer}")
-    return OPTIM[job.optimizer]
+    return named(job, "optimizer", OPTIM)
 
 
 def optim_beside(job: Job) -> str | None:

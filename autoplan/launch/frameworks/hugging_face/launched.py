@@ -76,10 +76,7 @@ _OVER: Final = {
 def overriding(
     framework: str, file: LaunchFile, script: Script, started: tuple[Command, Sequence[Word]]
 ) -> tuple[str, ...]:
-    """Return the arguments behind a file of keys; raises SpecError where a deciding one is not known.
-
-    ``started`` is the command and its words behind the file.
-    """
+    """Return the arguments behind a file of keys, which is ``started``; raises SpecError for unknown ones."""
     (parts, deciding), (command, behind) = _OVER[framework], started
     names = frozenset().union(*map(key_names, parts), _LENGTHS)
     words, _ = without_differing(

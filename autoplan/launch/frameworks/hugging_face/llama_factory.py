@@ -12,16 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import yaml
-
 from autoplan.launch.assembly import alone, assembled_document, with_devices, without_open
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
-from autoplan.launch.emitted_text import as_comment
+from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
 from autoplan.launch.frameworks.hugging_face.data_parallel import (
+    STACKS,
     checked_kind,
     formats,
     fsdp_values,
@@ -59,7 +58,11 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
     software_of,
     with_defaults,
 )
-from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
+from autoplan.launch.frameworks.missing_parts import (
+    microbatches,
+    refuse_software,
+    training_notes,
+)
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.script import Command, Script, script_text
@@ -72,7 +75,7 @@ from autoplan.launch.scripts.training_command import (
     visible_devices,
     without_differing,
 )
-from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
+from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.adapters import AdapterSpec
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -174,10 +177,9 @@ _FSDP: Final = {"reentrant": False, "fsdp": "full_shard auto_wrap"}
 def emit_llama_factory(run: PlannedRun) -> Emission:
     """Return the plan as keys of LLaMA-Factory's YAML file; raises InexpressibleError for what has none."""
     job = run.job
-    # A line of YAML is never folded, and text is quoted by the library.
-    text = yaml.safe_dump(_document(job, run.layout), sort_keys=False, width=10_000)
-    file = EmittedFile(_FILE, f"{as_comment((*run.header, _usage(job)))}{text}")
-    return Emission((file,), environment={"FORCE_TORCHRUN": "1"}, notes=_notes(job))
+    file = yaml_file(_FILE, _document(job, run.layout), (*run.header, _usage(job)))
+    notes = training_notes(job, LLAMA_FACTORY.keys["model"], STACKS, "LLaMA-Factory")
+    return Emission((file,), environment={"FORCE_TORCHRUN": "1"}, notes=notes)
 
 
 def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
@@ -270,16 +272,6 @@ def _usage(job: Job) -> str:
     start = f"FORCE_TORCHRUN=1 {nodes}llamafactory-cli train {_FILE}"
     stage = "stage, " if job.rl is None else ""
     return f"usage: add {stage}data sets, template, learning rate and output_dir, then: {start}"
-
-
-def _notes(job: Job) -> tuple[str, ...]:
-    unknown = f"set {LLAMA_FACTORY.keys['model']}: the hub has no known name for {job.model.name}"
-    model = () if hub_name(job.model) else (unknown,)
-    return (
-        *model,
-        *model_notes(job),
-        *stack_note(job, ("hf-", "ddp", "deepspeed", "fsdp2"), "hf-fsdp2", "LLaMA-Factory"),
-    )
 
 
 def is_llama_factory(file: LaunchFile) -> bool:

@@ -195,10 +195,7 @@ def _rl(rl: RLSpec) -> dict[str, Any]:
 
 
 def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
-    """Return the fields of TRL's ModelConfig, whose defaults would drop inputs and store the base in fp32.
-
-    Adapters have a scale of 2.
-    """
+    """Return the fields of TRL's ModelConfig, whose defaults store the base in fp32; the scale is 2."""
     linear = [TRAINER.data["every_module"]]
     return {
         "dtype": TRAINER.data["dtypes"][job.precision],
@@ -342,10 +339,7 @@ def is_key_file(file: LaunchFile) -> bool:
 
 
 def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
-    """Return TrainingArguments as a file has them, the devices that a script starts, and its launcher.
-
-    Raises SpecError for a file that has none.
-    """
+    """Return TrainingArguments, the devices of a script, and its launcher; raises SpecError for none."""
     if is_program(file):
         return program_document(file), None, launcher_of(file)
     if not is_key_file(file):
@@ -402,10 +396,7 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
-    """Add the keys of the files that ``--config`` or the first word names, which arguments go over.
-
-    Parsers like that of the alignment handbook take a file as their first word.
-    """
+    """Add the keys of the files that ``--config`` or the first word names; arguments go over them."""
     behind = [b for a, b in pairwise(words) if a.text == TRAINER.data["file"]]
     for name in (word.text for word in (*first_file(words), *behind) if word.unknown is None):
         text = file.sibling(name)

@@ -49,10 +49,7 @@ def training_edits(
 def key_file_edits(
     file: LaunchFile, entries: Mapping[str, Written], made: tuple[Job, Layout, Layout], document: Document
 ) -> tuple[FileEdit, ...]:
-    """Return the edits of a file of keys, and of the file of DeepSpeed beside it that it names.
-
-    Raises InexpressibleError as training_edits, also where that file is not there.
-    """
+    """Return the edits of a file of keys and of DeepSpeed's beside it; raises as ``training_edits``."""
     layouts, section = made[1:], TRAINER.keys["deepspeed"]
     named = entries.get(section)
     name = named.value if named is not None and isinstance(named.value, str) else ""

@@ -299,10 +299,7 @@ def base_values(document: WrittenDocument, base: str | None) -> dict[str, Any]:
 
 
 def packing(job: Job) -> dict[str, Any]:
-    """Return the values of documents packed into sequences, which kernels of attention tell apart.
-
-    Raises InexpressibleError for pairs and completions, which no trainer packs.
-    """
+    """Return the values of documents in sequences; raises InexpressibleError for pairs and completions."""
     if job.workload.documents is None:
         return {}
     if job.rl is not None:
@@ -331,10 +328,7 @@ def rollouts(rl: RLSpec) -> dict[str, Any]:
 
 
 def rl_of(document: WrittenDocument, method: Written, *betas: str) -> dict[str, Written]:
-    """Return preference or reinforcement learning by ``method``; its weight is at the first of ``betas``.
-
-    A job calls its keys as TRL does.
-    """
+    """Return learning by ``method``, in TRL's keys; its weight is at the first of ``betas``."""
     value: dict[str, Any] = {"method": method.value}
     precomputed = document.flag("precomputed")
     if precomputed is not None and precomputed.value and method.value in {"dpo", "kto"}:

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from autoplan.catalog import checkpoint_model
 from autoplan.errors import Problem, SpecError
-from autoplan.launch.assembly import assembled, without_open
-from autoplan.launch.bindings.deciding_names import known_alone
+from autoplan.launch.assembly import alone, assembled_document, without_open
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
@@ -37,14 +36,14 @@ from autoplan.launch.frameworks.hugging_face.training_fields import (
 )
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
-    model_notes,
+    named,
     node_counts,
     refuse_adapter_fields,
     refuse_beyond_data,
     refuse_for_replicas,
     refuse_other_bases,
     refuse_software,
-    stack_note,
+    training_notes,
 )
 from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
@@ -55,7 +54,6 @@ from autoplan.schema.model import ModelSpec
 
 UNSLOTH: Final = interface("unsloth")
 _IMPORT: Final = re.compile(r"(?m)^\s*from\s+unsloth\s+import\s.*\bFast\w*Model\b")
-_ALONE: Final = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "sp": False, "zero": 0}
 #: Fields that an argument decides, by its name.
 _DECIDED: Final[Mapping[str, set[str]]] = {
     "per_device_train_batch_size": {"mbs", "global_batch_size"},
@@ -115,8 +113,7 @@ def _check(job: Job, layout: Layout) -> None:
         part = f"ZeRO-{layout.zero}: Unsloth runs on one device or as replicas"
         raise InexpressibleError(part, [replace(layout, zero=0, dp_shard=0)])
     refuse_for_replicas(layout, "Unsloth has none")
-    if job.precision not in _DTYPES:
-        raise InexpressibleError(f"the precision {job.precision}")
+    named(job, "precision", _DTYPES)
     if job.software.pure_bf16 is False:
         raise InexpressibleError("parameters in fp32 (software.pure_bf16: false)")
 
@@ -194,13 +191,8 @@ def _table(values: Mapping[str, Any]) -> str:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    unknown = f"set model_name: the hub has no known name for {job.model.name}"
-    return (
-        "DATASET is one of the hub or a folder; add the learning rate in TRAINING",
-        *(() if hub_name(job.model) else (unknown,)),
-        *model_notes(job, base_shipped=True),
-        *stack_note(job, ("unsloth",), "unsloth", "Unsloth"),
-    )
+    data = "DATASET is one of the hub or a folder; add the learning rate in TRAINING"
+    return data, *training_notes(job, "model_name", ("unsloth",), "Unsloth", base_shipped=True)
 
 
 def is_unsloth(file: LaunchFile) -> bool:
@@ -211,19 +203,17 @@ def is_unsloth(file: LaunchFile) -> bool:
 def read_unsloth(file: LaunchFile) -> Configuration:
     """Return what the calls of a program set by constants; on how many devices it runs, it does not say."""
     document = _calls(file)
-    values = {key: Written(value, default=True) for key, value in _ALONE.items()}
+    values = alone("recompute")
     values |= {"devices": Written(file.devices)} if file.devices is not None else {}
     values |= batch_of(document, file, values)
     values |= precision_of(document) | _checkpointing_of(document)
-    named = document.text("model")
-    model = checkpoint_model(str(named.value)) if named is not None else None
+    name = document.text("model")
+    model = checkpoint_model(str(name.value)) if name is not None else None
     values |= {"optimizer": optimizer_of(document)} | _adapters_of(document, model)
     longest = document.bound("sequence_length") or document.bound("longest")
     values["sequence_length"] = next(iter(longest.values()))
     document.stop_at_problems()
-    values, opened = without_open(values), document.opened
-    values = known_alone(values, opened)
-    return assembled("unsloth", file, values, model=model, opened=opened, warnings=document.notes)
+    return assembled_document(document, file, without_open(values), model)
 
 
 def _calls(file: LaunchFile) -> WrittenDocument:
@@ -269,24 +259,23 @@ def _checkpointing_of(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Written]:
-    flags = document.bound("whole", "four_bits", "eight_bits", "adapter_rank")
+    flags, adapted = (
+        document.bound("whole", "four_bits", "eight_bits", "adapter_rank"),
+        document.given("adapted"),
+    )
     if flags["whole"].value:
         return {}
     base = "nf4" if flags["four_bits"].value else "int8" if flags["eight_bits"].value else None
-    adapted = document.given("adapted")
-    everywhere = adapted is None or adapted.value == "all-linear"
     more: dict[str, Any] = {"base": base} if base is not None else {}
-    more |= {"dropout": share} if (share := _share(document)) else {}
+    dropout = document.given("adapter_dropout")
+    if dropout is not None and isinstance(dropout.value, int | float) and dropout.value:
+        more["dropout"] = float(dropout.value)
     names = adapted.value if adapted is not None and isinstance(adapted.value, list | tuple) else ()
     # Modules of the MLP are the stacks of experts, too.
     if set(names) & set(MLP_MODULES) and has_experts(model):
         more["experts"] = True
-    return adapter_values(flags["adapter_rank"], adapted, every=everywhere, more=more)
-
-
-def _share(document: WrittenDocument) -> float:
-    dropout = document.given("adapter_dropout")
-    return float(dropout.value) if dropout is not None and isinstance(dropout.value, int | float) else 0.0
+    every = adapted is None or adapted.value == "all-linear"
+    return adapter_values(flags["adapter_rank"], adapted, every=every, more=more)
 
 
 TARGET: Final = target_of(UNSLOTH, emit=emit_unsloth, recognises=is_unsloth, read=read_unsloth)

@@ -71,10 +71,7 @@ def dropout_values(job: Job) -> _Values:
 
 
 def arguments_left_out(job: Job) -> tuple[str, ...]:
-    """Return the arguments that decide what the model computes and that no model of the catalogue knows.
-
-    None of them changes a time or a size; their values stand in the config.json of the model.
-    """
+    """Return the arguments of a model's config.json that no catalogue knows and that change no cost."""
     model, rotary = job.model, job.model.positions == "rope"
     needed = {
         "rope": rotary,
@@ -404,10 +401,7 @@ _EDITS: Final[Later[[LaunchFile, Job, Layout, Layout], tuple[FileEdit, ...]]] = 
 
 
 def emit_megatron(run: PlannedRun) -> Emission:
-    """Return the arguments of the plan as a shell script that defines MEGATRON_ARGS.
-
-    Raises InexpressibleError for the first part of the plan that Megatron-LM has no argument for.
-    """
+    """Return the plan as a script of MEGATRON_ARGS; raises InexpressibleError for what has no argument."""
     job, layout = run.job, run.layout
     groups = {
         "model and sequences": model_values(job),

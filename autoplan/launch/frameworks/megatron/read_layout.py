@@ -28,10 +28,7 @@ _SOFTWARE: Final[dict[str, tuple[str, Any]]] = {
 
 
 def read_layout(arguments: Arguments, layers: int | None, *, experts: bool) -> dict[str, Written]:
-    """Return the values of all fields that the arguments or Megatron-LM's defaults give.
-
-    ``layers`` are those of the model, None where they are not known.
-    """
+    """Return what the arguments or defaults give; ``layers`` are those of the model, None where unknown."""
     values = _tensor(arguments) | {"pp": _pipeline(arguments)} | _context(arguments)
     values["ep"] = arguments.number("ep") or arguments.number("deepspeed_ep") or Written(1, default=experts)
     if experts:

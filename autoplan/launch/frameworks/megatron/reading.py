@@ -302,10 +302,7 @@ def edited_file(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[F
 
 
 def megatron_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``.
-
-    Raises InexpressibleError for a layout that Megatron-LM cannot express.
-    """
+    """Return the edits that make the layout ``new``; raises InexpressibleError for what has no argument."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
     words, _ = training_command(script, arities().__contains__)
     words += [Word(text, 0) for text in file.arguments]

@@ -50,10 +50,7 @@ _Overrides = Mapping[str, tuple[str, ...]]
 
 
 def emit_torchtitan(run: PlannedRun) -> Emission:
-    """Return the overrides of the plan as a shell script that defines TORCHTITAN_ARGS.
-
-    Raises InexpressibleError for the first part of the plan that torchtitan has no override for.
-    """
+    """Return the plan as a script of TORCHTITAN_ARGS; raises InexpressibleError for what has no override."""
     job, layout = run.job, run.layout
     groups = {
         "configuration function": model_words(job),
@@ -253,10 +250,7 @@ def model_words(job: Job) -> tuple[tuple[str, ...], ...]:
 
 
 def torchtitan_edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEdit, ...]:
-    """Return the edits of ``file`` that make its layout ``new`` instead of ``old``.
-
-    Raises InexpressibleError for a layout that torchtitan, or the version of a TOML file, cannot express.
-    """
+    """Return the edits that make the layout ``new``; raises InexpressibleError for what has no override."""
     before, after = _overrides(job, old), _overrides(job, new)
     if is_toml(file):
         if new.tp > 1 and not new.sequence_parallel:
@@ -286,10 +280,7 @@ def _changed(
 
 
 def _batch(entries: Mapping[str, Written], after: _Overrides, new: Layout) -> Iterator[str]:
-    """Yield the path of the batch where a file leaves it to follow, and it would follow otherwise.
-
-    Raises InexpressibleError for a file of a version that accumulates no gradients.
-    """
+    """Yield the path of a batch that would follow otherwise; raises InexpressibleError before 0.1."""
     path, local = KEYS["global_batch_size"], KEYS["local_batch_size"]
     stated = entries.get(path)
     follows = str(int(after[local][1]) * new.dp)

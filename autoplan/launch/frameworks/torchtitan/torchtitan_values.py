@@ -39,10 +39,7 @@ _TOML_DEFAULTS: Final[Mapping[str, Any]] = {
 
 @dataclass(slots=True)
 class TitanSettings:
-    """A document with what holds where it says nothing, by path; empty where that is not known.
-
-    Look-ups are by the names of bindings.
-    """
+    """A document and, by binding, what holds where it says nothing; empty where that is not known."""
 
     document: WrittenDocument
     defaults: Mapping[str, Any]
