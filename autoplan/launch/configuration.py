@@ -14,8 +14,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoplan.errors import Problem, SpecError
 from autoplan.results.plan import Plan
 from autoplan.schema.layout import Layout
+
+
+@dataclass(slots=True)
+class Reading:
+    """What is noted while a file is read: problems, notes, and fields that what is not read may decide."""
+
+    file: str
+    problems: list[Problem] = field(default_factory=list, kw_only=True)
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    opened: set[str] = field(default_factory=set, kw_only=True)
+
+    def stop_at_problems(self) -> None:
+        """Raise SpecError with all problems, if there are some."""
+        if self.problems:
+            raise SpecError(list(dict.fromkeys(self.problems)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,6 +18,27 @@ import yaml
 
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.configuration import LaunchFile
+
+
+def yaml_roots(text: str, name: str, hint: str | None = None) -> list[yaml.Node]:
+    """Return the mappings of a YAML text; raises SpecError for what is none, with a ``hint`` or its place."""
+    try:
+        nodes = list(yaml.compose_all(text, Loader=_LOADER))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = str(error).splitlines()[0][:120]
+        problem_of_text = getattr(error, "problem", None) if hint is None else None
+        said = hint or f": {problem_of_text or line}"
+        problem = Problem(f"it is no YAML{said}", "$", name, mark.line + 1 if mark else None)
+        raise SpecError([problem]) from error
+    except RecursionError as error:
+        raise SpecError([Problem("nested too deeply", "$", name)]) from error
+    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
+
+
+def _beside(file: LaunchFile, files: Mapping[str, str]) -> Callable[[str], str | None]:
+    """Return what reads a file that lies in a manifest, or beside it."""
+    return lambda name: files.get(name.rpartition("/")[2]) or file.sibling(name)
 
 
 @dataclass(slots=True)
@@ -187,10 +208,12 @@ _DEEPEST: Final = 60
 def with_script(file: LaunchFile) -> LaunchFile:
     """Return the script that a manifest or Dockerfile runs, or the file; raises SpecError for no YAML."""
     if file.values is None and is_dockerfile(file.text):
-        return _of_dockerfile(file)
+        text, stated, files = script_of_dockerfile(file.text, file.name)
+        variables = {**stated, **file.variables}
+        return replace(file, text=text, variables=variables, script=True, sibling=_beside(file, files))
     if file.values is not None or not _is_manifest(file.text):
         return file
-    roots = _roots(file)
+    roots = yaml_roots(file.text, file.name)
     script = ScriptText()
     devices: int | None = None
     for root in roots:
@@ -201,13 +224,8 @@ def with_script(file: LaunchFile) -> LaunchFile:
     # One device is what any program without a launcher runs on.
     own = devices if devices == 1 and file.devices is None else file.devices
     files = {name: text for root in roots for name, text in config_files(root)}
-
-    def sibling_text(name: str) -> str | None:
-        return files.get(name.rpartition("/")[2]) or file.sibling(name)
-
-    return replace(
-        file, text=script.text, variables=variables, devices=own, script=True, sibling=sibling_text
-    )
+    read = replace(file, text=script.text, variables=variables, devices=own, script=True)
+    return replace(read, sibling=_beside(file, files))
 
 
 def _added(root: yaml.Node, text: str, script: ScriptText) -> int | None:
@@ -223,18 +241,6 @@ def _added(root: yaml.Node, text: str, script: ScriptText) -> int | None:
         script.variables |= _nodes_of_job(mapping_of(root))
         _kubernetes(root, script, 0)
     return None
-
-
-def _of_dockerfile(file: LaunchFile) -> LaunchFile:
-    """Return the script that the container of a Dockerfile runs, with the files that it writes."""
-    text, variables, files = script_of_dockerfile(file.text, file.name)
-
-    def sibling_text(name: str) -> str | None:
-        return files.get(name.rpartition("/")[2]) or file.sibling(name)
-
-    return replace(
-        file, text=text, variables={**variables, **file.variables}, script=True, sibling=sibling_text
-    )
 
 
 def config_files(root: yaml.Node) -> Iterator[tuple[str, str]]:
@@ -253,18 +259,6 @@ def _is_manifest(text: str) -> bool:
 
 def _fits(signs: Sequence[re.Pattern[str]], text: str) -> bool:
     return all(sign.search(text) for sign in signs)
-
-
-def _roots(file: LaunchFile) -> list[yaml.Node]:
-    try:
-        nodes = list(yaml.compose_all(file.text, Loader=_LOADER))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        sentence = f"it is no YAML: {getattr(error, 'problem', None) or str(error).splitlines()[0][:120]}"
-        raise SpecError([Problem(sentence, "$", file.name, mark.line + 1 if mark else None)]) from error
-    except RecursionError as error:
-        raise SpecError([Problem("nested too deeply", "$", file.name)]) from error
-    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
 
 
 def _dstack(values: Mapping[str, yaml.Node], script: ScriptText) -> int | None:

@@ -14,7 +14,7 @@ import yaml
 from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.deciding_names import extends, fields_named, may_decide, misnamed, speaks_beside
 from autoplan.launch.bindings.interface import Binding, Interface
-from autoplan.launch.configuration import FileEdit, LaunchFile, Written
+from autoplan.launch.configuration import FileEdit, LaunchFile, Reading, Written
 
 #: Most values of a file: those of real ones are below a thousand.
 _MOST: Final = 20_000
@@ -33,7 +33,7 @@ _NO_TABLE: Final = Interface("", {}, {}, {})
 
 
 @dataclass(slots=True)
-class WrittenDocument:
+class WrittenDocument(Reading):
     """Values of a file by dotted path, such as ``zero_optimization.stage``.
 
     A mapping has its own path as well, with the value None. ``problems`` and ``notes`` are added to while it
@@ -42,12 +42,8 @@ class WrittenDocument:
     or by path.
     """
 
-    file: str
     entries: dict[str, Written] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     table: Interface = _NO_TABLE
-    opened: set[str] = field(default_factory=set)
 
     def path(self, name: str) -> str:
         """Return the path of a binding, or another of its keys that is given; a path is its own."""
@@ -67,11 +63,6 @@ class WrittenDocument:
         """Add a problem of a key as the file has it, which may be called as a binding is."""
         entry = self.entries.get(path)
         self.problems.append(Problem(sentence, path, self.file, line or (entry.line if entry else None)))
-
-    def stop_at_problems(self) -> None:
-        """Raise SpecError with all problems, if there are some."""
-        if self.problems:
-            raise SpecError(list(dict.fromkeys(self.problems)))
 
     def given(self, path: str) -> Written | None:
         """Return what stands at ``path``; None where nothing, null or ``auto`` does."""

@@ -46,6 +46,7 @@ from autoplan.launch.job_manifests import (
     line_of,
     mapping_of,
     scalar_of,
+    yaml_roots,
 )
 from autoplan.launch.scripts.script import Command, Script
 from autoplan.launch.scripts.shell_reader import read_script
@@ -96,7 +97,8 @@ def _has_arguments(text: str) -> bool:
 
 def served_containers(text: str, name: str, outside: Mapping[str, str]) -> list[ServedContainer]:
     """Return the containers that serve; raises SpecError for no YAML. The user sets ``outside``."""
-    roots = _roots(text, name)
+    hint = ": it is a template of Helm, so give its values or what `helm template` prints"
+    roots = yaml_roots(text, name, hint if _TEMPLATE.search(text) else "")
     _join_runtimes(roots)
     documents = {key: value for root in roots for key, value in config_files(root)}
     around = Around(outside=outside)
@@ -145,20 +147,6 @@ def _key(text: str) -> yaml.Node:
 
 def _serves(container: ServedContainer) -> bool:
     return _SERVING.search(" ".join(token.text for token in container.tokens)) is not None
-
-
-def _roots(text: str, name: str) -> list[yaml.Node]:
-    try:
-        nodes = list(yaml.compose_all(text, Loader=_LOADER))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        hint = ": it is a template of Helm, so give its values or what `helm template` prints"
-        said = hint if _TEMPLATE.search(text) else f": {str(error).splitlines()[0][:120]}"
-        problem = Problem(f"it is no YAML{said}", "$", name, mark.line + 1 if mark else None)
-        raise SpecError([problem]) from error
-    except RecursionError as error:
-        raise SpecError([Problem("nested too deeply", "$", name)]) from error
-    return [node for node in nodes if isinstance(node, yaml.MappingNode)]
 
 
 def _containers(node: yaml.Node, around: Around, depth: int) -> Iterator[ServedContainer]:

@@ -21,8 +21,7 @@ from autoplan.launch.engines.arguments.tensorrt_llm_arguments import KNOWN_KEYS
 from autoplan.launch.engines.container_commands import container_script, is_manifest, served_containers
 from autoplan.launch.engines.container_words import ServedContainer
 from autoplan.launch.engines.engine_assembly import OF_OPTIONS, CommandValues, configured
-from autoplan.launch.engines.python_commands import python_script, starts_engine
-from autoplan.launch.engines.ray_engines import is_ray_program, program_engines
+from autoplan.launch.engines.ray_engines import is_ray_program, program_engines, python_script, starts_engine
 from autoplan.launch.engines.serve_commands import (
     ENGINES,
     PROGRAM_OF,

@@ -16,6 +16,7 @@ from autoplan.launch.bindings.interface import argument_words, nested, plan_valu
 from autoplan.launch.bindings.written_document import KeyEdit, changed_keys, key_edits, read_yaml
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import yaml_file
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.accelerate_values import (
     ACCELERATE,
     is_accelerate,
@@ -24,18 +25,6 @@ from autoplan.launch.frameworks.accelerate_values import (
 )
 from autoplan.launch.frameworks.deepspeed import refuse_for_zero
 from autoplan.launch.frameworks.megatron.megatron_lm import dropout_rate
-from autoplan.launch.frameworks.missing_parts import (
-    mesh_sizes,
-    microbatches,
-    refuse_for_fsdp,
-    refuse_for_replicas,
-    refuse_order,
-    refuse_software,
-    resident,
-    stack_note,
-    with_data_alone,
-    without_pipeline,
-)
 from autoplan.launch.target import Emission, InexpressibleError, PlannedRun
 from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
@@ -62,7 +51,7 @@ def emit_accelerate(run: PlannedRun) -> Emission:
     """
     job, layout = run.job, run.layout
     kind = _kind(job, layout)
-    refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
+    missing_parts.refuse_software(job, ("offload_parameters",) if kind == "deepspeed" else (), rl=RL_METHODS)
     if job.precision not in ACCELERATE["precision"].names:
         raise InexpressibleError(f"the precision {job.precision}, whose recipe is chosen in fp8_config")
     document = nested(ACCELERATE, _machines(job, layout) | _SECTIONS[kind](job, layout))
@@ -92,16 +81,16 @@ def _replicas(job: Job, layout: Layout) -> _Values:
     del job
     if layout.activation_offload:
         part = f"offload without FSDP or DeepSpeed (zero=0, offload={layout.offload})"
-        raise InexpressibleError(part, [resident(layout)])
-    refuse_for_replicas(layout, _STAGES)
+        raise InexpressibleError(part, [missing_parts.resident(layout)])
+    missing_parts.refuse_for_replicas(layout, _STAGES)
     return {"kind": "MULTI_GPU" if layout.devices > 1 else "NO"}
 
 
 def _fsdp(job: Job, layout: Layout) -> _Values:
     """Return the sections ``fsdp_config`` and ``parallelism_config``."""
     del job
-    refuse_for_fsdp(layout, _STAGES)
-    replicate, shard = mesh_sizes(layout)
+    missing_parts.refuse_for_fsdp(layout, _STAGES)
+    replicate, shard = missing_parts.mesh_sizes(layout)
     return {
         "kind": _NAMES["fsdp"],
         "fsdp_version": 2,
@@ -121,7 +110,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
     """Return the section ``deepspeed_config``."""
     if layout.tp * layout.cp > 1:
         part = f"tensor and context parallelism with DeepSpeed (tp={layout.tp}, cp={layout.cp})"
-        raise InexpressibleError(part, [with_data_alone(layout)])
+        raise InexpressibleError(part, [missing_parts.with_data_alone(layout)])
     refuse_for_zero(job, layout)
     if layout.activation_offload:
         part = "offload of activations, a section of DeepSpeed's own file (deepspeed_config_file)"
@@ -129,7 +118,7 @@ def _deepspeed(job: Job, layout: Layout) -> _Values:
     return {
         "kind": _NAMES["deepspeed"],
         "zero": layout.zero,
-        "deepspeed_steps": microbatches(job, layout),
+        "deepspeed_steps": missing_parts.microbatches(job, layout),
         "optimizer_offload": "cpu" if layout.optimizer_offload else "none",
         "parameter_offload": "cpu" if job.software.offload_parameters else "none",
         "zero3_init": layout.zero == 3,
@@ -143,7 +132,7 @@ def _megatron(job: Job, layout: Layout) -> _Values:
     return {
         "kind": _NAMES["megatron"],
         **plan_values(ACCELERATE, "megatron", job, layout),
-        "steps": microbatches(job, layout),
+        "steps": missing_parts.microbatches(job, layout),
         "sp": layout.sequence_parallel,
         "recompute_kind": "full",
         "recompute_method": "uniform",
@@ -157,7 +146,7 @@ def _megatron(job: Job, layout: Layout) -> _Values:
 
 
 def _refuse_for_megatron(layout: Layout) -> None:
-    refuse_order(layout)
+    missing_parts.refuse_order(layout)
     alone = {"cp": 1, "dp": layout.dp * layout.cp}
     even = {"layers": even_stages(sum(layout.layers), layout.pp)}
     lacking: tuple[tuple[str, bool, dict[str, Any]], ...] = (
@@ -178,7 +167,7 @@ def _refuse_for_megatron(layout: Layout) -> None:
         raise InexpressibleError(part, [layout.with_uniform_recompute("full")])
     if len(set(layout.layers[:-1])) > 1:
         part = f"stages of {layout.layers} layers: only the last one may differ"
-        raise InexpressibleError(part, [without_pipeline(layout)])
+        raise InexpressibleError(part, [missing_parts.without_pipeline(layout)])
 
 
 def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
@@ -186,7 +175,7 @@ def _arguments(job: Job, layout: Layout, kind: str) -> tuple[str, ...]:
     recomputes = kind in {"replicas", "deepspeed"} and layout.mode == "full"
     values = {
         "mbs": layout.microbatch,
-        "program_steps": microbatches(job, layout) if kind != "megatron" else None,
+        "program_steps": missing_parts.microbatches(job, layout) if kind != "megatron" else None,
         "program_recompute": "true" if recomputes else None,
     }
     return tuple(word for words in argument_words(ACCELERATE, values) for word in words)
@@ -196,7 +185,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     machines = "give each machine --machine_rank and all --main_process_ip"
     several = (machines,) if job.cluster.nodes > 1 else ()
     prefixes = ("fsdp2", "hf-", "ddp", "deepspeed", "megatron")
-    return (*several, *stack_note(job, prefixes, "hf-fsdp2", "accelerate's FSDP2"))
+    return (*several, *missing_parts.stack_note(job, prefixes, "hf-fsdp2", "accelerate's FSDP2"))
 
 
 _SECTIONS: Final[Mapping[str, Any]] = {

@@ -24,15 +24,7 @@ from autoplan.launch.bindings.written_document import (
     read_yaml,
 )
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    named,
-    refuse_experts,
-    refuse_order,
-    refuse_pipeline,
-    refuse_software,
-    stack_note,
-)
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
 from autoplan.schema.costmodel.software import SoftwareSpec
 from autoplan.schema.job import Job
@@ -58,7 +50,11 @@ def emit_deepspeed(run: PlannedRun) -> Emission:
     """
     job, layout = run.job, run.layout
     text = json.dumps(deepspeed_document(job, layout), indent=2)
-    notes = (*run.header, *_notes(job, layout), *stack_note(job, ("deepspeed",), "deepspeed", "DeepSpeed"))
+    notes = (
+        *run.header,
+        *_notes(job, layout),
+        *missing_parts.stack_note(job, ("deepspeed",), "deepspeed", "DeepSpeed"),
+    )
     return Emission((EmittedFile(_FILE, f"{text}\n"),), notes=notes)
 
 
@@ -68,7 +64,7 @@ def deepspeed_document(job: Job, layout: Layout) -> dict[str, Any]:
     full = layout.mode == "full"
     values = {
         **plan_values(_TABLE, "written", job, layout),
-        "steps": microbatches(job, layout),
+        "steps": missing_parts.microbatches(job, layout),
         "cp": layout.cp if layout.cp > 1 else None,
         "tp": layout.tp if layout.tp > 1 else None,
         job.precision: True,
@@ -107,10 +103,10 @@ def deepspeed_section(job: Job, layout: Layout) -> dict[str, Any]:
 
 def refuse_for_zero(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part of a plan that ZeRO of DeepSpeed does not have."""
-    refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
-    refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
-    refuse_experts(layout)
-    refuse_order(layout)
+    missing_parts.refuse_software(job, ("gradients", "offload_parameters"), rl=RL_METHODS)
+    missing_parts.refuse_pipeline(layout, "they are an argument of PipelineModule, not a key of the file")
+    missing_parts.refuse_experts(layout)
+    missing_parts.refuse_order(layout)
     if layout.sequence_parallel:
         part = "sequence parallelism with tensor parallelism (sp=on)"
         raise InexpressibleError(part, [replace(layout, sequence_parallel=False)])
@@ -119,7 +115,7 @@ def refuse_for_zero(job: Job, layout: Layout) -> None:
         raise InexpressibleError(part, [replace(layout, dp_shard=0)])
     if job.precision not in {"fp32", "bf16", "fp16"}:
         raise InexpressibleError(f"the precision {job.precision}")
-    named(job, "optimizer", OPTIMIZERS)
+    missing_parts.named(job, "optimizer", OPTIMIZERS)
     _refuse_offload(job, layout)
     _refuse_recompute(layout)
 

@@ -18,15 +18,8 @@ from autoplan.launch.assembly import alone, assembled_document
 from autoplan.launch.bindings.interface import interface, nested, plan_values, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, layout_edits, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_experts,
-    refuse_order,
-    refuse_pipeline,
-    refuse_software,
-    with_data_alone,
-)
 from autoplan.launch.known_models import named_model
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job
@@ -238,7 +231,7 @@ def _valid(document: WrittenDocument, fields: dict[str, Any]) -> bool:
 def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for the first part that has none."""
     _refuse(job, layout)
-    microbatches(job, layout)
+    missing_parts.microbatches(job, layout)
     shards = layout.dp_shard
     values = {
         **plan_values(_TABLE, "written", job, layout),
@@ -253,13 +246,13 @@ def foundry_document(job: Job, layout: Layout) -> dict[str, Any]:
 
 
 def _refuse(job: Job, layout: Layout) -> None:
-    refuse_software(job)
-    refuse_pipeline(layout, "Composer has no stages")
-    refuse_experts(layout)
-    refuse_order(layout)
+    missing_parts.refuse_software(job)
+    missing_parts.refuse_pipeline(layout, "Composer has no stages")
+    missing_parts.refuse_experts(layout)
+    missing_parts.refuse_order(layout)
     if layout.tp * layout.cp > 1:
         part = f"tensor parallelism without a strategy of layers, and context parallelism (tp={layout.tp})"
-        raise InexpressibleError(part, [with_data_alone(layout)])
+        raise InexpressibleError(part, [missing_parts.with_data_alone(layout)])
     if layout.zero == 1:
         part = "ZeRO-1: FSDP shards gradients at least"
         raise InexpressibleError(part, [replace(layout, zero=zero) for zero in (2, 3)])

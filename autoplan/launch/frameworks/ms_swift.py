@@ -19,19 +19,8 @@ from autoplan.launch.bindings.deciding_names import known_alone
 from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    Shipped,
-    adapter_values,
-    base_values,
-    batch_of,
-    model_of,
-    optimizer_of,
-    precision_of,
-    sharding_values,
-    software_of,
-    with_defaults,
-)
 from autoplan.launch.frameworks.megatron.argument_keys import CORE_KEYS, add_key
 from autoplan.launch.frameworks.megatron.arguments import Arguments
 from autoplan.launch.frameworks.megatron.read_layout import read_layout
@@ -42,7 +31,7 @@ from autoplan.launch.scripts.shell_reader import read_script
 from autoplan.launch.scripts.training_command import launched_devices, variable_devices, visible_devices
 
 SWIFT: Final = interface("ms-swift")
-_SHIPPED: Final = Shipped(
+_SHIPPED: Final = training.Shipped(
     re.compile(r"(?:.*/swift/.*/|default-)?zero([0-3])([_-]offload)?(?:\.json)?"), "ms-swift"
 )
 _PROGRAM: Final = re.compile(
@@ -134,27 +123,27 @@ def _training(script: Script, file: LaunchFile) -> tuple[Command, int]:
 
 def _trainer(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
     values = {**alone(), **stated(devices=devices)}
-    values |= {**_precision(document), "optimizer": optimizer_of(document)}
+    values |= {**_precision(document), "optimizer": training.optimizer_of(document)}
     values |= {"way": _REPLICAS} | _sharding(document, file)
     values |= document.bound("cp", "sequence_length", "recompute")
-    with_defaults(document, "mbs")
+    training.with_defaults(document, "mbs")
     # Microbatch and batch; where processes split layers, they are the data-parallel ranks.
     split = _SPLIT & document.opened if "devices" in values else frozenset()
     document.opened -= split
     fields = _batches(document, file, values)
     document.opened |= split
     values |= {**fields, "dp": values["devices"]} if split else fields
-    values |= _adapters(document) | software_of(document, "compiled", "liger")
+    values |= _adapters(document) | training.software_of(document, "compiled", "liger")
     for path, written in document.entries.items():
         if path not in (*SWIFT.read, *SWIFT.data["engine"]) and "." not in path:
             document.leave_open(path, written)
     document.stop_at_problems()
-    return assembled_document(document, file, without_open(values), model_of(document))
+    return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
 def _precision(document: WrittenDocument) -> dict[str, Written]:
     """Return the precision: that of a flag, or the type of the weights; left out, it is the checkpoint's."""
-    values = precision_of(document)
+    values = training.precision_of(document)
     if values and not values["precision"].default:
         return values
     named = document.bound("dtype")
@@ -162,7 +151,7 @@ def _precision(document: WrittenDocument) -> dict[str, Written]:
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    values = sharding_values(document, file, _SHIPPED)
+    values = training.sharding_values(document, file, _SHIPPED)
     if str(getattr(document.given("fsdp"), "value", "")).lower() == "fsdp2":
         values.pop("recompute", None)
     return values
@@ -177,7 +166,7 @@ def _batches(
     if document.given("steps") is None and mbs is not None and devices is not None:
         steps = max(1, math.ceil(16 / mbs.value / devices))
         document.entries[SWIFT.keys["steps"]] = Written(steps, default=True)
-    return batch_of(document, file, values)
+    return training.batch_of(document, file, values)
 
 
 def _adapters(document: WrittenDocument) -> dict[str, Written]:
@@ -193,7 +182,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     bits, four = document.number("bits"), document.on("four_bits")
     quantised = bits.value if bits else 4 if four else None
     base = {4: "nf4", 8: "int8"}.get(quantised) if quantised is not None else None
-    return adapter_values(rank, targets, every=every, more=base_values(document, base))
+    return training.adapter_values(rank, targets, every=every, more=training.base_values(document, base))
 
 
 def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | None) -> Configuration:
@@ -226,7 +215,7 @@ def _megatron(file: LaunchFile, document: WrittenDocument, devices: Written | No
     if model is None:
         document.notes.append("the model is that of a checkpoint, which is not named")
     values = {**without_open(values), "way": _CORE}
-    return assembled_document(document, file, values, model_of(document))
+    return assembled_document(document, file, values, training.model_of(document))
 
 
 def _name_converted(document: WrittenDocument) -> None:

@@ -20,24 +20,12 @@ from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import command_script
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.hugging_face.training_fields import (
     adapter_values,
     batch_of,
 )
 from autoplan.launch.frameworks.interpolated_values import overridden, resolved
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    model_notes,
-    named,
-    node_counts,
-    refuse_adapter_fields,
-    refuse_beyond_data,
-    refuse_for_fsdp,
-    refuse_for_replicas,
-    refuse_other_bases,
-    refuse_software,
-    stack_note,
-)
 from autoplan.launch.known_models import architecture_name
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.scripts.shell_reader import read_script
@@ -73,7 +61,7 @@ def emit_torchtune(run: PlannedRun) -> Emission:
     overrides = tuple(f"{key}={value}" for key, value in _overrides(job, layout).items())
     removed = () if _OPTIMIZERS[job.optimizer][1] else ("~optimizer.fused",)
     words = (*overrides, *removed)
-    nodes, _ = node_counts(job, layout)
+    nodes, _ = missing_parts.node_counts(job, layout)
     first = "MASTER_ADDR=HOST " if nodes > 1 else ""
     each = f" (on each of {nodes} nodes)" if nodes > 1 else ""
     start = f"start it with: {first}bash {_FILE} checkpointer.checkpoint_dir=... tokenizer.path=...{each}"
@@ -87,23 +75,23 @@ def _check(job: Job, layout: Layout) -> None:
     torchao's NF4 tensors have scales in 8 bits (``torchtune/modules/peft/lora.py``), and bitsandbytes'
     optimizers do not take shards. Only recipes of full fine-tunes update in backward.
     """
-    refuse_software(job, _SOFTWARE, adapters=True)
-    refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
-    refuse_beyond_data(layout, _LATER)
+    missing_parts.refuse_software(job, _SOFTWARE, adapters=True)
+    missing_parts.refuse_adapter_fields(job, ("base", "double_quantization", "dora", "dropout"))
+    missing_parts.refuse_beyond_data(layout, _LATER)
     if layout.devices > 1:
-        refuse_for_fsdp(layout, _STAGES)
+        missing_parts.refuse_for_fsdp(layout, _STAGES)
     else:
         if layout.zero:
             raise InexpressibleError(f"ZeRO-{layout.zero} on one device", [replace(layout, zero=0)])
-        refuse_for_replicas(layout, _STAGES)
+        missing_parts.refuse_for_replicas(layout, _STAGES)
     # The whole model has one format; recipes refuse fp16.
-    named(job, "precision", {"bf16": "bf16", "fp32": "fp32"})
+    missing_parts.named(job, "precision", {"bf16": "bf16", "fp32": "fp32"})
     if job.software.pure_bf16 is False or job.software.loss not in {None, "chunked"}:
         raise InexpressibleError("fp32 copies of parameters, or a loss of all tokens at once")
-    component, _ = named(job, "optimizer", _OPTIMIZERS)
+    component, _ = missing_parts.named(job, "optimizer", _OPTIMIZERS)
     if layout.devices > 1 and component.startswith("bitsandbytes"):
         raise InexpressibleError(f"the optimizer {job.optimizer} on several devices: FSDP2 shards its states")
-    refuse_other_bases(job)
+    missing_parts.refuse_other_bases(job)
     if job.adapters is not None and job.software.optimizer_in_backward:
         raise InexpressibleError("updates of adapters in backward (software.optimizer_in_backward)")
 
@@ -120,7 +108,7 @@ def _config(job: Job) -> str:
 
 def _command(job: Job, layout: Layout) -> str:
     """Return the command without its overrides, in shell syntax."""
-    config, nodes = _config(job), node_counts(job, layout)
+    config, nodes = _config(job), missing_parts.node_counts(job, layout)
     kind = "lora" if job.adapters is not None else "full"
     if layout.devices == 1:
         return f"tune run {kind}_finetune_single_device --config {config}"
@@ -136,7 +124,7 @@ def _overrides(job: Job, layout: Layout) -> dict[str, str]:
     at_once = None if adapters is not None else bool(software.optimizer_in_backward)
     values = {
         "batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
+        "gradient_accumulation_steps": missing_parts.microbatches(job, layout),
         "tokenizer.max_seq_len": job.workload.sequence_length,
         "dtype": job.precision,
         "optimizer": component,
@@ -172,8 +160,8 @@ def _notes(job: Job) -> tuple[str, ...]:
     return (
         config,
         "shorter samples are not padded to the length: dataset.packed=True fills sequences",
-        *model_notes(job),
-        *stack_note(job, ("torchtune",), "torchtune", "torchtune"),
+        *missing_parts.model_notes(job),
+        *missing_parts.stack_note(job, ("torchtune",), "torchtune", "torchtune"),
     )
 
 

@@ -11,6 +11,7 @@ from autoplan.catalog import entry_names, load_entry
 from autoplan.errors import SpecError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.configuration import LaunchFile
+from autoplan.launch.frameworks import litgpt, torchtune
 from autoplan.launch.known_models import hub_name
 from autoplan.launch.registry import find_target
 from autoplan.launch.target import InexpressibleError, PlannedRun

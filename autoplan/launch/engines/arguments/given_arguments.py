@@ -11,7 +11,7 @@ from typing import Any, Final
 from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import may_decide
 from autoplan.launch.bindings.interface import Interface
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Reading, Written
 from autoplan.launch.engines.arguments.engine_settings import ArgumentList, EngineArgument
 from autoplan.launch.scripts.pieces import Unknown, Word
 
@@ -47,17 +47,15 @@ class GivenArgument:
 
 
 @dataclass(slots=True)
-class GivenArguments:
-    """The arguments of one command by their flag, what else it has, and the problems of it."""
+class GivenArguments(Reading):
+    """The arguments of one command by their flag, and what else it has.
+
+    ``opened`` are degrees that the output of a command decides, which is not known.
+    """
 
     known: ArgumentList
-    file: str
     given: dict[str, GivenArgument] = field(default_factory=dict)
     positional: list[Word] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    #: Degrees that the output of a command decides, which is not known.
-    opened: set[str] = field(default_factory=set)
     #: Fields that a file which lies nowhere or an earlier argument decides, where no other argument does.
     elsewhere: set[str] = field(default_factory=set)
     #: What a file of options has that is no argument, by path, with lines.
@@ -160,7 +158,7 @@ def _mapping(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a value of 
 
 def parse_words(words: Sequence[Word], listed: ArgumentList, file: str) -> GivenArguments:
     """Return the arguments of words; each unknown flag is a problem with the one that was probably meant."""
-    made, at = GivenArguments(listed, file), 0
+    made, at = GivenArguments(file, listed), 0
     while at < len(words):
         word = words[at]
         at += 1

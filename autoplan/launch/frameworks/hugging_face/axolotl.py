@@ -20,38 +20,9 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    OPTIM,
-    STACKS,
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import key_file_edits
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    DEEPSPEED,
-    FSDP,
-    Shipped,
-    adapted_modules,
-    adapted_parameters,
-    adapter_values,
-    batch_of,
-    deepspeed_or_shipped,
-    key_names,
-    model_of,
-    note_packing,
-    optimizer_of,
-    packing,
-    precision_of,
-    quantized_base,
-    rl_of,
-    rollouts,
-    stands,
-)
 from autoplan.launch.frameworks.missing_parts import (
     mesh_sizes,
     microbatches,
@@ -68,7 +39,7 @@ from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RL_METHODS, RLSpec
 
 #: Files that axolotl ships in deepspeed_configs.
-_SHIPPED: Final = Shipped(
+_SHIPPED: Final = training.Shipped(
     re.compile(r"(?:.*/)?zero([123])(?:_bf16)?(?:_torch_compile)?(_bf16_cpuoffload\w*)?\.json"), "axolotl"
 )
 AXOLOTL: Final = interface("axolotl")
@@ -86,7 +57,7 @@ def emit_axolotl(run: PlannedRun) -> Emission:
     """Return the plan as keys of axolotl's YAML file; raises InexpressibleError for what has none."""
     usage = f"usage: add data sets and the learning rate, then: axolotl train {_FILE}"
     file = yaml_file(_FILE, _document(run.job, run.layout), (*run.header, usage))
-    return Emission((file,), notes=training_notes(run.job, AXOLOTL.keys["model"], STACKS, "axolotl"))
+    return Emission((file,), notes=training_notes(run.job, AXOLOTL.keys["model"], training.STACKS, "axolotl"))
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
@@ -105,14 +76,14 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **_model(job, kind),
         **(_rl(job, job.rl, kind) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
-        **formats(job),
+        **training.formats(job),
         **_optimizer(job, kind),
         "recompute": layout.mode == "full",
         "activation_offload": "hidden_states" if layout.activation_offload else None,
         **(_fsdp(job, layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
-        **(packing(job) | {"filled": True} if job.workload.documents is not None else {}),
+        **(training.packing(job) | {"filled": True} if job.workload.documents is not None else {}),
         **(_LIGER if job.stack.name.endswith("-liger") else _loss(job, layout)),
     }
     return nested(AXOLOTL, values)
@@ -121,8 +92,8 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
 def _kind(job: Job, layout: Layout) -> str:
     """Return what shards; with DeepSpeed and plain replicas there is data parallelism alone."""
     if job.stack.name.startswith("deepspeed") or layout.zero == 0:
-        refuse_beyond_data(layout)
-    return checked_kind(job, layout)
+        training.refuse_beyond_data(layout)
+    return training.checked_kind(job, layout)
 
 
 def _model(job: Job, kind: str) -> dict[str, Any]:
@@ -138,8 +109,8 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         "adapter": "qlora" if adapters.base in {"nf4", "fp4"} else "lora",
         **_quantization(adapters, kind),
         "experts_quantized": True if job.model.moe is not None and experts_quantized(job) else None,
-        **({"adapted_all": True} if every else {"adapted": adapted_modules(job.model, adapters)}),
-        "adapted_parameters": adapted_parameters(adapters),
+        **({"adapted_all": True} if every else {"adapted": training.adapted_modules(job.model, adapters)}),
+        "adapted_parameters": training.adapted_parameters(adapters),
         **_fused(job),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
@@ -172,7 +143,7 @@ def _rl(job: Job, rl: RLSpec, kind: str) -> dict[str, Any]:
     if rl.precompute_ref_log_probs and rl.method != "dpo":
         raise InexpressibleError("log-probabilities of the reference before training, but with dpo")
     precomputed = rl.precompute_ref_log_probs or None
-    return {"rl": rl.method, "precomputed": precomputed, "beta": rl.beta, **rollouts(rl)}
+    return {"rl": rl.method, "precomputed": precomputed, "beta": rl.beta, **training.rollouts(rl)}
 
 
 def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
@@ -181,7 +152,7 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
         return {}
     if adapters.base == "int8":
         if kind == "deepspeed":
-            refuse_sharded_integers(kind)
+            training.refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
@@ -193,17 +164,17 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
 def _optimizer(job: Job, kind: str) -> dict[str, str]:
     """Return the name of the optimizer; DeepSpeed's own section has it where DeepSpeed runs."""
     if kind == "deepspeed":
-        beside = OPTIM["adamw"] if job.optimizer == "adamw" else optim_beside(job)
+        beside = training.OPTIM["adamw"] if job.optimizer == "adamw" else training.optim_beside(job)
         return {"optimizer": beside} if beside is not None else {}
     eight = {"adamw-8bit": "adamw_torch_8bit"} if kind == "fsdp" else {}
-    return {"optimizer": named(job, "optimizer", {**OPTIM, "muon": "muon", **eight})}
+    return {"optimizer": named(job, "optimizer", {**training.OPTIM, "muon": "muon", **eight})}
 
 
 def _fsdp(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of FSDP2 and of its mesh."""
     replicate, shard = mesh_sizes(layout)
     return {
-        **fsdp_values(layout),
+        **training.fsdp_values(layout),
         "state_offload": bool(job.software.offload_parameters),
         "replicas": replicate,
         "shards": shard,
@@ -221,7 +192,7 @@ def is_axolotl(file: LaunchFile) -> bool:
         return True
     keys = re.findall(r"(?m)^([A-Za-z_]\w*)\s*:", file.text) if named is not None else []
     # Programs of their own name a base model, too: most keys of a file of axolotl are its own.
-    return 2 * sum(key in key_names("axolotl") for key in keys) > len(keys)
+    return 2 * sum(key in training.key_names("axolotl") for key in keys) > len(keys)
 
 
 def read_axolotl(file: LaunchFile) -> Configuration:
@@ -229,26 +200,26 @@ def read_axolotl(file: LaunchFile) -> Configuration:
     document = read_yaml(file, AXOLOTL)
     # Options of axolotl's programs go over the keys of the file (axolotl 0.19, cli/config.py, load_cfg).
     add_options(document, [Word(text, 0) for text in file.arguments])
-    document.check_names("", key_names("axolotl") | key_names("axolotl.plugins"), "axolotl")
-    listed = key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
+    document.check_names("", training.key_names("axolotl") | training.key_names("axolotl.plugins"), "axolotl")
+    listed = training.key_names("axolotl.fsdp_config") | frozenset(AXOLOTL.data["earlier"])
     document.check_names("fsdp_config", listed | {f"fsdp_{name}" for name in listed} | {"version"}, "axolotl")
-    values = {**alone(), **_precision(document), "optimizer": optimizer_of(document)}
+    values = {**alone(), **_precision(document), "optimizer": training.optimizer_of(document)}
     values |= _sharding(document, file)
     values |= _recompute(document, values)
     _accumulation(document)
-    values |= batch_of(document, file, values)
+    values |= training.batch_of(document, file, values)
     values |= document.bound("sequence_length")
     values = with_software(values, _adapters(document), _software(document), _read_rl(document))
-    note_packing(document)
+    training.note_packing(document)
     document.stop_at_problems()
-    model = model_of(document)
+    model = training.model_of(document)
     values = with_software(values, _experts(document, model))
     return assembled_document(document, file, without_open(values), model)
 
 
 def _precision(document: WrittenDocument) -> dict[str, Written]:
     """Return the precision; axolotl's default, and ``auto``, is bf16 where the devices have it."""
-    values = precision_of(document)
+    values = training.precision_of(document)
     if values and not values["precision"].default:
         return values
     bf16 = document.entries.get("bf16")
@@ -269,15 +240,17 @@ def _accumulation(document: WrittenDocument) -> None:
 
 
 def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
-    config = document.entries[document.path("fsdp_section")] if stands(document, "fsdp_section") else None
+    config = (
+        document.entries[document.path("fsdp_section")] if training.stands(document, "fsdp_section") else None
+    )
     fsdp = config or document.given("fsdp")
     if fsdp is not None and fsdp.value in ([], ""):
         fsdp = None
-    if stands(document, "deepspeed"):
+    if training.stands(document, "deepspeed"):
         if fsdp is not None:
             document.refuse(f"deepspeed and FSDP (line {fsdp.line}) exclude each other", "deepspeed")
-        values = deepspeed_or_shipped(document, file, _SHIPPED)
-        return {**_degrees(document), **values, "way": DEEPSPEED}
+        values = training.deepspeed_or_shipped(document, file, _SHIPPED)
+        return {**_degrees(document), **values, "way": training.DEEPSPEED}
     if fsdp is None:
         shard = document.number("shards")
         if shard is not None and shard.value > 1:
@@ -285,7 +258,7 @@ def _sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]
             document.refuse(needed, "shards")
         return _degrees(document)
     degrees = _degrees(document)
-    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": FSDP}
+    return {**degrees, **_mesh(document, file, degrees), **_read_fsdp(document, fsdp), "way": training.FSDP}
 
 
 def _degrees(document: WrittenDocument) -> dict[str, Written]:
@@ -360,7 +333,7 @@ def _recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict
     if where is None:
         return {}
     fields = {"recompute": where.of("full" if full else "none")}
-    if stands(document, "selective") and full:
+    if training.stands(document, "selective") and full:
         document.notes.append(f"{document.path('selective')} is read as recompute of all of each layer")
     offloads = written is not None and str(written.value) in {"offload", "offload_disk"}
     if full and (offloads or offloaded):
@@ -378,7 +351,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     if adapter.value not in {"lora", "qlora"}:
         document.notes.append(f"{adapter.words}: read as low-rank adapters")
     every, targets = document.on("adapted_all") is not None, document.given("adapted")
-    return adapter_values(rank, targets, every=every, more=quantized_base(document))
+    return training.adapter_values(rank, targets, every=every, more=training.quantized_base(document))
 
 
 def _software(document: WrittenDocument) -> dict[str, Written]:
@@ -421,7 +394,7 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
         document.opened.add("rl")
         document.notes.append(f"{written.words[:80]}: a method that is not priced: left open")
         return {}
-    return rl_of(document, replace(written, value=method), "inner_beta", "beta")
+    return training.rl_of(document, replace(written, value=method), "inner_beta", "beta")
 
 
 TARGET: Final = target_of(

@@ -19,16 +19,7 @@ from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, W
 from autoplan.launch.emitted_text import yaml_file
 from autoplan.launch.frameworks.accelerate_values import accelerate_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    STACKS,
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    optim_name,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.trainer import add_options
 from autoplan.launch.frameworks.hugging_face.training_edits import (
@@ -36,27 +27,6 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     edits_of_another,
     key_file_edits,
     script_edits,
-)
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    DEEPSPEED,
-    FSDP,
-    OPEN,
-    Shipped,
-    adapted_modules,
-    adapter_values,
-    base_values,
-    batch_of,
-    deepspeed_or_shipped,
-    key_names,
-    model_of,
-    note_packing,
-    optimizer_of,
-    packing,
-    precision_of,
-    rl_of,
-    sharding_values,
-    software_of,
-    with_defaults,
 )
 from autoplan.launch.frameworks.missing_parts import (
     microbatches,
@@ -83,7 +53,7 @@ from autoplan.schema.post_training import RLSpec
 
 _V1: Final = interface("llama-factory-v1")
 #: Files that LLaMA-Factory ships in examples/deepspeed.
-SHIPPED: Final = Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
+SHIPPED: Final = training.Shipped(re.compile(r"(?:.*/)?ds_z([0-3])(_offload)?_config\.json"), "LLaMA-Factory")
 
 
 def is_second_format(file: LaunchFile) -> bool:
@@ -106,7 +76,7 @@ def read_second_format(file: LaunchFile) -> Configuration:
         document.opened.add("rl")
         document.notes.append(f"{loss.words}: the data decide whether pairs are compared: left open")
     document.stop_at_problems()
-    model = model_of(document)
+    model = training.model_of(document)
     values = dict(with_devices(file, without_open(values)))
     batch = document.number("global_batch_size")
     if batch is None and "dp" in values and not document.opened & {"cp", "dp"}:
@@ -120,7 +90,7 @@ def _second_formats(document: WrittenDocument) -> dict[str, Written]:
     named = document.text("optimizer") or Written("adamw", default=True)
     values = document.bound("bf16", "recompute") | {"optimizer": named}
     if named.value not in {"muon", "adamw"}:
-        values["optimizer"] = OPEN
+        values["optimizer"] = training.OPEN
         document.notes.append(f"the optimizer {named.value[:40]!r} is not priced: left open")
     return values
 
@@ -129,7 +99,7 @@ def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, W
     """Return the sharding of the backend; that of one which is not read stays open."""
     backend = document.text("backend")
     if backend is not None and backend.value == "deepspeed":
-        return {**deepspeed_or_shipped(document, file, SHIPPED), "way": DEEPSPEED}
+        return {**training.deepspeed_or_shipped(document, file, SHIPPED), "way": training.DEEPSPEED}
     if backend is None or backend.value != "fsdp2":
         document.opened |= {"zero"}
         shown = backend.words if backend is not None else "no dist_config"
@@ -137,7 +107,7 @@ def _second_sharding(document: WrittenDocument, file: LaunchFile) -> dict[str, W
         return {}
     whole = document.flag("resharded")
     stage = 2 if whole is not None and not whole.value else 3
-    values = {"zero": backend.of(stage), "way": FSDP}
+    values = {"zero": backend.of(stage), "way": training.FSDP}
     copies, shards = document.number("replicas"), document.number("shards")
     if copies is not None and copies.value > 1 and shards is not None:
         values["dp_shard"] = shards
@@ -162,7 +132,7 @@ def _second_adapters(document: WrittenDocument) -> dict[str, Written]:
         return {}
     rank, targets = document.bound("adapter_rank")["adapter_rank"], document.given("adapted")
     every = targets is None or targets.value == "all"
-    return adapter_values(rank, targets, every=every, more=base_values(document, base))
+    return training.adapter_values(rank, targets, every=every, more=training.base_values(document, base))
 
 
 LLAMA_FACTORY: Final = interface("llama-factory")
@@ -178,7 +148,7 @@ def emit_llama_factory(run: PlannedRun) -> Emission:
     """Return the plan as keys of LLaMA-Factory's YAML file; raises InexpressibleError for what has none."""
     job = run.job
     file = yaml_file(_FILE, _document(job, run.layout), (*run.header, _usage(job)))
-    notes = training_notes(job, LLAMA_FACTORY.keys["model"], STACKS, "LLaMA-Factory")
+    notes = training_notes(job, LLAMA_FACTORY.keys["model"], training.STACKS, "LLaMA-Factory")
     return Emission((file,), environment={"FORCE_TORCHRUN": "1"}, notes=notes)
 
 
@@ -197,9 +167,9 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
     """Return the keys of a plan; raises InexpressibleError for what has none."""
-    refuse_beyond_data(layout)
+    training.refuse_beyond_data(layout)
     _refuse_offload(layout)
-    kind = checked_kind(job, layout)
+    kind = training.checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind == "deepspeed" else ()
     refuse_software(job, ("compile", "pure_bf16", *offloads), adapters=True, rl=_METHODS)
     values = {
@@ -207,15 +177,15 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         **_model(job, kind),
         **(_rl(job.rl) if job.rl is not None else {}),
         "steps": microbatches(job, layout),
-        **formats(job),
+        **training.formats(job),
         "pure_bf16": job.software.pure_bf16 or None,
-        "optimizer": optim_beside(job) if kind == "deepspeed" else optim_name(job),
+        "optimizer": training.optim_beside(job) if kind == "deepspeed" else training.optim_name(job),
         "not_recomputed": layout.mode != "full",
         # Reentrant recompute is none of FSDP2.
-        **(_FSDP | fsdp_values(layout) if kind == "fsdp" else {}),
+        **(_FSDP | training.fsdp_values(layout) if kind == "fsdp" else {}),
         "deepspeed": deepspeed_section(job, layout) if kind == "deepspeed" else None,
         "compiled": job.software.compile,
-        "packed": packing(job).get("packed"),
+        "packed": training.packing(job).get("packed"),
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
     return nested(LLAMA_FACTORY, values)
@@ -238,7 +208,9 @@ def _model(job: Job, kind: str) -> dict[str, Any]:
         **model,
         **_quantization(adapters, kind),
         "finetuning": "lora",
-        "adapted": "all" if adapters.targets == "all" else ",".join(adapted_modules(job.model, adapters)),
+        "adapted": "all"
+        if adapters.targets == "all"
+        else ",".join(training.adapted_modules(job.model, adapters)),
         "adapter_dropout": adapters.dropout or None,
         "dora": True if adapters.dora else None,
     }
@@ -257,7 +229,7 @@ def _quantization(adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     if adapters.base is None:
         return {}
     if adapters.base == "int8":
-        refuse_sharded_integers(kind)
+        training.refuse_sharded_integers(kind)
         return {"bits": 8, "quantizer": "bnb"}
     return {
         "bits": 4,
@@ -296,21 +268,25 @@ def read_llama_factory(file: LaunchFile) -> Configuration:
     document, devices, launcher = _read_document(file)
     others = (*LLAMA_FACTORY.data["earlier"], *LLAMA_FACTORY.data["mcore_adapter"])
     megatron = (binding.key for binding in LLAMA_FACTORY.groups["megatron"].values())
-    listed = key_names("llama-factory") | key_names("trainer") | frozenset((*others, *megatron))
+    listed = (
+        training.key_names("llama-factory") | training.key_names("trainer") | frozenset((*others, *megatron))
+    )
     document.check_names("", listed, "LLaMA-Factory")
-    values = {**alone(), **precision_of(document), "optimizer": optimizer_of(document)}
+    values = {**alone(), **training.precision_of(document), "optimizer": training.optimizer_of(document)}
     values |= {**document.bound("eight_bit_training"), **stated(devices=devices)}
-    values |= sharding_values(document, file, SHIPPED)
+    values |= training.sharding_values(document, file, SHIPPED)
     values |= launched_values(document, launcher, file, values)
     values |= document.bound("not_recomputed") | _megatron(document)
-    with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values)
+    training.with_defaults(document, "mbs", "steps")
+    values |= training.batch_of(document, file, values)
     values |= document.bound("sequence_length")
-    software = software_of(document, "compiled", "pure_bf16", "cpu_offload", "state_offload", "liger")
+    software = training.software_of(
+        document, "compiled", "pure_bf16", "cpu_offload", "state_offload", "liger"
+    )
     values = with_software(values, _adapters(document), software, _read_rl(document))
-    note_packing(document)
+    training.note_packing(document)
     document.stop_at_problems()
-    return assembled_document(document, file, without_open(values), model_of(document))
+    return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
 def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence[Word]]:
@@ -319,7 +295,7 @@ def _read_document(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
         document = read_yaml(file, LLAMA_FACTORY)
         return document, document.number("ray_workers"), launcher_of(file)
     script = read_script(file.text, file.name, file.variables, file.sibling)
-    names = key_names("llama-factory") | key_names("trainer")
+    names = training.key_names("llama-factory") | training.key_names("trainer")
     listed = lambda name: name.startswith("--") and name[2:].replace("-", "_") in names  # noqa: E731
     words, command = training_command(script, listed)
     words, rivals = without_differing(script, command, words, listed)
@@ -364,7 +340,7 @@ def _adapters(document: WrittenDocument) -> dict[str, Written]:
     rank = document.number("adapter_rank") or Written(8, default=True)
     targets = document.given("adapted")
     every = targets is None or targets.value == "all"
-    return adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
+    return training.adapter_values(rank, targets, every=every, more=_more_of_adapters(document))
 
 
 def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
@@ -377,7 +353,7 @@ def _more_of_adapters(document: WrittenDocument) -> dict[str, Any]:
     base = None if bits is None else {4: four, 8: "int8"}.get(bits.value)
     if bits is not None and base is None:
         document.notes.append(f"{bits.words}: read as a base in 16 bits")
-    return base_values(document, base)
+    return training.base_values(document, base)
 
 
 def _read_rl(document: WrittenDocument) -> dict[str, Written]:
@@ -395,7 +371,7 @@ def _read_rl(document: WrittenDocument) -> dict[str, Written]:
         document.opened.add("rl")
         document.notes.append(f"{stage.words}: a method that is not priced: left open")
         return {}
-    return rl_of(document, replace(stage, value=method), "preference_beta")
+    return training.rl_of(document, replace(stage, value=method), "preference_beta")
 
 
 TARGET: Final = target_of(

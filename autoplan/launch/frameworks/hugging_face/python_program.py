@@ -16,8 +16,7 @@ from autoplan.errors import Problem, SpecError
 from autoplan.launch.bindings.interface import interface
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import LaunchFile, Written
-from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
-from autoplan.launch.frameworks.hugging_face.training_fields import add_leaves
+from autoplan.launch.frameworks.hugging_face.training_fields import TRAINER, add_leaves
 
 #: The mark of a value that is not known.
 UNKNOWN: Final = object()

@@ -21,16 +21,7 @@ from autoplan.launch.bindings.written_document import WrittenDocument, read_yaml
 from autoplan.launch.configuration import Configuration, FileEdit, LaunchFile, Written, stated
 from autoplan.launch.emitted_text import torchrun_words
 from autoplan.launch.frameworks.deepspeed import deepspeed_section, with_software
-from autoplan.launch.frameworks.hugging_face.data_parallel import (
-    TRAINER,
-    checked_kind,
-    formats,
-    fsdp_values,
-    optim_beside,
-    optim_name,
-    refuse_beyond_data,
-    refuse_sharded_integers,
-)
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.launched import launched_values, launcher_of
 from autoplan.launch.frameworks.hugging_face.python_program import (
     ALPACA,
@@ -46,33 +37,6 @@ from autoplan.launch.frameworks.hugging_face.training_edits import (
     in_python,
     key_file_edits,
     script_edits,
-)
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    OPEN,
-    adapted_modules,
-    adapted_parameters,
-    adapter_values,
-    add_leaves,
-    batch_of,
-    first_file,
-    key_names,
-    model_of,
-    note_packing,
-    optimizer_of,
-    packing,
-    precision_of,
-    program_adapters,
-    program_deepspeed,
-    quantized_base,
-    recompute_of,
-    rename,
-    rl_of,
-    rollouts,
-    sharding_values,
-    software_of,
-    stands,
-    whole_name,
-    with_defaults,
 )
 from autoplan.launch.frameworks.missing_parts import microbatches, model_notes, refuse_software, stack_note
 from autoplan.launch.known_models import hub_name
@@ -92,25 +56,25 @@ from autoplan.schema.job import Job
 from autoplan.schema.layout import Layout
 from autoplan.schema.post_training import RLSpec
 
-_BATCH: Final = TRAINER.keys["mbs"]
+_BATCH: Final = training.TRAINER.keys["mbs"]
 #: A section in which programs of their own have TrainingArguments; their microbatch, in it or outside of one.
 _SECTION: Final = "training_args."
 _BATCHES: Final = re.compile(rf"(?m)^(?:training_args\s*:[^\n]*\n(?:[ \t#][^\n]*\n|\n)*?[ ]+)?{_BATCH}\s*:")
 #: What training programs call the tokens of a sequence.
-_LENGTHS: Final[Sequence[str]] = TRAINER.data["lengths"]
-_PROGRAM: Final = (*_LENGTHS, *TRAINER.data["program"], *key_names("trl"))
+_LENGTHS: Final[Sequence[str]] = training.TRAINER.data["lengths"]
+_PROGRAM: Final = (*_LENGTHS, *training.TRAINER.data["program"], *training.key_names("trl"))
 #: Arguments that decide a layout or what it costs: an unknown value of any other one does not matter.
 _WANTED: Final = frozenset(
-    {*_LENGTHS, *(key for name, key in TRAINER.keys.items() if "." not in key and name != "model")}
+    {*_LENGTHS, *(key for name, key in training.TRAINER.keys.items() if "." not in key and name != "model")}
 )
 #: Fields that arguments decide.
 _DECIDES: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(_LENGTHS, ("sequence_length",)),
-    **TRAINER.data["decides"],
+    **training.TRAINER.data["decides"],
 }
 _FILE: Final = "training_args.json"
 #: Methods of preference and reinforcement learning that TRL has a program for, and names of such programs.
-_METHODS: Final = tuple(TRAINER.data["methods"])
+_METHODS: Final = tuple(training.TRAINER.data["methods"])
 _TRAINED: Final = re.compile(r"(?m)(?:\btrl\s+|[/._]|\brun_)(dpo|kto|orpo|grpo)(?:\.py)?(?=\s|\\|$)")
 
 
@@ -140,17 +104,17 @@ def _edits(file: LaunchFile, job: Job, old: Layout, new: Layout) -> tuple[FileEd
 
 
 def _document(job: Job, layout: Layout) -> dict[str, Any]:
-    refuse_beyond_data(layout)
-    kind = checked_kind(job, layout)
+    training.refuse_beyond_data(layout)
+    kind = training.checked_kind(job, layout)
     offloads = ("offload_parameters",) if kind in {"fsdp", "deepspeed"} else ()
     refuse_software(job, ("compile", *offloads), adapters=True, rl=_METHODS)
-    planned = plan_values(TRAINER, "written", job, layout)
+    planned = plan_values(training.TRAINER, "written", job, layout)
     if job.rl.method == "grpo" if job.rl is not None else job.adapters is None:
         del planned["sample_length"]
     values = {
         **planned,
         "steps": microbatches(job, layout),
-        **formats(job),
+        **training.formats(job),
         **_sharding(job, layout, kind),
         **_recompute(layout, kind),
         **(_trl(job, layout, kind) if job.adapters is not None or job.rl is not None else {}),
@@ -159,18 +123,18 @@ def _document(job: Job, layout: Layout) -> dict[str, Any]:
         "compiled": job.software.compile,
         "liger": True if job.stack.name.endswith("-liger") else None,
     }
-    return nested(TRAINER, values)
+    return nested(training.TRAINER, values)
 
 
 def _sharding(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
     if kind == "deepspeed":
-        return {"optimizer": optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
+        return {"optimizer": training.optim_beside(job), "deepspeed": deepspeed_section(job, layout)}
     if kind == "replicas":
-        return {"optimizer": optim_name(job)}
+        return {"optimizer": training.optim_name(job)}
     recomputes = layout.mode == "full" and not layout.activation_offload
     moved = True if job.software.offload_parameters else None
-    fsdp = {"fsdp": True, **fsdp_values(layout), "cpu_offload": moved, "fsdp_recompute": recomputes}
-    return {"optimizer": optim_name(job), **fsdp}
+    fsdp = {"fsdp": True, **training.fsdp_values(layout), "cpu_offload": moved, "fsdp_recompute": recomputes}
+    return {"optimizer": training.optim_name(job), **fsdp}
 
 
 def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
@@ -183,27 +147,27 @@ def _recompute(layout: Layout, kind: str) -> dict[str, Any]:
 def _trl(job: Job, layout: Layout, kind: str) -> dict[str, Any]:
     """Return the model, which TRL loads, and no recompute beside FSDP's: it recomputes unless told not to."""
     recompute = {"recompute": False} if kind == "fsdp" and not layout.activation_offload else {}
-    return {"model": hub_name(job.model), **recompute, **packing(job)}
+    return {"model": hub_name(job.model), **recompute, **training.packing(job)}
 
 
 def _rl(rl: RLSpec) -> dict[str, Any]:
     """Return the fields of DPOConfig, KTOConfig or GRPOConfig, with one at least that tells which it is."""
     if rl.method == "grpo":
-        return {"beta": rl.beta, "use_vllm": False, **rollouts(rl)}
+        return {"beta": rl.beta, "use_vllm": False, **training.rollouts(rl)}
     weight = {"chosen_weight": 1.0} if rl.method == "kto" else {}
     return {"precomputed": rl.precompute_ref_log_probs, "beta": rl.beta, **weight}
 
 
 def _adapters(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     """Return the fields of TRL's ModelConfig, whose defaults store the base in fp32; the scale is 2."""
-    linear = [TRAINER.data["every_module"]]
+    linear = [training.TRAINER.data["every_module"]]
     return {
-        "dtype": TRAINER.data["dtypes"][job.precision],
+        "dtype": training.TRAINER.data["dtypes"][job.precision],
         "peft": True,
         "adapter_scale": 2 * adapters.rank,
         "adapter_dropout": adapters.dropout,
-        "adapted": linear if adapters.targets == "all" else adapted_modules(job.model, adapters),
-        "adapted_parameters": adapted_parameters(adapters),
+        "adapted": linear if adapters.targets == "all" else training.adapted_modules(job.model, adapters),
+        "adapted_parameters": training.adapted_parameters(adapters),
         "dora": True if adapters.dora else None,
         **_quantization(job, adapters, kind),
     }
@@ -219,19 +183,19 @@ def _quantization(job: Job, adapters: AdapterSpec, kind: str) -> dict[str, Any]:
     if base is None:
         return {}
     if base == "int8":
-        refuse_sharded_integers(kind)
+        training.refuse_sharded_integers(kind)
         return {"eight_bits": True}
     return {
         "four_bits": True,
         "base_format": base,
         "double_quantization": adapters.doubly_quantized,
-        "base_storage": TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
+        "base_storage": training.TRAINER.data["dtypes"][job.precision] if kind != "replicas" else None,
     }
 
 
 def _words(key: str, value: object) -> tuple[str, ...]:
     """Return a field as arguments; a mapping is one word of JSON, a list several words."""
-    if key == TRAINER.keys["fsdp"]:
+    if key == training.TRAINER.keys["fsdp"]:
         return (f"--{key}",)
     if isinstance(value, list):
         return (f"--{key}", *map(str, value))
@@ -252,9 +216,13 @@ def _start(job: Job) -> tuple[str, ...]:
     if job.adapters is None and job.rl is None:
         length = f"sequences of {job.workload.sequence_length} tokens are the training program's choice"
         return f"start it with: {torchrun_words(job)} PROGRAM {_FILE}", length
-    script = TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
+    script = training.TRAINER.data["script"].format(job.rl.method if job.rl is not None else "sft")
     start = f"{torchrun_words(job)} {script} {_FILE} --dataset_name DATASET"
-    model = () if hub_name(job.model) else (f"set {TRAINER.keys['model']}: the hub has no known name of it",)
+    model = (
+        ()
+        if hub_name(job.model)
+        else (f"set {training.TRAINER.keys['model']}: the hub has no known name of it",)
+    )
     padding = "shorter samples are padded to the longest of a microbatch alone"
     if job.workload.documents is not None:
         return f"start it with: {start}", *model
@@ -291,44 +259,48 @@ def read_trainer(file: LaunchFile) -> Configuration:
     """Return what a JSON file or a script says; raises SpecError with all problems."""
     document, devices, launcher = read_arguments(file)
     batch = alpaca_batch(document)
-    names = key_names("trainer").union(_PROGRAM)
+    names = training.key_names("trainer").union(_PROGRAM)
     others = None if is_key_file(file) else frozenset((*_DECIDES, _BATCH))
     document.check_names("", names, "TrainingArguments", others=others)
     values = {**alone(), **stated(devices=devices)}
-    values |= {**precision_of(document), "optimizer": optimizer_of(document)}
-    values |= sharding_values(document, file)
+    values |= {**training.precision_of(document), "optimizer": training.optimizer_of(document)}
+    values |= training.sharding_values(document, file)
     launched = launched_values(document, launcher, file, values)
     values |= launched
     _leave_open(document)
     _of_the_program(document, file, launched)
     _open_types(document, values)
     values |= _read_recompute(document, values)
-    with_defaults(document, "mbs", "steps")
-    values |= batch_of(document, file, values) | batch
+    training.with_defaults(document, "mbs", "steps")
+    values |= training.batch_of(document, file, values) | batch
     length = next((written for name in _LENGTHS if (written := document.number(name)) is not None), None)
     values |= stated(sequence_length=length)
-    software = software_of(document, "compiled", "cpu_offload", "state_offload", "liger")
+    software = training.software_of(document, "compiled", "cpu_offload", "state_offload", "liger")
     values = with_software(values, software, _read_adapters(document), _read_rl(document, file))
-    note_packing(document)
+    training.note_packing(document)
     document.stop_at_problems()
-    return assembled_document(document, file, without_open(values), model_of(document))
+    return assembled_document(document, file, without_open(values), training.model_of(document))
 
 
 def _open_types(document: WrittenDocument, values: Mapping[str, Written]) -> None:
     """Leave the precision open of weights of another type without autocast: the program decides it."""
-    types = [document.given(name) for name in TRAINER.data["weight_types"]]
-    other = any(one is not None and one.value != TRAINER.data["dtypes"]["fp32"] for one in types)
-    if other and values.get("precision", OPEN).default and not stands(document, "zero_of_program"):
+    types = [document.given(name) for name in training.TRAINER.data["weight_types"]]
+    other = any(one is not None and one.value != training.TRAINER.data["dtypes"]["fp32"] for one in types)
+    if (
+        other
+        and values.get("precision", training.OPEN).default
+        and not training.stands(document, "zero_of_program")
+    ):
         document.opened.add("precision")
-    for name in TRAINER.data["weight_types"]:
-        document.text(name, tuple(TRAINER.data["weight_type_names"]))
+    for name in training.TRAINER.data["weight_types"]:
+        document.text(name, tuple(training.TRAINER.data["weight_type_names"]))
 
 
 def _leave_open(document: WrittenDocument) -> None:
     """Leave the fields open that fields of TrainingArguments decide which are not read."""
-    for path, fields in TRAINER.data["undecided"].items():
+    for path, fields in training.TRAINER.data["undecided"].items():
         entry = document.entries.get(path)
-        if stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
+        if training.stands(document, path) and (entry is None or str(entry.value).lower() != "false"):
             document.opened |= set(fields)
             document.notes.append(f"{path} may decide {', '.join(fields)}: left open")
 
@@ -344,22 +316,26 @@ def read_arguments(file: LaunchFile) -> tuple[WrittenDocument, Written | None, S
         return program_document(file), None, launcher_of(file)
     if not is_key_file(file):
         return _script(file)
-    document = read_yaml(file, TRAINER)
+    document = read_yaml(file, training.TRAINER)
     document.entries = {path.removeprefix(_SECTION): entry for path, entry in document.entries.items()}
     add_options(document, [Word(text, 0) for text in file.arguments])
-    rename(document)
+    training.rename(document)
     if "use_peft" not in document.entries:
-        program_adapters(document, "")
+        training.program_adapters(document, "")
     return document, None, launcher_of(file)
 
 
 def _of_the_program(document: WrittenDocument, file: LaunchFile, launched: Mapping[str, Written]) -> None:
     """Leave open what a YAML file does not say, as programs and launchers have defaults of their own."""
-    if is_program(file) and not file.launcher and not stands(document, "deepspeed"):
-        document.opened |= set() if stands(document, "fsdp") else {"zero"}
+    if is_program(file) and not file.launcher and not training.stands(document, "deepspeed"):
+        document.opened |= set() if training.stands(document, "fsdp") else {"zero"}
     if not is_yaml(file) and not (file.name.endswith((".yaml", ".yml")) and file.text.lstrip()[:1] == "{"):
         return
-    if not stands(document, "fsdp") and not stands(document, "deepspeed") and not file.launcher:
+    if (
+        not training.stands(document, "fsdp")
+        and not training.stands(document, "deepspeed")
+        and not file.launcher
+    ):
         document.opened |= {"zero"}
         document.notes.append("the launcher's own file decides the sharding: left open")
     if not any(name in document.entries for name in ("bf16", "fp16")) and "precision" not in launched:
@@ -372,8 +348,8 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
     """Return the arguments of the training program of a script, and the number of devices."""
     script = read_script(file.text, file.name, file.variables, file.sibling)
     file = replace(file, sibling=beside_or_written(file.sibling, script))
-    names = key_names("trainer").union(_PROGRAM, ALPACA)
-    listed = lambda word: word.startswith("--") and whole_name(word[2:], names) in names  # noqa: E731
+    names = training.key_names("trainer").union(_PROGRAM, ALPACA)
+    listed = lambda word: word.startswith("--") and training.whole_name(word[2:], names) in names  # noqa: E731
     words, command = training_command(script, listed)
     words, rivals = without_differing(script, command, words, listed)
     devices, why = launched_devices(script, command)
@@ -381,30 +357,30 @@ def _script(file: LaunchFile) -> tuple[WrittenDocument, Written | None, Sequence
         devices = variable_devices(script, command, file.variables)
     if not words:
         raise SpecError([Problem("there are no TrainingArguments", "script", file.name)])
-    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=TRAINER)
+    document = WrittenDocument(file.name, notes=[*script.notes, *rivals], table=training.TRAINER)
     if devices is None and file.devices is None and why:
         document.notes.append(why)
     _add_file(document, words, file)
     add_options(document, [*words, *(Word(text, 0) for text in file.arguments)])
-    document.entries = {whole_name(name, names): entry for name, entry in document.entries.items()}
-    rename(document)
+    document.entries = {training.whole_name(name, names): entry for name, entry in document.entries.items()}
+    training.rename(document)
     launcher = launcher_words(command.words) if command else ()
     started = command.words[len(launcher)].text if command and len(launcher) < len(command.words) else ""
-    program_adapters(document, started)
-    program_deepspeed(document, launcher)
+    training.program_adapters(document, started)
+    training.program_deepspeed(document, launcher)
     return document, devices, launcher
 
 
 def _add_file(document: WrittenDocument, words: Sequence[Word], file: LaunchFile) -> None:
     """Add the keys of the files that ``--config`` or the first word names; arguments go over them."""
-    behind = [b for a, b in pairwise(words) if a.text == TRAINER.data["file"]]
-    for name in (word.text for word in (*first_file(words), *behind) if word.unknown is None):
+    behind = [b for a, b in pairwise(words) if a.text == training.TRAINER.data["file"]]
+    for name in (word.text for word in (*training.first_file(words), *behind) if word.unknown is None):
         text = file.sibling(name)
         if text is None:
             document.opened |= {"zero", "recompute", "mbs", "sequence_length", "precision"}
             document.notes.append(f"{name} is not read: what it says is left open")
             continue
-        inner = read_yaml(LaunchFile(name, text), TRAINER)
+        inner = read_yaml(LaunchFile(name, text), training.TRAINER)
         document.entries |= {path: replace(entry, line=None) for path, entry in inner.entries.items()}
         document.notes += [*inner.notes, f"{name}: read with this file"]
 
@@ -417,7 +393,7 @@ def add_options(document: WrittenDocument, words: Sequence[Word]) -> None:
         name, equals, value = word.text[2:].partition("=")
         behind = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
         value_word = Word(value, word.line, word.unknown) if equals else behind
-        if value_word is not None and name.replace("-", "_") == TRAINER.keys["adapted"]:
+        if value_word is not None and name.replace("-", "_") == training.TRAINER.keys["adapted"]:
             value_word = _joined(value_word, words[at + 2 :])
         _set(document, name.replace("-", "_"), word, value_word)
 
@@ -437,10 +413,10 @@ def _set(document: WrittenDocument, name: str, word: Word, value_word: Word | No
     if unknown is not None:
         do = f": give --set {unknown.name}=VALUE" if unknown.name else ": give the argument with --arg"
         fields = _DECIDES.get(name, ())
-        if name in TRAINER.data["of_no_layout"]:
+        if name in training.TRAINER.data["of_no_layout"]:
             document.notes.append(f"--{name} (line {line}) depends on {unknown.reason}: not read")
             return
-        if not fields or (unknown.name and name not in TRAINER.data["named_files"]):
+        if not fields or (unknown.name and name not in training.TRAINER.data["named_files"]):
             document.refuse_key(f"its value depends on {unknown.reason}{do}", name, line)
             return
         document.opened |= set(fields)
@@ -462,7 +438,7 @@ def _add_mapping(document: WrittenDocument, name: str, text: str, line: int | No
         document.refuse_key("it is no JSON object", name, line)
         return
     document.entries[name] = Written(None, line, f"--{name}")
-    add_leaves(document, f"{name}.", root, line)
+    training.add_leaves(document, f"{name}.", root, line)
 
 
 def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) -> dict[str, Written]:
@@ -471,7 +447,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
     flags = [flag for path in paths if (flag := document.flag(path)) is not None]
     on = next((flag for flag in flags if flag.value), None)
     if on is None:
-        return recompute_of(document, *paths)
+        return training.recompute_of(document, *paths)
     fields = {"recompute": on.of("full")}
     for every_name, offload_name in (
         ("recompute_every", "activation_offload"),
@@ -480,7 +456,7 @@ def _read_recompute(document: WrittenDocument, values: Mapping[str, Written]) ->
         every = document.number(every_name)
         if every is not None and every.value > 1:
             document.notes.append(f"{every.words}: recompute of every {every.value}th layer is not read")
-            fields["recompute"] = OPEN
+            fields["recompute"] = training.OPEN
         offload = document.on(offload_name)
         if offload is not None:
             states = values["offload"].value if "offload" in values else None
@@ -494,34 +470,36 @@ def _read_adapters(document: WrittenDocument) -> dict[str, Written]:
     on = document.flag("peft")
     if on is None or not on.value:
         return {}
-    with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
+    training.with_defaults(document, "adapter_rank", "adapter_dropout", "double_quantization")
     # Left out, PEFT adapts q and v of Llama and its relatives.
     targets = document.given("adapted") or Written(["q_proj", "v_proj"], on.line, on.words, default=True)
-    every = TRAINER.data["every_module"] in (targets.value, *list(targets.value))
-    rank, more = document.number("adapter_rank"), quantized_base(document)
-    return adapter_values(rank, targets, every=every, more=more)
+    every = training.TRAINER.data["every_module"] in (targets.value, *list(targets.value))
+    rank, more = document.number("adapter_rank"), training.quantized_base(document)
+    return training.adapter_values(rank, targets, every=every, more=more)
 
 
 def _read_rl(document: WrittenDocument, file: LaunchFile) -> dict[str, Written]:
     """Return the method that TRL's program is called as, or that keys of one alone say; else it is open."""
     program = method_of_program(file.text) if is_program(file) else None
     if program is not None:
-        return rl_of(document, Written(program, None, program), "beta")
+        return training.rl_of(document, Written(program, None, program), "beta")
     found = None if is_key_file(file) else _TRAINED.search(re.sub(r"(?m)^\s*#.*$", "", file.text))
     if found is not None:
-        return rl_of(document, Written(found[1], None, found[0].strip()), "beta")
-    for method, keys in TRAINER.data["methods"].items():
+        return training.rl_of(document, Written(found[1], None, found[0].strip()), "beta")
+    for method, keys in training.TRAINER.data["methods"].items():
         written = next((document.entries[key] for key in keys if key in document.entries), None)
         if written is not None:
-            return rl_of(document, replace(written, value=method), "beta")
+            return training.rl_of(document, replace(written, value=method), "beta")
     loss = document.entries.get("loss_type")
     losses = loss.value if loss is not None and isinstance(loss.value, list) else [loss and loss.value]
-    if loss is not None and set(map(str, losses)) <= set(TRAINER.data["losses"]):
-        return rl_of(document, replace(loss, value="dpo"), "beta")
+    if loss is not None and set(map(str, losses)) <= set(training.TRAINER.data["losses"]):
+        return training.rl_of(document, replace(loss, value="dpo"), "beta")
     if (weight := document.given("beta")) is not None:
         document.opened.add("rl")
         document.notes.append(f"{weight.words}: of DPO, KTO or ORPO, which the training program decides")
     return {}
 
 
-TARGET: Final = target_of(TRAINER, emit=emit_trainer, recognises=is_trainer, read=read_trainer, edits=_edits)
+TARGET: Final = target_of(
+    training.TRAINER, emit=emit_trainer, recognises=is_trainer, read=read_trainer, edits=_edits
+)

@@ -16,8 +16,7 @@ from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.frameworks.accelerate import accelerate_edits
 from autoplan.launch.frameworks.accelerate_values import launcher_file
 from autoplan.launch.frameworks.deepspeed import edits_beside_arguments
-from autoplan.launch.frameworks.hugging_face.data_parallel import TRAINER
-from autoplan.launch.frameworks.hugging_face.training_fields import stands
+from autoplan.launch.frameworks.hugging_face.training_fields import TRAINER, stands
 from autoplan.launch.scripts.pieces import Word
 from autoplan.launch.target import InexpressibleError
 from autoplan.schema.job import Job

@@ -20,30 +20,13 @@ from autoplan.launch.bindings.interface import interface, target_of
 from autoplan.launch.bindings.written_document import WrittenDocument
 from autoplan.launch.configuration import Configuration, LaunchFile, Written
 from autoplan.launch.emitted_text import as_comment
-from autoplan.launch.frameworks.hugging_face.data_parallel import formats, optim_name
+from autoplan.launch.frameworks import missing_parts
+from autoplan.launch.frameworks.hugging_face import training_fields as training
 from autoplan.launch.frameworks.hugging_face.python_program import (
     UNKNOWN,
     ProgramValues,
     keywords_of,
     program_values,
-)
-from autoplan.launch.frameworks.hugging_face.training_fields import (
-    adapted_modules,
-    adapter_values,
-    batch_of,
-    optimizer_of,
-    precision_of,
-)
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    named,
-    node_counts,
-    refuse_adapter_fields,
-    refuse_beyond_data,
-    refuse_for_replicas,
-    refuse_other_bases,
-    refuse_software,
-    training_notes,
 )
 from autoplan.launch.known_models import has_experts, hub_name
 from autoplan.launch.target import Emission, EmittedFile, InexpressibleError, PlannedRun
@@ -105,21 +88,21 @@ def emit_unsloth(run: PlannedRun) -> Emission:
 
 def _check(job: Job, layout: Layout) -> None:
     """Raise InexpressibleError for the first part that Unsloth does not have."""
-    refuse_software(job, ("pure_bf16",), adapters=True)
-    refuse_adapter_fields(job, ("base", "double_quantization", "experts"), modules=True)
-    refuse_other_bases(job)
-    refuse_beyond_data(layout, "which Unsloth trains without")
+    missing_parts.refuse_software(job, ("pure_bf16",), adapters=True)
+    missing_parts.refuse_adapter_fields(job, ("base", "double_quantization", "experts"), modules=True)
+    missing_parts.refuse_other_bases(job)
+    missing_parts.refuse_beyond_data(layout, "which Unsloth trains without")
     if layout.zero:
         part = f"ZeRO-{layout.zero}: Unsloth runs on one device or as replicas"
         raise InexpressibleError(part, [replace(layout, zero=0, dp_shard=0)])
-    refuse_for_replicas(layout, "Unsloth has none")
-    named(job, "precision", _DTYPES)
+    missing_parts.refuse_for_replicas(layout, "Unsloth has none")
+    missing_parts.named(job, "precision", _DTYPES)
     if job.software.pure_bf16 is False:
         raise InexpressibleError("parameters in fp32 (software.pure_bf16: false)")
 
 
 def _starter(job: Job, layout: Layout) -> str:
-    nodes, per_node = node_counts(job, layout)
+    nodes, per_node = missing_parts.node_counts(job, layout)
     meeting = f"--nnodes {nodes} --rdzv-backend c10d --rdzv-endpoint HOST:29500 " if nodes > 1 else ""
     return "python" if layout.devices == 1 else f"torchrun {meeting}--nproc-per-node {per_node}"
 
@@ -156,7 +139,7 @@ def _adapters(model: ModelSpec, adapters: AdapterSpec, layout: Layout) -> dict[s
 
 def _targets(model: ModelSpec, adapters: AdapterSpec) -> list[str]:
     """Return the modules with an adapter; modules of the MLP name the stacks of experts, too."""
-    modules = adapted_modules(model, adapters)
+    modules = training.adapted_modules(model, adapters)
     if model.moe is None:
         return modules
     others = [name for name in modules if name not in MLP_MODULES]
@@ -168,10 +151,10 @@ def _training(job: Job, layout: Layout) -> dict[str, Any]:
     return {
         "output_dir": "unsloth_output",
         "per_device_train_batch_size": layout.microbatch,
-        "gradient_accumulation_steps": microbatches(job, layout),
+        "gradient_accumulation_steps": missing_parts.microbatches(job, layout),
         "max_length": job.workload.sequence_length,
-        **formats(job),
-        "optim": optim_name(job),
+        **training.formats(job),
+        "optim": training.optim_name(job),
         "gradient_checkpointing": layout.mode == "full",
     }
 
@@ -192,7 +175,7 @@ def _table(values: Mapping[str, Any]) -> str:
 
 def _notes(job: Job) -> tuple[str, ...]:
     data = "DATASET is one of the hub or a folder; add the learning rate in TRAINING"
-    return data, *training_notes(job, "model_name", ("unsloth",), "Unsloth", base_shipped=True)
+    return data, *missing_parts.training_notes(job, "model_name", ("unsloth",), "Unsloth", base_shipped=True)
 
 
 def is_unsloth(file: LaunchFile) -> bool:
@@ -205,11 +188,11 @@ def read_unsloth(file: LaunchFile) -> Configuration:
     document = _calls(file)
     values = alone("recompute")
     values |= {"devices": Written(file.devices)} if file.devices is not None else {}
-    values |= batch_of(document, file, values)
-    values |= precision_of(document) | _checkpointing_of(document)
+    values |= training.batch_of(document, file, values)
+    values |= training.precision_of(document) | _checkpointing_of(document)
     name = document.text("model")
     model = checkpoint_model(str(name.value)) if name is not None else None
-    values |= {"optimizer": optimizer_of(document)} | _adapters_of(document, model)
+    values |= {"optimizer": training.optimizer_of(document)} | _adapters_of(document, model)
     longest = document.bound("sequence_length") or document.bound("longest")
     values["sequence_length"] = next(iter(longest.values()))
     document.stop_at_problems()
@@ -275,7 +258,7 @@ def _adapters_of(document: WrittenDocument, model: str | None) -> dict[str, Writ
     if set(names) & set(MLP_MODULES) and has_experts(model):
         more["experts"] = True
     every = adapted is None or adapted.value == "all-linear"
-    return adapter_values(flags["adapter_rank"], adapted, every=every, more=more)
+    return training.adapter_values(flags["adapter_rank"], adapted, every=every, more=more)
 
 
 TARGET: Final = target_of(UNSLOTH, emit=emit_unsloth, recognises=is_unsloth, read=read_unsloth)

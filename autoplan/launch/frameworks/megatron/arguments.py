@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from autoplan.errors import Problem, SpecError
+from autoplan.errors import Problem
 from autoplan.launch.bindings.deciding_names import extends, may_decide, misnamed
 from autoplan.launch.bindings.interface import interface, listed_data
-from autoplan.launch.configuration import Written
+from autoplan.launch.configuration import Reading, Written
 from autoplan.launch.scripts.pieces import Unknown, Word
 
 TABLE: Final = interface("megatron-lm")
@@ -43,18 +43,14 @@ class Argument:
 
 
 @dataclass(slots=True)
-class Arguments:
+class Arguments(Reading):
     """The arguments of a command by flag, and the problems and notes on them.
 
     Look-ups by the name of a binding add a problem where a value is not known or not one of its kind.
     ``opened`` are fields that an argument which is not read may decide.
     """
 
-    file: str
     given: dict[str, Argument] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    opened: set[str] = field(default_factory=set)
 
     def refuse(self, sentence: str, name: str, line: int | None = None) -> None:
         """Add a problem of an argument."""
@@ -67,11 +63,6 @@ class Arguments:
         self.opened |= set(fields)
         where = f" (line {line})" if line else ""
         self.notes.append(f"{words}{where} is not read and may decide {', '.join(fields)}: left open")
-
-    def stop_at_problems(self) -> None:
-        """Raise SpecError with all problems, if there are some."""
-        if self.problems:
-            raise SpecError(list(dict.fromkeys(self.problems)))
 
     def has(self, name: str) -> bool:
         """Return whether an argument is given, with whatever value."""

@@ -12,13 +12,7 @@ from typing import Any, Final
 from autoplan.launch.bindings.interface import Binding, plan_values, target_of
 from autoplan.launch.configuration import FileEdit, LaunchFile, Written
 from autoplan.launch.emitted_text import argument_array, torchrun_words
-from autoplan.launch.frameworks.missing_parts import (
-    microbatches,
-    refuse_order,
-    refuse_software,
-    stack_note,
-    with_data_ranks,
-)
+from autoplan.launch.frameworks import missing_parts
 from autoplan.launch.frameworks.torchtitan.override_words import (
     FUNCTION,
     KEYS,
@@ -76,7 +70,7 @@ def _notes(job: Job) -> tuple[str, ...]:
     model_notes = () if model_words(job) else (missing,)
     last = "overrides of your own stand before these, whose last word is a subcommand"
     stacks = ("fsdp2", "ddp")
-    return (*model_notes, last, *stack_note(job, stacks, "fsdp2", "torchtitan"))
+    return (*model_notes, last, *missing_parts.stack_note(job, stacks, "fsdp2", "torchtitan"))
 
 
 def _words(values: _Values) -> dict[str, tuple[str, ...]]:
@@ -102,7 +96,7 @@ def layout_overrides(job: Job, layout: Layout) -> _Values:
 
     All degrees are given, since those that are left out are those of the configuration function.
     """
-    refuse_order(layout)
+    missing_parts.refuse_order(layout)
     _refuse_expert_degrees(job, layout)
     _refuse_offload(layout)
     values = {**plan_values(TABLE, "layout", job, layout), **_pipeline(job, layout), **_sharding(layout)}
@@ -192,7 +186,7 @@ def _refused_or_sizes(layout: Layout) -> tuple[int, int]:
     if shard * layout.cp == 1:
         part = "sharding with nothing to shard over (dp=1, cp=1)"
         alone = replace(layout, zero=0, dp_shard=0, optimizer_offload=False)
-        raise InexpressibleError(part, [alone, *with_data_ranks(replace(layout, dp_shard=0))])
+        raise InexpressibleError(part, [alone, *missing_parts.with_data_ranks(replace(layout, dp_shard=0))])
     return layout.dp // shard, shard
 
 
@@ -206,7 +200,7 @@ def _refuse_offload(layout: Layout) -> None:
 
 def _batches(job: Job, layout: Layout) -> _Values:
     """Return the batch of a rank in one pass of the pipeline: all of its microbatches, else one."""
-    count = microbatches(job, layout)
+    count = missing_parts.microbatches(job, layout)
     if layout.pp == 1:
         return {"local_batch_size": layout.microbatch}
     return {"local_batch_size": layout.microbatch * count, "mbs": layout.microbatch}
@@ -215,7 +209,7 @@ def _batches(job: Job, layout: Layout) -> _Values:
 def training_overrides(job: Job, layout: Layout) -> _Values:
     """Return the overrides of sequences, formats, compilation, and recompute; raises InexpressibleError."""
     software = job.software
-    refuse_software(job, ("compile", "cuda_graphs", "pure_bf16", "loss"))
+    missing_parts.refuse_software(job, ("compile", "cuda_graphs", "pure_bf16", "loss"))
     if software.loss not in {None, "chunked"} or software.loss_chunks is not None:
         raise InexpressibleError(f"software.loss: {software.loss}, which the configuration function chooses")
     if job.precision not in TABLE["precision"].names:
